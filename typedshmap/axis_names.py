@@ -5,11 +5,13 @@ function traced under one alias or rule is never reused under another."""
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ContextDecorator
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Any, Literal, get_args
 
 import jax
 
@@ -49,6 +51,18 @@ naming_context = jax.make_user_context(default_value=())
 """The namings of the context managers around, the innermost last: a tuple of its own for each that is entered."""
 
 
+def flax_naming() -> AxisNaming:
+    """The rules of ``flax.linen.logical_axis_rules`` around, if Flax is imported; one object for equal ones."""
+    find = getattr(sys.modules.get("flax.linen"), "get_logical_axis_rules", None)
+    rules = find() if find is not None else ()
+    return _naming_of_flax(tuple((name, tuple(axes) if isinstance(axes, list) else axes) for name, axes in rules))
+
+
+@lru_cache(maxsize=64)
+def _naming_of_flax(pairs: tuple[tuple[str, AxesLike], ...]) -> AxisNaming:
+    return AxisNaming(rules=read_rules(pairs)) if pairs else NO_NAMING
+
+
 def axis_aliases(aliases: Mapping[str, AxesLike] | None = None, /, **more: AxesLike) -> AxisNames:
     """Use names in hints as aliases for mesh axes inside the ``with``.
 
@@ -73,7 +87,10 @@ def axis_aliases(aliases: Mapping[str, AxesLike] | None = None, /, **more: AxesL
     return AxisNames(AxisNaming(tuple(found.items())))
 
 
-def axis_rules(rules: RulesLike, fallback: Literal["unsharded", "error"] = "unsharded") -> AxisRules:
+Fallback = Literal["unsharded", "unconstrained", "error"]
+
+
+def axis_rules(rules: RulesLike, fallback: Fallback = "unsharded") -> AxisRules:
     """Rules that shard the dims of hints by their names, for dims without brackets.
 
     The rules are tried in order. A rule gives its mesh axes to the dim of its name, if that
@@ -90,7 +107,8 @@ def axis_rules(rules: RulesLike, fallback: Literal["unsharded", "error"] = "unsh
     Args:
       rules: pairs of a dim's name and its mesh axis, its mesh axes (major to minor), or None; a name
         may have several. Or a dict.
-      fallback: what a name means for which no rule is left: ``"unsharded"``, or an ``"error"``.
+      fallback: what a name means for which no rule is left: ``"unsharded"``, ``"unconstrained"`` (as
+        ``[dim/?]``), or an ``"error"``.
 
     Returns:
       A context manager, which may be used many times; the rules inside of it replace those around
@@ -99,12 +117,14 @@ def axis_rules(rules: RulesLike, fallback: Literal["unsharded", "error"] = "unsh
     Raises:
       MeshAxisError: for anything that is not a rule.
     """
-    if type(fallback) is not str or fallback not in ("unsharded", "error"):  # nor an array, which equals neither
-        raise MeshAxisError(f"axis_rules: fallback={value_text(fallback)} is neither 'unsharded' nor 'error'")
+    known = get_args(Fallback)
+    if type(fallback) is not str or fallback not in known:  # nor an array, which equals none
+        listed = ", ".join(map(repr, known))
+        raise MeshAxisError(f"axis_rules: fallback={value_text(fallback)} is none of {listed}")
     found = read_rules(rules)
     if found is None:
         raise MeshAxisError("axis_rules: wants pairs of a dim's name and mesh axes, or a dict; got None")
-    return AxisRules(AxisNaming(rules=Rules(found.pairs, fallback == "error")))
+    return AxisRules(AxisNaming(rules=Rules(found.pairs, fallback)))
 
 
 @dataclass(frozen=True)
@@ -134,7 +154,7 @@ class AxisRules(AxisNames):
     def __repr__(self) -> str:
         rules = self.naming.rules or Rules(())
         pairs = [(name, axes[0] if len(axes) == 1 else axes or None) for name, axes in rules.pairs]
-        return f"axis_rules({pairs}, fallback={'error' if rules.must_match else 'unsharded'!r})"
+        return f"axis_rules({pairs}, fallback={rules.fallback!r})"
 
 
 _threads = threading.local()

@@ -65,7 +65,7 @@ def check(x: T, hint: Any) -> T:
         where no mesh is known.
     """
     region, node = current_mesh_context(), parse_hint_or_dims(hint)
-    name, checked = _check_in_scope(x, node, region, _CHECKED, "check")
+    name, checked = check_in_scope(x, node, region, _CHECKED, "check")
     if not region.manual:
         for leaf in checked.leaves:
             if leaf.hint is not None and _jax.array.is_tracer(leaf.value):
@@ -75,7 +75,7 @@ def check(x: T, hint: Any) -> T:
     return checked.stated(x, name)
 
 
-def _check_in_scope(x: Any, node: Node, region: MeshContext, subject: Subject, verb: str) -> tuple[str, TreeCheck]:
+def check_in_scope(x: Any, node: Node, region: MeshContext, subject: Subject, verb: str) -> tuple[str, TreeCheck]:
     """Check a value in the current scope, which takes over the sizes that it binds; with the name for messages."""
     scope = current_scope() or CallScope(verb, {})
     checked = check_value(node, x, subject, region, scope.arguments, scope.sizes)
@@ -207,7 +207,7 @@ def assume(x: T, hint: Any) -> T:
     region = current_mesh_context()
     if region.manual:
         region = intern_context(replace(region, inferred_axes=region.checked_axes))
-    name, checked = _check_in_scope(x, parse_hint_or_dims(hint), region, _ASSUMED, "assume")
+    name, checked = check_in_scope(x, parse_hint_or_dims(hint), region, _ASSUMED, "assume")
     if region.manual and (asked := body_context.value) is not None:
         # What compares is imported where something is compared, as it is in few programs.
         from .sanitizing.calls import compare_assumed

@@ -115,9 +115,6 @@ def find_boundary(
 override_mesh = jax.make_user_context(default_value=None)
 """Let a mesh replace every decorator's ``mesh=``, so that a program can be run on other meshes than its own."""
 
-use_jit_mesh = jax.make_user_context(default_value=None)
-"""Use the mesh of a typed_jit while its function is traced, though the mesh is not ambient."""
-
 
 def find_mesh(
     name: str, mesh: _jax.mesh.AnyMesh | None, leaves: Callable[[], list[CheckedLeaf]], context: _jax.mesh.AnyMesh
@@ -140,7 +137,7 @@ def _choose_mesh(
     if mesh is not None and override is not None:
         mesh = override
     if context.empty:
-        return mesh or use_jit_mesh.value or override or _mesh_of_arguments(name, leaves())
+        return mesh or _jax.mesh.jit_mesh.value or override or _mesh_of_arguments(name, leaves())
     if mesh is None:
         return context
     # The decorator's must agree with the ambient one, whichever axes are manual by now. Meshes that are the same for
@@ -174,6 +171,13 @@ def _mesh_of_arguments(name: str, leaves: Iterable[CheckedLeaf]) -> _jax.mesh.An
             )
             raise MeshAxisError(f"{name}: its arguments are on different meshes: {places}\n\nHint: pass mesh=")
     return mesh
+
+
+def with_devices_of(mesh: AbstractMesh, values: Iterable[Any]) -> _jax.mesh.AnyMesh:
+    """A mesh on the devices of the first value that is placed on one like it; the same one where none is."""
+    own = (_jax.mesh.value_mesh(_jax.array.strip_transforms(x).value if _jax.array.is_tracer(x) else x) for x in values)
+    like = next((found for found in own if isinstance(found, Mesh) and found.shape_tuple == mesh.shape_tuple), None)
+    return mesh if like is None else Mesh(like.devices, like.axis_names, mesh.axis_types)
 
 
 def _are_one(mesh: _jax.mesh.AnyMesh, other: _jax.mesh.AnyMesh) -> bool:

@@ -194,6 +194,21 @@ CURES: dict[str, list[Way]] = {
         Way({".abstract_mesh": ""}, "placed(x, P('dp', None))"),
         Way({"shard(x, X, mesh.abstract_mesh": "shape_structs(X, mesh.abstract_mesh, batch=8, model=16"}, "jax.ShapeDtypeStruct((8, 16), jnp.float32, sharding=NamedSharding(mesh.abstract_mesh, P('dp', None)))"),
     ],
+    "A dim of any sharding": [
+        Way({"[b/?]": "[b/dp]"}, "placed(x, P('dp', None))"),
+        Way({"[b/?]": "[b/]", "[b/dp]": "b"}, "x"),
+    ],
+    "A dim over axes of two types": [
+        Way({"AxisType.Auto, AxisType.Explicit": "AxisType.Auto, AxisType.Auto"}, "placed(x, P(('dp', 'tp'), None))"),
+        Way({"[batch/dp,tp] model": "[batch/dp] [model/tp]"}, "placed(x, P('dp', 'tp'))"),
+    ],
+    "A value that is placed without its mark": [
+        Way({"    shard(": "    result = shard(", "[ff/tp]": "[ff/tp] -dp"}, "w"),
+        Way({"    shard(shard(w": "    result = shard(reshard(shard(w", '-dp")': '-dp"), "... -dp -> ...")'}, "w"),
+    ],
+    "A traced value of which something else was said": [
+        Way({"check(shard(": "check(shard(shard(", "tp]\", mesh)": "tp]\", mesh), X, mesh)"}, "placed(x, P('dp', None))"),
+    ],
     "A rule with an axis that the mesh does not have": [
         Way({'"data"': '"dp"', "    shard": "    result = shard"}, "placed(x, P('dp', None))"),
         Way({"batch model": "[batch/] model", "    shard": "    result = shard"}, "placed(x, P(None, None))"),
@@ -221,7 +236,7 @@ CURES: dict[str, list[Way]] = {
         Way({"x, ": 'all_gather(x, "[b/dp] m -> b m"), '}, None),
         Way({"x, ": 'all_gather(x, "[b/dp] m -> b m"), ', '"[b/dp] m -> [(m b)/dp]"': '"b m -> (m b)"'}, "x.T.reshape(-1)"),
     ],
-    "A sharded factor inside parentheses": [Way({"(m [b/dp])": "[(b m)/dp]"}, "x.reshape(-1)", "[n/dp]")],
+    "A sharded factor inside parentheses": [Way({"(m [b/dp])": "([b/dp] m)"}, "x.reshape(-1)", "[n/dp]")],
     "Sizes that are not known": [Way({'d")': 'd", h=4)'}, "x.reshape(8, 4, 4)", "[b/dp] h d")],
     "A rearrange that would move shards": [
         Way({'rearrange(x, "[b/dp] m -> b [m/dp]")': 'all_gather(x, "[b/dp] m -> b m")'}, "x"),

@@ -8,14 +8,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from jax.sharding import AxisType
 from tiers import slow
 
+from typedshmap import shape_structs
 from typedshmap.__main__ import main
 from typedshmap.testing import assert_mesh_invariant
 
@@ -78,6 +82,7 @@ def noisy_at_the_end(directory: Path, environment: dict[str, str]) -> dict[str, 
         slow(("vocabulary", "Nothing differs from plain JAX by more than ")),
         slow(("mixture_of_experts", "The load spread; nothing differs from plain JAX by more than ")),
         slow(("decoding", "Every one of 144 tokens is the one that plain JAX chooses.")),
+        slow(("microbatches", "All is as it should be: plain JAX differs by ")),
     ],
 )
 def test_an_example_agrees_with_plain_jax(name: str, line: str, environment: dict[str, str]) -> None:
@@ -109,6 +114,11 @@ def test_the_command_finds_an_example_well_typed(name: str, mesh: str, capsys: p
     assert main(["check", str(EXAMPLES / f"{name}.py"), "--mesh", mesh]) == 0, capsys.readouterr().out
 
 
+def test_the_command_finds_an_example_on_explicit_axes_well_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["check", str(EXAMPLES / "microbatches.py"), "--mesh", "dp=16", "--explicit"]
+    assert main(command) == 0, capsys.readouterr().out
+
+
 def test_a_loss_over_a_sharded_vocabulary_is_the_same_on_every_mesh() -> None:
     assert_mesh_invariant(loaded("vocabulary").loss, ["dp=2,tp=2"], grad=True, batch=4, seq=4, vocab=16, model=8)
 
@@ -116,6 +126,35 @@ def test_a_loss_over_a_sharded_vocabulary_is_the_same_on_every_mesh() -> None:
 def test_a_mixture_of_experts_drops_the_same_tokens_on_every_mesh() -> None:
     sizes = {"batch": 4, "seq": 8, "experts": 4, "model": 8, "ff": 8}
     assert_mesh_invariant(loaded("mixture_of_experts").apply, ["dp=2,ep=2"], **sizes)
+
+
+@pytest.fixture
+def microbatches() -> Iterator[tuple[ModuleType, dict[str, jax.Array], jax.Array]]:
+    """The example, its weights and its rows, on its mesh."""
+    example, mesh = loaded("microbatches"), jax.make_mesh((8,), ("dp",), axis_types=(AxisType.Explicit,))
+    sizes = {"microbatches": 4, "batch": 16, "model": 8, "ff": 16}
+    rows = example.Float32[example.Array, "microbatches [batch/dp] model"]
+    with jax.set_mesh(mesh):
+        make = lambda struct: jax.device_put(np.ones(struct.shape, np.float32), struct.sharding)  # noqa: E731
+        structs = shape_structs({"weights": example.Weights, "rows": rows}, **sizes)
+        made = jax.tree.map(make, structs)
+        yield example, made["weights"], made["rows"]
+
+
+def test_gradients_of_microbatches_are_summed_over_the_devices_once(microbatches: Any) -> None:
+    example, weights, rows = microbatches
+    inside, after = example.all_reduces(example.step.lower(weights, rows).compile())
+    assert (inside, after) in [(0, 1), (0, len(weights))]  # as XLA merges them or not
+    inside, after = example.all_reduces(example.plain_step.lower(weights, rows).compile())
+    assert inside in (1, len(weights))
+
+
+def test_a_weight_or_a_gradient_that_loses_its_tag_is_refused(microbatches: Any) -> None:
+    example, weights, rows = microbatches
+    found = example.refusals(weights, rows[0])
+    assert found.keys() == example.WAYS.keys() and None not in found.values()
+    example.WAYS["not at all"] = example.loss
+    assert example.refusals(weights, rows[0])["not at all"] is None
 
 
 def test_adamw_moves_as_its_paper_says() -> None:

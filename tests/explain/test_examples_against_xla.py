@@ -106,4 +106,6 @@ def test_every_function_that_an_example_maps_or_compiles_is_in_the_table() -> No
         for name in re.findall(r"^@typed_(?:shard_map|jit)\b[^\n]*\ndef (\w+)", path.read_text("utf-8"), re.MULTILINE)
     }
     names = {each if isinstance(each, str) else each.values[0] for each in NAMES}
+    # What its types say needs Explicit axes; its test counts what XLA sends.
+    found -= {"microbatches.gated", "microbatches.step"}
     assert len(found) > 20 and found <= names

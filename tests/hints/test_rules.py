@@ -295,8 +295,10 @@ def test_no_rules_at_all_are_refused() -> None:
 def test_an_unknown_fallback_is_refused() -> None:
     with pytest.raises(MeshAxisError) as caught:
         axis_rules({}, fallback="replicated")  # type: ignore[arg-type]
-    assert unplaced(caught.value) == "axis_rules: fallback='replicated' is neither 'unsharded' nor 'error'"
-    with pytest.raises(MeshAxisError, match="is neither 'unsharded' nor 'error'"):
+    assert (
+        unplaced(caught.value) == "axis_rules: fallback='replicated' is none of 'unsharded', 'unconstrained', 'error'"
+    )
+    with pytest.raises(MeshAxisError, match="is none of 'unsharded', 'unconstrained', 'error'"):
         axis_rules({}, fallback=np.ones(2))  # type: ignore[arg-type]
 
 

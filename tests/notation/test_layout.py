@@ -120,8 +120,8 @@ def test_the_sharded_axes_are_those_in_brackets():
 RULES = (("batch", ("data",)), ("heads", ("tp",)), ("embed", ("data", "fsdp")), ("embed", ("fsdp",)), ("kv", ()))
 
 
-def ruled(dims, rules=RULES, mesh=MESH, must_match=False, **aliases):
-    return resolve(parse(dims), aliases, mesh, Rules(tuple(rules), must_match))
+def ruled(dims, rules=RULES, mesh=MESH, fallback="unsharded", **aliases):
+    return resolve(parse(dims), aliases, mesh, Rules(tuple(rules), fallback))
 
 
 @pytest.mark.parametrize(
@@ -226,9 +226,9 @@ def test_two_names_of_one_axis_in_a_rule_are_reported():
     ],
 )
 def test_a_name_without_a_rule_is_a_fault_where_it_must_match(dims, fault):
-    assert ruled(dims, must_match=True) == fault
+    assert ruled(dims, fallback="error") == fault
 
 
 @pytest.mark.parametrize("dims", ["batch [seq/] kv", "batch 4 _ ... n//2 #seq", "[seq/fsdp]", ""])
 def test_what_has_no_name_or_has_brackets_needs_no_rule(dims):
-    assert isinstance(ruled(dims, must_match=True), Layout)
+    assert isinstance(ruled(dims, fallback="error"), Layout)

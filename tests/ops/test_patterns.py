@@ -121,10 +121,9 @@ MISTAKES: list[tuple[str, str, str | None]] = [
     ("a -> |(|b", "'(' is never closed", None),
     # What may not stand in parentheses.
     ("a (b |(|c d))", "the pattern has parentheses inside parentheses", "one level is enough"),
-    ("(|[a/dp]| b)", "the pattern has brackets inside parentheses",
-     "write [(a ...)/dp]: a merged dim is sharded on its major factor"),
     ("(a |[b/dp]|)", "the pattern has brackets inside parentheses",
-     "put b first, [(b ...)/dp]: a merged dim is sharded on its major factor"),
+     "put b first, ([b/dp] ...): a merged dim is sharded on its major factor"),
+    ("|[([a/dp] b)|/tp]", "the pattern has brackets inside brackets", "keep one of them"),
     # What may not stand in brackets.
     ("|[a]| b", "the pattern has '[a]', which names no mesh axis",
      "write [a/axis], or [a/] for a dim that is not sharded"),
@@ -258,15 +257,18 @@ def test_a_pattern_has_sharding_where_it_has_a_bracket_or_a_mark(source: str, ha
 
 SPECS: list[tuple[str, str]] = [
     ("a b", "_ _"),
-    ("[a/dp] ... (b c) +tp", "[_/dp] ... _ +tp"),
-    ("[(a b)/dp,tp] 4", "[_/dp,tp] _"),
+    ("[a/dp] ... (b c) +tp", "[_/dp] ... [_/] +tp"),
+    ("[(a b)/dp,tp] 4", "[_/dp,tp] [_/]"),
+    ("([a/dp] b) [c/?]", "[_/dp] [_/?]"),
+    ("a -> [a/dp]", "[_/]"),
     ("~tp", "~tp"),
 ]
 
 
 @pytest.mark.parametrize(("source", "printed"), SPECS)
 def test_a_side_says_as_a_hint_how_any_sizes_lie(source: str, printed: str) -> None:
-    assert str(parse_pattern(source).operands[0].spec(source)) == printed
+    pattern = parse_pattern(source)
+    assert str(pattern.operands[0].spec(pattern)) == printed
 
 
 # Laws

@@ -257,12 +257,25 @@ def explicit_spec(x: Any) -> NamedSharding | None:
     return sharding if sharding is not None and AxisType.Explicit in sharding.mesh.axis_types else None
 
 
+def has_marked_type(x: Any) -> bool:
+    """Whether a value is unreduced or reduced over Explicit axes in its type."""
+    known = explicit_spec(x)
+    return known is not None and bool(known.spec.unreduced or known.spec.reduced)
+
+
 def partition_spec(
     dim_axes: Iterable[tuple[str, ...]], unreduced: Iterable[str] = (), reduced: Iterable[str] = ()
 ) -> PartitionSpec:
     """A PartitionSpec with one entry per dim."""
-    entries = (None if not axes else axes[0] if len(axes) == 1 else axes for axes in dim_axes)
-    return PartitionSpec(*entries, unreduced=frozenset(unreduced), reduced=frozenset(reduced))
+    return spec_of(Layout(tuple(dim_axes), frozenset(unreduced), frozenset(reduced)))
+
+
+def spec_of(layout: Layout) -> PartitionSpec:
+    """The PartitionSpec that a layout means, with one entry per dim."""
+    entries: list[Any] = [None if not axes else axes[0] if len(axes) == 1 else axes for axes in layout.dim_axes]
+    for at in layout.unconstrained:
+        entries[at] = PartitionSpec.UNCONSTRAINED
+    return PartitionSpec(*entries, unreduced=layout.unreduced, reduced=layout.reduced)
 
 
 def _raw_entries(spec: PartitionSpec) -> Sequence[Any]:
@@ -272,14 +285,21 @@ def _raw_entries(spec: PartitionSpec) -> Sequence[Any]:
 
 def spec_entries(spec: PartitionSpec, rank: int = 0) -> Layout:
     """The layout that a PartitionSpec says, with an entry for each of the dims."""
-    dim_axes = [() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in _raw_entries(spec)]
+    entries = _raw_entries(spec)
+    unconstrained = frozenset(at for at, e in enumerate(entries) if e is PartitionSpec.UNCONSTRAINED)
+    dim_axes = [
+        () if e is None or at in unconstrained else (e,) if isinstance(e, str) else tuple(e)
+        for at, e in enumerate(entries)
+    ]
     unsharded = ((),) * (rank - len(dim_axes))
-    return Layout((*dim_axes, *unsharded), frozenset(spec.unreduced), frozenset(spec.reduced))
+    marks = (frozenset(spec.unreduced), frozenset(spec.reduced))
+    return Layout((*dim_axes, *unsharded), *marks, unconstrained=unconstrained)
 
 
 def non_name_entries(spec: PartitionSpec) -> list[Any]:
-    """What in a PartitionSpec does not name a mesh axis: UNCONSTRAINED, or axes that are not strings."""
-    entries = [axis for e in _raw_entries(spec) for axis in (e if isinstance(e, tuple) else (e,))]
+    """What in a PartitionSpec does not name a mesh axis, where one is wanted: axes that are not strings."""
+    known = [e for e in _raw_entries(spec) if e is not PartitionSpec.UNCONSTRAINED]
+    entries = [axis for e in known for axis in (e if isinstance(e, tuple) else (e,))]
     nested = [axis for e in _raw_entries(spec) if isinstance(e, tuple) for axis in e if axis is None]
     return nested + [axis for axis in entries if axis is not None and not isinstance(axis, str)]
 
@@ -288,6 +308,8 @@ def spec_text(spec: PartitionSpec) -> str:
     """``P('dp', None)``, the same on every version."""
     layout = spec_entries(spec)
     entries = [repr(axes[0]) if len(axes) == 1 else repr(axes) if axes else "None" for axes in layout.dim_axes]
+    for at in layout.unconstrained:
+        entries[at] = "P.UNCONSTRAINED"
     for word, axes in (("unreduced", layout.unreduced), ("reduced", layout.reduced)):
         entries += [f"{word}={{{', '.join(map(repr, sorted(axes)))}}}"] if axes else []
     return f"P({', '.join(entries)})"

@@ -1,4 +1,4 @@
-"""What changes a value's manual type, gathers it, or places it on devices."""
+"""What changes a value's manual type, or gathers it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import NamedSharding, PartitionSpec
 
-from .array import SHAPES, is_mapped, manual_type, partition_spec, spec_entries
-from .mesh import context_mesh, explicit_axes
-from .trace import is_outside_traces
+from .array import manual_type
 from .versions import HAS_MANUAL_TYPES, gather_invarying
 
 
@@ -109,48 +106,3 @@ def gather_bytes(data: bytes) -> list[bytes]:
     padded[: len(data)] = np.frombuffer(data, np.uint8)
     gathered = multihost_utils.process_allgather(padded).reshape(len(lengths), -1)
     return [bytes(row[:length]) for row, length in zip(gathered, lengths, strict=True)]
-
-
-def _device_put_among_processes(x: Any, sharding: NamedSharding) -> Any:
-    """A value that every process has, placed over all of them.
-
-    ``jax.device_put`` takes no array there that is on devices of this process, and no keys.
-    """
-    if not isinstance(x, jax.Array):
-        return jax.device_put(x, sharding)
-    is_key = jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)
-    if not x.is_fully_addressable:
-        # Under jax.set_mesh a key that every process makes is placed on all of them.
-        moved = jax.device_put(jax.random.key_data(x) if is_key else x, sharding)
-        return jax.random.wrap_key_data(moved, impl=jax.random.key_impl(x)) if is_key else moved
-    if is_key:
-        return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
-    return jax.device_put(np.asarray(x), sharding)
-
-
-def device_put_global(x: Any, sharding: NamedSharding) -> Any:
-    """A value with a sharding; under a transformation, where nothing is moved at once, constrained to it.
-
-    There ``jax.device_put`` says nothing to the compiler on Auto axes and needs devices on Explicit ones,
-    and ``with_sharding_constraint`` is refused on Explicit ones.
-    """
-    if is_outside_traces():
-        return (jax.device_put if sharding.is_fully_addressable else _device_put_among_processes)(x, sharding)
-    spec, explicit = spec_entries(sharding.spec), explicit_axes(sharding.mesh)
-    if explicit:
-        over_explicit = partition_spec(spec.over(explicit).dim_axes, spec.unreduced, spec.reduced)
-        x = (jax.device_put if context_mesh().empty else jax.reshard)(x, NamedSharding(sharding.mesh, over_explicit))
-    others = frozenset(sharding.mesh.axis_names) - explicit
-    if not others:
-        return x
-    over_others = partition_spec(spec.over(others).dim_axes)
-    return jax.lax.with_sharding_constraint(x, NamedSharding(sharding.mesh, over_others))
-
-
-def device_put_typed(x: Any, sharding: NamedSharding | PartitionSpec) -> Any:
-    """A value placed so, on the ambient mesh by a PartitionSpec; of a ShapeDtypeStruct, one that says so."""
-    if isinstance(x, SHAPES):
-        return x if x.sharding is not None else jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-    # device_put places what jax.vmap maps over as if it were one of its items; reshard wants the mesh to be ambient.
-    is_reshard = not isinstance(sharding, NamedSharding) or is_mapped(x)
-    return jax.reshard(x, sharding) if is_reshard else jax.device_put(x, sharding)

@@ -60,6 +60,17 @@ def without_ambient() -> AbstractContextManager[None]:
     return jax.sharding.use_abstract_mesh(AbstractMesh((), (), axis_types=()))
 
 
+jit_mesh = jax.make_user_context(default_value=None)
+"""The mesh of a typed_jit while its function is traced, though it is not ambient.
+
+Among JAX's own contexts, so that nothing that was traced for one mesh is used again for another."""
+
+
+def known_mesh() -> AnyMesh | None:
+    """The ambient mesh, with its devices where they are known; else that of a typed_jit around."""
+    return ambient_devices() or jit_mesh.value
+
+
 def ambient_devices() -> AnyMesh | None:
     """The ambient mesh with its devices; under ``jit``, where they are not known, without."""
     mesh = jax.sharding.get_mesh() if is_outside_traces() else context_mesh()
@@ -78,6 +89,12 @@ def with_axis_type(mesh: Any, kind: AxisType) -> Any:
     if isinstance(mesh, Mesh):
         return Mesh(mesh.devices, mesh.axis_names, axis_types=kinds)
     return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=kinds)
+
+
+def memory_kinds(mesh: AnyMesh) -> tuple[str, ...]:
+    """The kinds of memory that the devices of a mesh have; those of this program's, where it has none."""
+    device: Any = mesh.devices.flat[0] if isinstance(mesh, Mesh) else jax.devices()[0]
+    return tuple(memory.kind for memory in device.addressable_memories())
 
 
 def has_devices(mesh: AnyMesh) -> bool:

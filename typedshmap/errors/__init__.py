@@ -120,7 +120,9 @@ _CLASSES = {
     PatternError: failures.PatternFault,
     DtypeError: failures.WrongDtype | failures.UnusableDtype,
     ShardingError: failures.WrongSharding
+    | varying.LostMark
     | failures.BoundaryMark
+    | failures.OpenDim
     | failures.PatternLayoutMismatch
     | failures.LayoutMismatch
     | failures.ShardingConflict,

@@ -220,6 +220,18 @@ class BoundaryMark(Fault):
         return Sentence(f"is marked '{mark}'{terms.within}, but {self.reason}", cure=self.cure)
 
 
+class OpenDim(Fault):
+    """A dim of any sharding, where a spec is wanted."""
+
+    dim: str
+    name: str
+    span: Span
+
+    def words(self, terms: Terms) -> Sentence:
+        problem = f"has '{self.dim}'{terms.within}, but at the boundary of a manual region every sharding is written"
+        return Sentence(problem, self.span, f"write [{self.name}/axis], or [{self.name}/] for an unsharded dim")
+
+
 class NotAPytree(Fault):
     """An instance of a class that holds arrays and that JAX takes for a leaf."""
 
@@ -295,7 +307,8 @@ class NotManual(Fault):
 
     def words(self, terms: Terms) -> Sentence:
         problem = f"mesh axis '{self.axis}' is not manual here: collectives need it inside shard_map"
-        return Sentence(problem, self.span, "call it in the body of a typed_shard_map or jax.shard_map over this axis")
+        cure = "call it in the body of a typed_shard_map or jax.shard_map over this axis"
+        return Sentence(problem, self.span, f"{cure}; outside, reshard changes the sharding of a global array")
 
 
 class PatternLayoutMismatch(Fault):

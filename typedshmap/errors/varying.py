@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from .failures import Fault, Sentence, Terms
 from .phrases import quoted_axes
@@ -151,6 +151,24 @@ class UnmarkedUnreduced(Fault):
         cure = f"take the sum (psum over {axes}), or write {mark}"
         cure = cure if self.cause is None else self.cause.words(terms, True, False)
         return Sentence(f"is unreduced over {axes}, which {terms.hint} does not mention", cure=cure)
+
+
+class LostMark(Fault):
+    """A global array, unreduced or reduced in its type, that is to be placed by a hint without the mark.
+
+    JAX would place it: the sum of one is taken there, that of the other's gradient.
+    """
+
+    mark: Literal["+", "-"]
+    axes: tuple[str, ...]
+
+    def words(self, terms: Terms) -> Sentence:
+        is_sum, pattern = self.mark == "+", f'"... {self.mark}{self.axes[0]} -> ..."'
+        state, loss = ("unreduced", "its sum is due") if is_sum else ("reduced", "its gradient would be summed here")
+        cure = f"write {terms.written(self.mark, self.axes)} to keep it {state}"
+        cure += f"; reshard(x, {pattern}) {'takes the sum' if is_sum else 'drops the mark'}"
+        problem = f"is {state} over {quoted_axes(self.axes)}, which {terms.hint} does not mention: {loss}"
+        return Sentence(problem, cure=cure)
 
 
 class UnmarkedReduced(Fault):

@@ -245,7 +245,7 @@ def _with_pspec(spec: Spec, pspec: PartitionSpec) -> Spec:
         axes = entries.dim_axes[index] if index < len(entries.dim_axes) else ()
         if dim.broadcast and axes:
             raise SyntaxFault(f"'{dim}' may be of size 1, so it may not be sharded", dim.span)
-        dims[index] = replace(dim, axes=Axes(axes, span=dim.span))
+        dims[index] = replace(dim, axes=Axes(axes, span=dim.span, is_any=index in entries.unconstrained))
     end = (max(len(source) - 1, 0), len(source))
     marks = [
         Mark(sign, a, end) for sign, axes in (("+", entries.unreduced), ("-", entries.reduced)) for a in sorted(axes)

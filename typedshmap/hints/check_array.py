@@ -14,11 +14,11 @@ import jax
 import numpy as np
 
 from .. import _jax
-from ..errors.failures import BoundaryMark, Failure, NotAnArray, Subject, WrongDtype, key_cure
+from ..errors.failures import BoundaryMark, Failure, NotAnArray, OpenDim, Subject, WrongDtype, key_cure
 from ..errors.varying import NotUnreduced, UnmarkedReduced, UnmarkedUnreduced, UnmentionedVarying
 from ..notation.layout import Layout, Unresolved
 from ..notation.match import CompiledDim, Match, RankMismatch, SizeMismatch, Sizes, compile_dims, match
-from ..notation.spec import Anything, Name, Number
+from ..notation.spec import Anything, Dim, Name, Number
 from ..records import Record
 from .array_hint import ArrayHint, takes
 from .context import KnownLayout, MeshContext, Role, explained, lookup_layout
@@ -38,7 +38,7 @@ class CompiledHint(Record):
       layout: its mesh axes.
       dims: what each dim must be.
       unmentioned: the axes over which a value may not be varying, unless it is known to be invarying.
-      wrong_mark: what is wrong with one of its marks, whatever the value is.
+      wrong_mark: what is wrong with one of its marks, or with a dim of any sharding, whatever the value is.
       is_by_type: whether the type of a value, that of a global one with its sharding, and the sizes that are bound
         decide whether it fits; of a NumPy array that is to be placed, its shape and dtype.
       kinds: what it takes, by class, class of type, and dtype. Bounded.
@@ -50,7 +50,7 @@ class CompiledHint(Record):
     layout: Layout | Unresolved
     dims: tuple[CompiledDim, ...] = ()
     unmentioned: frozenset[str] = frozenset()
-    wrong_mark: BoundaryMark | None = None
+    wrong_mark: BoundaryMark | OpenDim | None = None
     is_by_type: bool = False
     kinds: set[tuple[type, type, Any]] = field(default_factory=set[tuple[type, type, Any]])
     last: dict[Subject | None, Fitting] = field(default_factory=dict[Subject | None, Fitting])
@@ -74,7 +74,7 @@ def _compile_layout(hint: ArrayHint, layout: Layout, region: MeshContext) -> Com
         compile_dims(hint.spec, layout, dict(region.mesh or ()), region.sizes, must_divide=region.role != "value"),
         # What leaves the region has to satisfy JAX, which types values as varying over axes of size 1, too.
         (region.checked_axes | region.boundary_axes) - layout.sharded - layout.unreduced - layout.varying,
-        _wrong_mark(layout, region) if region.role != "value" else None,
+        _wrong_mark(hint, layout, region) if region.role != "value" else None,
         not by_call,
     )
 
@@ -235,8 +235,12 @@ def describe(value: Any) -> str:
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
-def _wrong_mark(layout: Layout, region: MeshContext) -> BoundaryMark | None:
-    """Marks at a boundary or at rest: ``~`` never, ``+`` and ``-`` on Explicit axes only."""
+def _wrong_mark(hint: ArrayHint, layout: Layout, region: MeshContext) -> BoundaryMark | OpenDim | None:
+    """Marks at a boundary or at rest: ``~`` never, ``+`` and ``-`` on Explicit axes only; and no open dim there."""
+    if region.role == "boundary" and region.boundary_axes and layout.unconstrained:
+        dim = hint.spec.dims[min(layout.unconstrained)]
+        assert isinstance(dim, Dim)
+        return OpenDim(str(dim), str(replace(dim, axes=None)), dim.span)
     for axis in sorted(layout.varying):
         return BoundaryMark("~", axis, "'~' has a meaning only inside a manual region")
     for axis in sorted(layout.unreduced & region.placed_axes):

@@ -17,7 +17,7 @@ from itertools import repeat
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from .. import _jax
-from ..axis_names import NO_NAMING, AliasPairs, AxisNaming, naming_context
+from ..axis_names import NO_NAMING, AliasPairs, AxisNaming, flax_naming, naming_context
 from ..errors import TypedShmapError, error_of
 from ..errors.failures import Failure, Fault, Subject
 from ..errors.report import Report
@@ -111,7 +111,8 @@ class MeshContext:
                 self.compiled.clear()
             rules = self.rules if hint.takes_rules else None
             mesh = None if self.mesh is None else dict(self.mesh)
-            found = self.layouts[hint] = resolve(hint.spec, dict(self.aliases), mesh, rules)
+            found = resolve(hint.spec, dict(self.aliases), mesh, rules, self.explicit, self.sizes)
+            self.layouts[hint] = found
         return found
 
     def plan(self, key: Any, make: Callable[[], T]) -> T:
@@ -147,7 +148,7 @@ class MeshContext:
             assert isinstance(layout, Layout)
             layout = layout.at_rank(rank, hint.spec.rest)
             layout = layout.over(self.boundary_axes) if self.boundary_axes else layout
-            return _jax.array.partition_spec(layout.dim_axes, layout.unreduced, layout.reduced)
+            return _jax.array.spec_of(layout)
 
         return self.plan(("spec", hint, rank), make)
 
@@ -251,7 +252,7 @@ class CallScope:
     region: MeshContext = _NOWHERE
     sink: AssertionSink | None = None
     depth: int = field(default_factory=lambda: len(naming_context.value))
-    cached: tuple[object, object, AxisNaming, bool, MeshContext] | None = None
+    cached: tuple[object, object, object, AxisNaming, bool, MeshContext] | None = None
     jaxtyped_depth: int = 0
 
 
@@ -311,13 +312,16 @@ def current_mesh_context(own: AxisNaming = NO_NAMING, is_stated: bool = True) ->
       own: the naming of the decorator that asks.
       is_stated: whether a match is asserted of the value, so that the analysis of the body may decide it.
     """
-    mesh, context, scope = _jax.mesh.context_mesh(), naming_context.value, _scope.get()
+    mesh, context, scope, flax = _jax.mesh.context_mesh(), naming_context.value, _scope.get(), flax_naming()
+    if mesh.empty and (of_jit := _jax.mesh.jit_mesh.value) is not None:
+        mesh = of_jit
     if scope is not None and scope.cached is not None:
-        of_mesh, of_context, of_naming, of_stated, region = scope.cached
-        if of_mesh is mesh and of_context is context and of_naming is own and of_stated == is_stated:
+        of_mesh, of_context, of_flax, of_naming, of_stated, region = scope.cached
+        is_same = of_mesh is mesh and of_context is context and of_flax is flax
+        if is_same and of_naming is own and of_stated == is_stated:
             return region
     if scope is None and not mesh.manual_axes:
-        return _context_outside(mesh, context, own)
+        return _context_outside(mesh, (flax, *context), own)
     manual_axes = _jax.mesh.manual_axes(mesh)
     outer = scope.region if scope is not None else _NOWHERE
     if is_own := outer.sizes == dict(manual_axes):
@@ -336,7 +340,7 @@ def current_mesh_context(own: AxisNaming = NO_NAMING, is_stated: bool = True) ->
     )
     # A region nested in the scope's own is not known by its mesh alone.
     if scope is not None and is_own:
-        scope.cached = (mesh, context, own, is_stated, region)
+        scope.cached = (mesh, context, flax, own, is_stated, region)
     return region
 
 
@@ -364,11 +368,11 @@ def current_axis_naming(own: AxisNaming = NO_NAMING) -> AxisNaming:
     Args:
       own: the naming of the decorator that asks, which is the innermost.
     """
-    scope, contexts = _scope.get(), naming_context.value
-    if scope is None and not contexts:
+    scope, contexts, flax = _scope.get(), naming_context.value, flax_naming()
+    if scope is None and not contexts and flax is NO_NAMING:
         return own
     decorators = () if scope is None else (scope.naming, *contexts[scope.depth :])
-    return reduce(AxisNaming.then, (*contexts, *decorators, own), NO_NAMING)
+    return reduce(AxisNaming.then, (*contexts, *decorators, own), flax)
 
 
 def decorator_axis_naming(own: AxisNaming) -> AxisNaming:
@@ -486,6 +490,41 @@ def lookup_assertion(value: Any) -> LayoutAssertion | None:
     """The hint that a value was given last, if no operation returned it."""
     ref, what = _known.get(id(value), _NO_ENTRY)
     return what if ref is not None and ref() is value and isinstance(what, LayoutAssertion) else None
+
+
+class StatedSharding(NamedTuple):
+    """How a traced global value is sharded over Auto axes, by what was said of it; JAX's type does not tell.
+
+    Attributes:
+      layout: the mesh axes of its dims, of those.
+      axes: the Auto axes, which it tells of.
+      mesh: the mesh.
+      source: who said so, as a message names it.
+    """
+
+    layout: Layout
+    axes: frozenset[str]
+    mesh: SizedAxes
+    source: str
+
+
+_stated: dict[int, tuple[weakref.ref[Any], StatedSharding]] = {}
+
+
+def state_sharding(value: Any, layout: Layout, region: MeshContext, source: str) -> None:
+    """Record how a traced global value is sharded, by a layout of its rank."""
+    if region.mesh is None or not _jax.array.is_tracer(value):
+        return
+    auto = frozenset(axis for axis, size in region.mesh if size > 1).difference(region.explicit, region.sizes)
+    if auto:
+        what, key = StatedSharding(layout.over(auto), auto, region.mesh, source), id(value)
+        _stated[key] = (weakref.ref(value, partial(_stated.pop, key)), what)
+
+
+def stated_sharding(value: Any) -> StatedSharding | None:
+    """What was said of a traced global value."""
+    ref, what = _stated.get(id(value), _NO_ENTRY)
+    return what if ref is not None and ref() is value else None
 
 
 def recorded_values() -> list[Any]:

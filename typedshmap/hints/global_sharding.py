@@ -29,9 +29,32 @@ from ..errors.report import Report
 from ..notation.layout import Layout
 from ..notation.match import Indivisible, Sizes, compile_dims, match
 from .array_hint import ArrayHint
-from .context import MeshContext, intern_context
+from .context import MeshContext, intern_context, state_sharding, stated_sharding
 
 PLACE_IT = "place it by shard(x, hint, mesh)"
+
+
+def place_stated(
+    value: Any,
+    layout: Layout,
+    mesh: _jax.mesh.AnyMesh,
+    region: MeshContext,
+    source: str,
+    memory_kind: str | None = None,
+) -> Any:
+    """A value placed by a layout of its rank, which is recorded of it where it is traced.
+
+    Args:
+      value: a global value, or a shard in a region that is not manual over all axes.
+      layout: the layout, over axes that are not manual.
+      mesh: the mesh; in a region the region's.
+      region: the mesh context.
+      source: who says so.
+      memory_kind: where it is kept; None for where it is.
+    """
+    placed = _jax.placing.place(value, layout, mesh, memory_kind)
+    state_sharding(placed, layout, region, source)
+    return placed
 
 
 def with_value_mesh(value: Any, region: MeshContext) -> MeshContext:
@@ -42,7 +65,12 @@ def with_value_mesh(value: Any, region: MeshContext) -> MeshContext:
     if not _jax.array.is_tracer(inner) and _jax.array.committed_sharding(inner) is None:
         return region
     mesh = _jax.mesh.value_mesh(inner)
-    return region if mesh is None else region.plan((with_value_mesh, mesh), lambda: _with_mesh(mesh, region))
+    return region if mesh is None else with_mesh(mesh, region)
+
+
+def with_mesh(mesh: _jax.mesh.AnyMesh, region: MeshContext) -> MeshContext:
+    """The mesh context with a mesh that is known by something else than the context."""
+    return region.plan((with_mesh, mesh), lambda: _with_mesh(mesh, region))
 
 
 def _with_mesh(mesh: _jax.mesh.AnyMesh, region: MeshContext) -> MeshContext:
@@ -50,13 +78,14 @@ def _with_mesh(mesh: _jax.mesh.AnyMesh, region: MeshContext) -> MeshContext:
 
 
 def sharding_mismatch(
-    value: Any, layout: Layout, hint: ArrayHint, region: MeshContext
+    value: Any, layout: Layout, hint: ArrayHint, region: MeshContext, reads_stated: bool = True
 ) -> WrongSharding | BoundaryMark | None:
     """What is wrong with the sharding of a global array, as far as that is known when it is traced.
 
     Args:
       region: where it is checked, with the array's own mesh. At a boundary on Auto axes
         ``jax.shard_map`` reshards, so nothing is wrong there.
+      reads_stated: whether what was said of a traced value counts.
     """
     type_sharding = _jax.array.explicit_spec(value)
     is_boundary = region.role == "boundary"
@@ -74,8 +103,8 @@ def sharding_mismatch(
         return None
     if marked := wrong_marks(layout, spec, region, type_sharding is not None or not is_traced):
         return marked
-    if type_sharding is not None and (is_traced or not _jax.mesh.auto_axes(type_sharding.mesh)):
-        return _type_mismatch(type_sharding, spec)
+    if is_traced or (type_sharding is not None and not _jax.mesh.auto_axes(type_sharding.mesh)):
+        return _known_mismatch(type_sharding, inner, spec, region, reads_stated)
     if placed is None:
         return None
     if isinstance(placed, NamedSharding):
@@ -85,6 +114,33 @@ def sharding_mismatch(
         return None
     got = f"on {', '.join(f'device {number}' for number in _jax.array.device_ids(placed, len(spec)))}, not on the mesh"
     return WrongSharding(_jax.array.spec_text(spec), got, PLACE_IT)
+
+
+def mismatch_beside_manual(value: Any, layout: Layout, region: MeshContext) -> WrongSharding | None:
+    """What is wrong with the sharding of a shard over the axes that are not manual; the layout is of its rank."""
+    inner = _jax.array.strip_transforms(value)
+    return _known_mismatch(_jax.array.explicit_spec(value), inner, _jax.array.spec_of(layout), region, True)
+
+
+def _known_mismatch(
+    type_sharding: NamedSharding | None,
+    inner: _jax.array.Underlying,
+    want: Any,
+    region: MeshContext,
+    reads_stated: bool,
+) -> WrongSharding | None:
+    """Compare what is known when a value is traced: its type on Explicit axes, and what was said of it on Auto ones."""
+    ambient = _jax.mesh.context_mesh()
+    if type_sharding is None and region.explicit & _jax.mesh.explicit_axes(ambient):
+        # What jit is given without a mesh is unsharded on the ambient one.
+        type_sharding = NamedSharding(ambient, _jax.array.partition_spec([()] * len(inner.dims)))
+    wrong = None if type_sharding is None else _type_mismatch(type_sharding, want)
+    return wrong or (_compare_stated(inner, want, region) if reads_stated else None)
+
+
+def stated_mismatch(value: Any, want: Any, region: MeshContext) -> WrongSharding | None:
+    """Compare a traced value with what was said of its sharding over Auto axes."""
+    return _compare_stated(_jax.array.strip_transforms(value), want, region)
 
 
 def named_sharding_mismatch(
@@ -100,19 +156,39 @@ def named_sharding_mismatch(
       rank: how many dims the array has.
       cure: what to do about it.
     """
-    if len(dims) == rank:
+    wanted = _jax.array.spec_entries(want)
+    if len(dims) == rank and not wanted.unconstrained:
         return None if _is_equivalent(placed, want, rank) else _mismatch(want, placed.spec, cure)
     dim_axes = [*_jax.array.spec_entries(placed.spec).dim_axes]
     dim_axes += [()] * (rank - len(dim_axes))
     seen = _jax.array.partition_spec(dim_axes[at] for at in dims)
-    wanted = _jax.array.spec_entries(want)
-    for at, axes in zip(dims, wanted.dim_axes, strict=True):
-        dim_axes[at] = axes
+    for own, (at, axes) in enumerate(zip(dims, wanted.dim_axes, strict=True)):
+        dim_axes[at] = dim_axes[at] if own in wanted.unconstrained else axes
     used = [axis for axes in dim_axes for axis in axes]
     merged = _jax.array.partition_spec(dim_axes, wanted.unreduced, wanted.reduced)
     # The hint may shard a dim over an axis that a mapped dim has.
     is_right = len(used) == len(set(used)) and _is_equivalent(placed, merged, rank)
     return None if is_right else _mismatch(want, seen, cure)
+
+
+def _compare_stated(inner: _jax.array.Underlying, want: Any, region: MeshContext) -> WrongSharding | None:
+    stated, dims = stated_sharding(inner.value), inner.dims
+    if stated is None or stated.mesh != region.mesh:
+        return None
+    wanted, known = _jax.array.spec_entries(want), stated.layout
+    for own, at in enumerate(dims):
+        is_open = own in wanted.unconstrained or at in known.unconstrained
+        claimed = tuple(filter(stated.axes.__contains__, wanted.dim_axes[own]))
+        if not is_open and claimed != known.dim_axes[at]:
+            break
+    else:
+        return None
+    seen = Layout(
+        tuple(known.dim_axes[at] for at in dims),
+        unconstrained=frozenset(own for own, at in enumerate(dims) if at in known.unconstrained),
+    )
+    got = f"sharded {_jax.array.spec_text(_jax.array.spec_of(seen))} by {stated.source}"
+    return WrongSharding(_jax.array.spec_text(want), got, PLACE_IT)
 
 
 def _is_equivalent(placed: NamedSharding, spec: Any, rank: int) -> bool:
@@ -178,7 +254,8 @@ def _type_mismatch(type_sharding: NamedSharding, want: Any) -> WrongSharding | N
     wanted, sizes = _jax.array.spec_entries(want), type_sharding.mesh.shape
     have = _jax.array.spec_entries(type_sharding.spec, len(wanted.dim_axes))
     known = [axis for axis in _jax.mesh.explicit_axes(type_sharding.mesh) if sizes[axis] > 1]
-    is_right = have.over(known).dim_axes == wanted.over(known).dim_axes
+    pairs = enumerate(zip(have.over(known).dim_axes, wanted.over(known).dim_axes, strict=True))
+    is_right = all(axes == own or at in wanted.unconstrained for at, (axes, own) in pairs)
     if is_right and (have.unreduced, have.reduced) == (wanted.unreduced, wanted.reduced):
         return None
     return _mismatch(want, type_sharding.spec, f"{PLACE_IT}, or by {_with_sharding('jax.reshard', want)}")
@@ -307,7 +384,8 @@ def _compiled_mismatch(
     # Where the mesh was known when the value was traced, the marks were compared then.
     if is_late and (marked := wrong_marks(layout, spec, region, has_typed_mesh=False)):
         return marked
-    spec = _jax.array.partition_spec(_jax.array.spec_entries(spec).dim_axes)  # XLA's answer has no marks
+    wanted = replace(_jax.array.spec_entries(spec), unreduced=frozenset[str](), reduced=frozenset[str]())
+    spec = _jax.array.spec_of(wanted)  # XLA's answer has no marks
     cure = f"constrain it by {_with_sharding('jax.lax.with_sharding_constraint', spec)}"
     placed = _jax.array.named_sharding(sharding, region.mesh or (), rank)
     if placed is not None:
@@ -315,7 +393,8 @@ def _compiled_mismatch(
     # One that no PartitionSpec expresses is compared by its number of parts along each dim.
     parts = _jax.array.shard_counts(sharding, rank)
     counts = tuple(parts[at] for at in dims)
-    if counts == shard_counts(spec, region):
+    expected = shard_counts(spec, region)
+    if all(count == expected[at] or at in wanted.unconstrained for at, count in enumerate(counts)):
         return None
     got = f"sharded in ({', '.join(map(str, counts))}) parts, which no PartitionSpec says"
     return WrongSharding(_jax.array.spec_text(spec), got, cure)

@@ -216,5 +216,5 @@ def place_unplaced(key: ArgumentKey, value: Any, context: JitContext) -> Any:
     for leaf, traced in zip(leaves, key.traced, strict=True):
         is_known = _jax.array.explicit_spec(leaf) is not None or _jax.array.committed_sharding(leaf) is not None
         sharding = None if is_known else context.sharding(*traced)
-        placed.append(leaf if sharding is None else _jax.casts.device_put_typed(leaf, sharding))
+        placed.append(leaf if sharding is None else _jax.placing.device_put_typed(leaf, sharding))
     return value if all(map(operator.is_, placed, leaves)) else structure.unflatten(placed)

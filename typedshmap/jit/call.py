@@ -31,7 +31,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .. import _jax
-from ..axis_names import AxisNaming
+from ..axis_names import AxisNaming, flax_naming
 from ..errors import StructureError
 from ..errors.failures import RETURN, Failure, PlainMessage, Subject
 from ..hints.check_arguments import array_leaves, check_arguments, check_arguments_as_traced, unknown_axes
@@ -42,7 +42,7 @@ from ..hints.global_sharding import original_error
 from ..hints.signature import HintedSignature, LazySignature
 from ..hints.structure import BareTree, Static, Untyped, array_hints, declares_arrays, holds_arrays
 from ..introspection import find_decorated
-from ..meshes import override_mesh, use_jit_mesh
+from ..meshes import override_mesh
 from ..sanitized import period_context
 from .arguments import ArgumentKey, StaticLeaf, flatten_argument, parse_options, place_unplaced, traced_leaf
 from .context import jit_context, sharding_failure
@@ -109,7 +109,7 @@ class JitFunction:
         if is_outside := _jax.trace.is_outside_traces():
             naming = decorator_axis_naming(self.naming)
             mesh = None if self._has_devices else _jax.mesh.ambient_devices()
-            form = (None if naming is self.naming else naming, mesh, len(args), *kwargs)
+            form = (None if naming is self.naming else naming, flax_naming(), mesh, len(args), *kwargs)
             trusted = self._trusted.get(form)
             if trusted is not None:
                 try:
@@ -345,7 +345,8 @@ class JitCall:
         def traced(*values: Any) -> Any:
             call = _running.get()()
             args, kwargs, scope = call.arguments(values)
-            with use_jit_mesh(call.context.mesh), scope_entered(scope):
+            call.state_arguments(values)
+            with _jax.mesh.jit_mesh(call.context.mesh), scope_entered(scope):
                 result = call.typed.function(*args, **kwargs)
             return call.check_result(result, scope)
 
@@ -382,6 +383,13 @@ class JitCall:
         naming, region = decorator_axis_naming(self.naming), self.context.boundary_context
         return args, kwargs, CallScope(self.typed.name, named.arguments, self.sizes, naming, region)
 
+    def state_arguments(self, values: Iterable[Any]) -> None:
+        """Record for what the function calls how the traced values are sharded, by their hints."""
+        for key, value in zip(self.traced_keys, values, strict=True):
+            for (hint, _), leaf in zip(key.traced, jax.tree_util.tree_leaves(value), strict=True):
+                if hint is not None:
+                    self.context.state(leaf, hint, f"{self.typed.name}'s hint of {key.subject.phrase}")
+
     def check_result(self, result: Any, scope: CallScope) -> Any:
         """Check the result, and note its shardings."""
         assert self.typed.result is not None
@@ -391,7 +399,7 @@ class JitCall:
         leaves = [leaf for leaf in checked.leaves if _jax.array.is_tracer(leaf.value)]
         failures = (
             checked.failures
-            or [wrong for leaf in leaves if (wrong := sharding_failure(leaf, context))]
+            or [wrong for leaf in leaves if (wrong := sharding_failure(leaf, context, is_result=True))]
             or _non_array_failures(checked.leaves, "which is not an array and cannot leave a program", _LEAVE_OUT)
         )
         if failures:
@@ -399,15 +407,15 @@ class JitCall:
             raise region.error(self.typed.name, failures, checked.sizes, place)
         shardings = [context.sharding(*traced_leaf(leaf)) for leaf in checked.leaves]
         structure = jax.tree_util.tree_structure(result)
-        if _jax.tree.takes_any_leaves(structure):
+        # JAX takes no tree of shardings where a class takes only arrays, and none of a dim of any sharding.
+        if takes_shardings := _jax.tree.takes_any_leaves(structure):
             self.out_shardings = structure.unflatten(shardings)
-            return result
-        # JAX takes no tree of shardings where a class takes only arrays.
         placed = [
-            leaf.value if where is None else context.place(leaf.value, where)
+            leaf.value if leaf.hint is None or (takes_shardings and where) else context.place(leaf.value, leaf.hint)
             for leaf, where in zip(checked.leaves, shardings, strict=True)
         ]
-        return structure.unflatten(placed)
+        is_same = all(map(operator.is_, placed, (leaf.value for leaf in checked.leaves)))
+        return result if is_same else structure.unflatten(placed)
 
 
 def _non_array_failures(leaves: Iterable[CheckedLeaf], why: str, cure: str) -> list[Failure]:
@@ -516,7 +524,7 @@ def dispatch_leaves(args: tuple[Any, ...], kwargs: dict[str, Any], naming: AxisN
             decorator_axis_naming(naming),
             context,
             None if context.empty else _jax.mesh.ambient_devices(),
-            use_jit_mesh.value,
+            _jax.mesh.jit_mesh.value,
             override_mesh.value,
             _jax.trace.has_64_bits(),
         )

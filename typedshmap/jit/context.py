@@ -14,11 +14,18 @@ from ..axis_names import AxisNaming
 from ..errors import MeshAxisError
 from ..errors.failures import BoundaryMark, Failure, WrongSharding
 from ..errors.phrases import mesh_text
-from ..hints.array_hint import ArrayHint
+from ..hints.array_hint import ArrayHint, rank_of
 from ..hints.check_tree import CheckedLeaf
-from ..hints.context import MeshContext, current_axis_naming
-from ..hints.global_sharding import PLACE_IT, named_sharding_mismatch, sharding_mismatch, with_value_mesh, wrong_marks
-from ..meshes import devices_text, find_mesh, refuse_other_devices
+from ..hints.context import MeshContext, current_axis_naming, state_sharding
+from ..hints.global_sharding import (
+    PLACE_IT,
+    named_sharding_mismatch,
+    sharding_mismatch,
+    stated_mismatch,
+    with_value_mesh,
+    wrong_marks,
+)
+from ..meshes import devices_text, find_mesh, refuse_other_devices, with_devices_of
 from ..notation.layout import Layout
 
 
@@ -39,16 +46,23 @@ class JitContext:
 
     @lru_cache(maxsize=4096)  # noqa: B019 (contexts are cached themselves)
     def sharding(self, hint: ArrayHint | None, rank: int) -> NamedSharding | PartitionSpec | None:
-        """The sharding of an array for ``jax.jit``; None without a hint, so that JAX chooses."""
-        if hint is None:
+        """The sharding of an array for ``jax.jit``; None where JAX chooses: without a hint, and for open dims."""
+        if hint is None or self.layout(hint, rank).unconstrained:
             return None
         spec = self.boundary_context.spec(hint, rank)
         return spec if self.by_spec else NamedSharding(self.mesh, spec)
 
-    def place(self, value: Any, sharding: Any) -> Any:
-        """A traced value with a sharding that it is to have."""
-        named = sharding if isinstance(sharding, NamedSharding) else NamedSharding(self.mesh, sharding)
-        return _jax.casts.device_put_global(value, named)
+    def layout(self, hint: ArrayHint, rank: int) -> Layout:
+        """The mesh axes that a hint means, whose axes are known."""
+        return _jax.array.spec_entries(self.boundary_context.spec(hint, rank))
+
+    def place(self, value: Any, hint: ArrayHint) -> Any:
+        """A traced value, sharded as its hint says."""
+        return _jax.placing.place(value, self.layout(hint, rank_of(value)), self.mesh)
+
+    def state(self, value: Any, hint: ArrayHint, source: str) -> None:
+        """Record how a traced argument is sharded, by its hint."""
+        state_sharding(value, self.layout(hint, rank_of(value)), self.boundary_context, source)
 
 
 _cached_context = lru_cache(maxsize=256)(JitContext)
@@ -83,12 +97,9 @@ def jit_context(
     if isinstance(found, AbstractMesh) and isinstance(devices := _jax.mesh.ambient_devices(), Mesh):
         found = devices
     if isinstance(found, AbstractMesh):
-        own = (_jax.mesh.value_mesh(_underlying_value(leaf.value)) for leaf in leaves())
-        like = next((mesh for mesh in own if isinstance(mesh, Mesh) and mesh.shape_tuple == found.shape_tuple), None)
-        if like is not None:
-            found = Mesh(like.devices, like.axis_names, found.axis_types)
-        elif is_running and _jax.trace.is_outside_traces():
-            refuse_other_devices(name, found, leaves())
+        without, found = found, with_devices_of(found, (leaf.value for leaf in leaves()))
+        if found is without and is_running and _jax.trace.is_outside_traces():
+            refuse_other_devices(name, without, leaves())
     by_spec = False
     if isinstance(found, AbstractMesh) and not ambient.empty:
         # Under jax.grad and jax.vmap JAX computes at once, and only it knows the ambient mesh's devices there.
@@ -101,10 +112,10 @@ def _underlying_value(value: Any) -> Any:
     return _jax.array.strip_transforms(value).value if _jax.array.is_tracer(value) else value
 
 
-def sharding_failure(leaf: CheckedLeaf, context: JitContext) -> Failure | None:
+def sharding_failure(leaf: CheckedLeaf, context: JitContext, is_result: bool = False) -> Failure | None:
     """What is wrong with a value's sharding: that of its type on Explicit axes, else the one it was placed with.
 
-    A value that is not placed has none, and is placed by ``jax.jit``.
+    A value that is not placed has none, and is placed by ``jax.jit``; so is every result over Auto axes.
     """
     value, hint = leaf.value, leaf.hint
     if hint is None:
@@ -120,7 +131,7 @@ def sharding_failure(leaf: CheckedLeaf, context: JitContext) -> Failure | None:
             return None
     elif isinstance(value, (np.ndarray, *_jax.array.SCALARS)):
         return None
-    what = what or _mismatch(value, placed, hint, rank, context)
+    what = what or _mismatch(value, placed, hint, rank, context, is_result)
     return Failure(what, leaf.subject, hint.text, _jax.array.type_text(value)) if what is not None else None
 
 
@@ -130,7 +141,7 @@ def _is_equivalent(have: Any, want: NamedSharding, rank: int) -> bool:
 
 
 def _mismatch(
-    value: Any, placed: Any, hint: ArrayHint, rank: int, context: JitContext
+    value: Any, placed: Any, hint: ArrayHint, rank: int, context: JitContext, is_result: bool
 ) -> WrongSharding | BoundaryMark | None:
     want = context.value_context.spec(hint, rank)
     if isinstance(value, _jax.array.SHAPES):
@@ -139,11 +150,12 @@ def _mismatch(
         return named_sharding_mismatch(value.sharding, want, tuple(range(rank)), rank, PLACE_IT)
     is_untyped = placed is None and _jax.array.explicit_spec(value) is None
     if is_untyped and _jax.array.committed_sharding(_underlying_value(value)) is None:
-        has_marks = bool(want.unreduced or want.reduced)
-        return WrongSharding(_jax.array.spec_text(want), "not placed on the mesh") if has_marks else None
+        if want.unreduced or want.reduced:
+            return WrongSharding(_jax.array.spec_text(want), "not placed on the mesh")
+        return None if is_result else stated_mismatch(value, want, context.value_context)
     own = with_value_mesh(value, context.value_context)
     layout = own.layout(hint)
-    wrong = sharding_mismatch(value, layout, hint, own) if isinstance(layout, Layout) else None
+    wrong = sharding_mismatch(value, layout, hint, own, not is_result) if isinstance(layout, Layout) else None
     mesh = context.mesh
     if wrong is not None or placed is None or isinstance(mesh, AbstractMesh):
         return wrong

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import field, replace
 from difflib import get_close_matches
 from functools import cached_property
+from typing import Literal
 
 from ..errors.failures import Sentence, Span, Terms, Unresolved
 from ..errors.phrases import quoted_axes
@@ -20,11 +21,11 @@ class Rules(Record):
 
     Attributes:
       pairs: names, each with mesh axes, major to minor, or none; the first whose axes are free wins.
-      must_match: whether a name for which no rule is left is an error; else its dim is unsharded.
+      fallback: what a name means for which no rule is left: an unsharded dim, one of any sharding, or an error.
     """
 
     pairs: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    must_match: bool = False
+    fallback: Literal["unsharded", "unconstrained", "error"] = "unsharded"
 
 
 class Layout(Record):
@@ -35,6 +36,7 @@ class Layout(Record):
     Attributes:
       is_silent: whether no bracket, mark or rule says how the array is sharded, so that it is unsharded where it is
         placed, and anything where it is only looked at.
+      unconstrained: the dims that may be sharded in any way; they have no mesh axes.
     """
 
     dim_axes: tuple[tuple[str, ...], ...]
@@ -42,6 +44,7 @@ class Layout(Record):
     reduced: frozenset[str] = frozenset()
     varying: frozenset[str] = frozenset()
     is_silent: bool = field(default=False, compare=False)
+    unconstrained: frozenset[int] = frozenset()
 
     @cached_property
     def sharded(self) -> frozenset[str]:
@@ -60,15 +63,18 @@ class Layout(Record):
         """The layout of arrays of a rank, one entry per dim, where the entry at ``rest`` is that of a ``...``."""
         if rest is None:
             return self
-        unsharded = ((),) * (rank - len(self.dim_axes) + 1)
-        return replace(self, dim_axes=(*self.dim_axes[:rest], *unsharded, *self.dim_axes[rest + 1 :]))
+        more = rank - len(self.dim_axes)
+        dim_axes = (*self.dim_axes[:rest], *((),) * (more + 1), *self.dim_axes[rest + 1 :])
+        return replace(
+            self, dim_axes=dim_axes, unconstrained=frozenset(at + more * (at > rest) for at in self.unconstrained)
+        )
 
     def over(self, axes: Collection[str]) -> Layout:
         """What it says of some of the mesh axes."""
         dim_axes = tuple([tuple(filter(axes.__contains__, part)) for part in self.dim_axes])
         marks = (self.unreduced, self.reduced, self.varying)
         unreduced, reduced, varying = [marked.intersection(axes) for marked in marks]
-        return Layout(dim_axes, unreduced, reduced, varying)
+        return Layout(dim_axes, unreduced, reduced, varying, unconstrained=self.unconstrained)
 
 
 def shared_prefix(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
@@ -126,6 +132,20 @@ class AxisTwice(Unresolved):
         return Sentence(f"uses mesh axis '{self.axis}' twice{terms.within}", self.span)
 
 
+class MixedTypes(Unresolved):
+    """A dim over mesh axes of type Auto and Explicit at once."""
+
+    dim: str
+    auto: str
+    explicit: str
+    span: Span
+
+    def words(self, terms: Terms) -> Sentence:
+        problem = f"has '{self.dim}'{terms.within} over '{self.auto}' (Auto) and '{self.explicit}' (Explicit) at once"
+        cure = "JAX has no such sharding: make both axes of one type, or shard another dim over one of them"
+        return Sentence(problem, self.span, cure)
+
+
 class NoRule(Unresolved):
     """A dim's name for which no rule is left, where one must be.
 
@@ -158,7 +178,12 @@ class RuledTwice(Unresolved):
 
 
 def resolve(
-    spec: Spec, aliases: Aliases, mesh: Collection[str] | None, rules: Rules | None = None
+    spec: Spec,
+    aliases: Aliases,
+    mesh: Collection[str] | None,
+    rules: Rules | None = None,
+    explicit: Collection[str] = (),
+    manual: Collection[str] = (),
 ) -> Layout | Unresolved:
     """Replace the names in a spec by mesh axes.
 
@@ -167,6 +192,8 @@ def resolve(
       aliases: names that stand for mesh axes, several or none.
       mesh: the mesh's axis names; None where no mesh is known, so that any name will do.
       rules: mesh axes for dims without brackets.
+      explicit: those of the mesh's axes that are of type Explicit.
+      manual: those that are manual here; the rest is of type Auto.
     """
     used: set[str] = set()
 
@@ -211,8 +238,18 @@ def resolve(
             return wrong
         dim_axes[dims[0]], is_silent = axes, False
         del unruled[name]
-    if unruled and rules.must_match:
+    if unruled and rules.fallback == "error":
         name, dims = next(iter(unruled.items()))
         return NoRule(name, taken.get(name, ()), spec.dims[dims[0]].span)
+    unconstrained = {at for at, dim in enumerate(spec.dims) if dim.axes is not None and dim.axes.is_any}
+    if rules.fallback == "unconstrained":
+        unconstrained.update(*unruled.values())
+    for dim, axes in zip(spec.dims, dim_axes, strict=True) if mesh is not None and explicit else ():
+        typed, others = (
+            [a for a in axes if a in explicit],
+            [a for a in axes if a not in explicit and a not in manual],
+        )
+        if typed and others:
+            return MixedTypes(str(dim), others[0], typed[0], dim.span)
     marked = {sign: frozenset(a for m in spec.marks if m.sign == sign for a in meaning[m.axis]) for sign in "+-~"}
-    return Layout(tuple(dim_axes), marked["+"], marked["-"], marked["~"], is_silent)
+    return Layout(tuple(dim_axes), marked["+"], marked["-"], marked["~"], is_silent, frozenset(unconstrained))

@@ -80,10 +80,16 @@ class Side(Record):
         """The ``...``, in parentheses or not."""
         return next((item for item in self.items if isinstance(item, Rest)), None)
 
-    def spec(self, source: str) -> Spec:
-        """What this side says as a hint does: any sizes, these mesh axes, these marks."""
-        dims = (dim if isinstance(dim, Rest) else Dim(Anything(), dim.axes, span=dim.span) for dim in self.dims)
-        return Spec(tuple(dims), self.marks, source)
+    def spec(self, pattern: Pattern) -> Spec:
+        """What this side says as a hint does: any sizes, these mesh axes, these marks.
+
+        One bracket or mark in a pattern makes it a statement of the sharding of all its sides.
+        """
+        unwritten = Axes(()) if pattern.has_sharding else None
+        dims = (
+            dim if isinstance(dim, Rest) else Dim(Anything(), dim.axes or unwritten, span=dim.span) for dim in self.dims
+        )
+        return Spec(tuple(dims), self.marks, pattern.source)
 
 
 class Pattern(Record):
@@ -190,6 +196,8 @@ class _PatternParser(Cursor):
         if self.peek() in ("]", "/"):
             raise self.fault("the pattern has brackets without a dim", self.since(start), "write [dim/axis]")
         dim = self.dim()
+        if dim.axes is not None:
+            raise self.fault("the pattern has brackets inside brackets", self.since(start), "keep one of them")
         if self.accept("]"):
             text = self.text(self.since(start))
             cure = f"write {text[:-1]}/axis], or {text[:-1]}/] for a dim that is not sharded"
@@ -201,8 +209,11 @@ class _PatternParser(Cursor):
         return replace(dim, axes=axes, span=self.since(start))
 
     def axes(self) -> Axes:
-        """axes := '(' names? ')' | names?, names := NAME (',' NAME)*"""
-        start, opened = self.at, self.accept("(")
+        """axes := '?' | '(' names? ')' | names?, names := NAME (',' NAME)*"""
+        start = self.at
+        if self.accept("?"):
+            return Axes((), span=self.since(start), is_any=True)
+        opened = self.accept("(")
         names: list[str] = []
         while self.kind() == "name":
             names.append(self.take().text)
@@ -223,23 +234,26 @@ class _PatternParser(Cursor):
         return PatternDim((factor,), span=factor.span)
 
     def group(self) -> PatternDim:
-        """group := '(' (factor | '...')* ')'"""
+        """group := '(' bracketed? (factor | '...')* ')', where ``([h/tp] d)`` is ``[(h d)/tp]``"""
         start = self.at
         self.take()
         factors: list[Factor | Rest] = []
+        axes = None
         while not self.accept(")"):
             if self.peek() == "(":
                 raise self.fault("the pattern has parentheses inside parentheses", cure="one level is enough")
             if self.peek() == "[":
-                raise self.sharded_factor(start)
+                at, dim = self.at, self.bracketed()
+                if factors or dim.is_group:
+                    raise self.minor_factor(at, dim)
+                factors, axes = [*dim.factors], dim.axes
+                continue
             factors.append(self.dots() if self.peek() == "..." else self.factor())
-        return PatternDim(tuple(factors), None, True, self.since(start))
+        return PatternDim(tuple(factors), axes, True, self.since(start))
 
-    def sharded_factor(self, start: int) -> SyntaxFault:
-        at, dim = self.at, self.bracketed()
+    def minor_factor(self, at: int, dim: PatternDim) -> SyntaxFault:
         text = " ".join(map(str, dim.factors))
-        verb = "write" if at == start + 1 else f"put {text} first,"
-        cure = f"{verb} [({text} ...)/{dim.axes}]: a merged dim is sharded on its major factor"
+        cure = f"put {text} first, ([{text}/{dim.axes}] ...): a merged dim is sharded on its major factor"
         return self.fault("the pattern has brackets inside parentheses", self.since(at), cure)
 
     def dots(self) -> Rest:

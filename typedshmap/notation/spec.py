@@ -111,14 +111,15 @@ Expression: TypeAlias = Number | Name | Anything | Argument | Braces | Group | N
 
 
 class Axes(Record):
-    """The mesh axes between ``/`` and ``]``, major to minor; none for ``[dim/]``."""
+    """The mesh axes between ``/`` and ``]``, major to minor; none for ``[dim/]``, any for ``[dim/?]``."""
 
     names: tuple[str, ...]
     parenthesised: bool = field(default=False)
     span: Span = field(default=NOWHERE, compare=False)
+    is_any: bool = False
 
     def __str__(self) -> str:
-        names = ",".join(self.names)
+        names = "?" if self.is_any else ",".join(self.names)
         return f"({names})" if self.parenthesised else names
 
 
@@ -326,10 +327,12 @@ class _SpecParser(Cursor):
         return replace(dim, axes=axes, span=self.since(0))
 
     def axes(self) -> Axes:
-        """axes := '' | NAME (',' NAME)* | '(' NAME (',' NAME)* ','? ')'"""
+        """axes := '' | '?' | NAME (',' NAME)* | '(' NAME (',' NAME)* ','? ')'"""
         start = self.at
         if self.peek() == "]":
             return Axes((), span=self.here())
+        if self.accept("?"):
+            return Axes((), span=self.since(start), is_any=True)
         parenthesised = bool(self.accept("("))
         names = [self.axis()]
         while self.accept(",") and not (parenthesised and self.peek() == ")"):

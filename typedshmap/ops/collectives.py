@@ -49,7 +49,7 @@ def all_gather(x: T, pattern: str) -> T:
       ShapeError, VaryingError, ShardingError: for an operand that is not the pattern's left side.
       MeshAxisError: for an axis that is not manual here.
     """
-    call = read_operation("all_gather", pattern, 1)
+    call = read_operation("all_gather", pattern, (x,))
     operand, right = read_move(call, x)
     value = operand.value
     gathers = call.plan((len(operand.shape),), lambda: _plan_gathers(call, operand, right))
@@ -107,10 +107,10 @@ def read_move(call: Operation, x: Any) -> tuple[Operand, SideLayout]:
 
     Raises:
       PatternError: for sides that have different dims.
-      MeshAxisError: outside of a manual region.
+      MeshAxisError: outside of a manual region, but for `reshard`.
     """
     call.plan(("dims",), lambda: refuse_other_dims(call) is None)
-    if not call.region.manual:
+    if not call.region.manual and call.verb != "reshard":
         call.require_manual()
     (operand,) = call.read_operands((x,))
     return operand, call.resolve_side(-1, operand.layout.dots)
@@ -157,7 +157,7 @@ def all_to_all(x: T, pattern: str) -> T:
       VaryingError, ShardingError: for an operand that is not the pattern's left side.
       MeshAxisError: for an axis that is not manual here.
     """
-    call = read_operation("all_to_all", pattern, 1)
+    call = read_operation("all_to_all", pattern, (x,))
     operand, right = read_move(call, x)
     moves = call.plan((len(operand.shape),), lambda: _plan_exchanges(call, operand, right))
     refuse_other_marks(call, operand.layout, right, frozenset())
@@ -223,7 +223,7 @@ def ppermute(x: T, pattern: str, *, shift: int, axis: str | None = None) -> T:
       ShapeError, VaryingError, ShardingError: for an operand that is not what the pattern says.
       MeshAxisError: for an axis that is not manual here.
     """
-    call = read_operation("ppermute", pattern, 1, has_result=False)
+    call = read_operation("ppermute", pattern, (x,), has_result=False)
     if not call.region.manual:
         call.require_manual()
     (operand,) = call.read_operands((x,))
@@ -351,12 +351,12 @@ def psum_scatter(x: T, pattern: str) -> T:
       ShapeError: for a dim that does not divide over the axes.
       VaryingError, PatternError, MeshAxisError: as `psum` does.
     """
-    return _reduce_array(read_operation("psum_scatter", pattern, 1), x)
+    return _reduce_array(read_operation("psum_scatter", pattern, (x,)), x)
 
 
 def _reduce_value(verb: str, x: Any, pattern: Any) -> Any:
     if isinstance(pattern, str) and ("->" in pattern or len(pattern.split()) > 1):
-        return _reduce_array(read_operation(verb, pattern, 1), x)
+        return _reduce_array(read_operation(verb, pattern, (x,)), x)
     return _reduce_tree(verb, x, pattern)
 
 

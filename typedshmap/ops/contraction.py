@@ -51,7 +51,7 @@ def einsum(*operands_and_pattern: Any, precision: Any = None, preferred_element_
     if not values and not isinstance(pattern, str):
         values, pattern = [pattern], None
     values = [np.asarray(value) if isinstance(value, _NUMBERS) else value for value in values]
-    call = read_operation("einsum", pattern, len(values), allows_underscore=True)
+    call = read_operation("einsum", pattern, values, allows_underscore=True)
     operands = call.read_operands(tuple(values))
     plan = call.plan_for(operands, lambda: _plan(call, operands))
     local = _contract(call, operands, plan, precision, preferred_element_type)
@@ -90,14 +90,11 @@ def _contract(
     """The contraction on one shard."""
     values = [operand.value for operand in operands]
     options = {"precision": precision, "preferred_element_type": preferred_element_type}
-    if not call.region.manual:
+    if call.mesh is not None and not call.region.manual and call.region.explicit & call.placed_axes:
         # On Explicit axes JAX asks for the sharding of a global result where sharded dims are summed.
-        shardings = (_jax.array.explicit_spec(value) for value in values)
-        mesh = next((sharding.mesh for sharding in shardings if sharding is not None), None)
-        if mesh is not None:
-            rank = len(plan.sums.result.dims)
-            options["out_sharding"] = NamedSharding(mesh, call.region.spec(call.hints[-1], rank))
-    elif call.region.explicit:
+        spec = call.explicit_spec(call.explicit_axes(operands), plan.sums.result, has_marks=True)
+        options["out_sharding"] = NamedSharding(call.mesh, spec)
+    elif call.region.manual and call.region.explicit:
         # On those that are not manual here it asks where two operands are sharded along a dim that is summed.
         known, kept = call.explicit_axes(operands), {key for place in plan.sums.result.dims for key in place.keys}
         if any(len(axes) > 1 for key, axes in known.items() if key not in kept):
@@ -118,11 +115,15 @@ def _contract(
             call.refuse_unreduced_type(operand, operand.subject.phrase, "and JAX does not multiply such values")
         values = [_jax.casts.drop_reduced(value) for value in values]
     dot = plan.dot
-    if dot is not None and options.keys() <= {"precision"} and can_dot(dot, values):
-        with jax.named_scope(plan.letters):
-            # jit wants options that have a hash.
-            return _multiply(*values, dot, tuple(precision) if isinstance(precision, list) else precision)
-    return jnp.einsum(plan.letters, *values, **options)
+    try:
+        if dot is not None and options.keys() <= {"precision"} and can_dot(dot, values):
+            with jax.named_scope(plan.letters):
+                # jit wants options that have a hash.
+                return _multiply(*values, dot, tuple(precision) if isinstance(precision, list) else precision)
+        return jnp.einsum(plan.letters, *values, **options)
+    except Exception:
+        call.refuse_global_marks(operands)
+        raise
 
 
 class Dot(NamedTuple):

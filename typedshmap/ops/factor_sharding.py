@@ -262,6 +262,7 @@ def plan_partial_sums(
       VaryingError: for ``+axis`` where the local results are not partial sums.
       ShapeError: for a dim that does not divide over the axes it is scattered over.
     """
+    call.refuse_uneven(layout, local)
     scattered: list[tuple[int, MeshAxes]] = []
     for at, (place, axes) in enumerate(zip(layout.dims, inherited, strict=True)):
         wanted = place.axes

@@ -39,7 +39,7 @@ def take(table: Any, ids: Any, pattern: str) -> Any:
       ShapeError, DtypeError, VaryingError, ShardingError: for an operand that is not its side.
       MeshAxisError: for an axis that the mesh does not have.
     """
-    call = read_operation("take", pattern, 2)
+    call = read_operation("take", pattern, (table, ids))
     looked_up = call.plan(("names",), lambda: _check_names(call))
     operands = call.read_operands((table, ids))
     if not jnp.issubdtype(_jax.array.aval_of(ids).dtype, jnp.integer):
@@ -51,8 +51,9 @@ def take(table: Any, ids: Any, pattern: str) -> Any:
     def take_rows(table: Any, ids: Any) -> Any:
         return _take_locally(call, operands, plan, table, ids)
 
-    # Which shard of an Explicit axis has a row JAX cannot tell.
-    rows = call.run_on_auto_axes(operands, plan.sums.result, lambda known: looked_up in known, take_rows)
+    # Which shard of an Explicit axis has a row JAX cannot tell, nor how those of a global table are sharded.
+    is_refused = lambda known: not call.region.manual or looked_up in known  # noqa: E731
+    rows = call.run_on_auto_axes(operands, plan.sums.result, is_refused, take_rows)
     return record_sums(call, operands, plan.sums, rows, run_partial_sums(call, rows, plan.sums), is_stated=True)
 
 

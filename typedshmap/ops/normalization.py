@@ -33,7 +33,7 @@ def logsumexp(x: T, pattern: str) -> T:
     Raises:
       PatternError, ShapeError, VaryingError, ShardingError, MeshAxisError: as `reduce` does.
     """
-    call = read_operation("logsumexp", pattern, 1)
+    call = read_operation("logsumexp", pattern, (x,))
     operand, value = _read_operand(call, x)
     left, right = operand.layout, call.resolve_side(-1, operand.layout.dots)
     names, kept = [place.names[0] for place in left.dims], [place.names[0] for place in right.dims]
@@ -43,7 +43,9 @@ def logsumexp(x: T, pattern: str) -> T:
         if axis in right.differing:
             raise call.fault(f"a {call.verb} leaves no partial sum over '{axis}'", call.result.span, "drop it")
     axes_of = dict(zip(names, left.dim_axes, strict=True))
-    plan_partial_sums(call, right, [axes_of.get(name, ()) for name in kept], {}, ())
+    sizes = dict(zip(names, operand.shape, strict=True))
+    inherited = [axes_of.get(name, ()) for name in kept]
+    plan_partial_sums(call, right, inherited, {}, [sizes[name] for name in kept])
     refuse_dropped_varying(call, [operand], right)
     top = _maximum(call, value, dims, axes)
     finite = jnp.where(jnp.isfinite(top), top, 0)
@@ -71,7 +73,7 @@ def softmax(x: T, pattern: str, dims: str) -> T:
     Raises:
       PatternError, ShapeError, VaryingError, ShardingError, MeshAxisError: as `reduce` does.
     """
-    call = read_operation("softmax", pattern, 1, has_result=False)
+    call = read_operation("softmax", pattern, (x,), has_result=False)
     given: Any = dims
     known, names = call.pattern.operands[0].names, given.split() if isinstance(given, str) else []
     unknown = [name for name in names if name not in known]
@@ -92,6 +94,7 @@ def _read_operand(call: Operation, x: Any) -> tuple[Operand, Any]:
     call.plan(("names",), lambda: _refuse_other_names(call) is None)
     (operand,) = call.read_operands((x,))
     call.refuse_non_numbers(operand)
+    call.refuse_global_marks([operand])
     for axis in sorted(call.region.nontrivial_axes & operand.layout.unreduced):
         problem = f"{call.verb} of a value that is unreduced over '{axis}'"
         raise call.fault(problem, operand.layout.side.span, "take the sum first (psum)")

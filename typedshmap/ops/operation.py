@@ -13,10 +13,10 @@ from math import prod
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from jax.sharding import PartitionSpec, auto_axes
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec, auto_axes
 
 from .. import _jax
-from ..errors import TypedShmapError, failures, warn_of_suspect
+from ..errors import MeshAxisError, TypedShmapError, failures, warn_of_suspect
 from ..errors.failures import Failure, Fault, HintText, Span, Subject
 from ..errors.phrases import count_text, quoted_axes, sharding_text
 from ..errors.places import Place, running_line
@@ -24,6 +24,8 @@ from ..errors.varying import UnmentionedVarying
 from ..hints import context
 from ..hints.array_hint import KEYS, ArrayHint, takes
 from ..hints.check_array import check_array, describe
+from ..hints.global_sharding import mismatch_beside_manual, place_stated, with_mesh
+from ..meshes import with_devices_of
 from ..notation.layout import AxisTwice, Layout, UnknownAxis
 from ..notation.match import NO_SIZES
 from ..notation.pattern import Factor, Pattern, PatternDim, Side, parse_pattern
@@ -126,6 +128,7 @@ class Operation(Record):
       hints: what each side of the pattern means, the result last.
       region: the mesh context of the call.
       where: how an error names the call.
+      mesh: the mesh around; None where none is known.
     """
 
     verb: str
@@ -133,11 +136,30 @@ class Operation(Record):
     hints: tuple[ArrayHint, ...]
     region: context.MeshContext
     where: str
+    mesh: _jax.mesh.AnyMesh | None = None
 
     @property
     def is_plain(self) -> bool:
         """Whether this is a call of einops: no brackets, no marks, no manual region."""
         return not self.region.manual and not self.pattern.has_sharding
+
+    @cached_property
+    def placed_axes(self) -> frozenset[str]:
+        """The mesh axes that are not manual here, if the pattern says how arrays are sharded over them.
+
+        Outside of manual regions any bracket or mark does, in them one that names such an axis.
+        """
+        if self.mesh is None or not self.pattern.has_sharding or len(self.region.manual) == len(self.mesh.axis_names):
+            return frozenset()
+        others = frozenset(self.mesh.axis_names).difference(self.region.sizes)
+        is_said = not self.region.manual or any(
+            not self.layout(at).axes.isdisjoint(others) for at in range(len(self.hints))
+        )
+        return others if is_said else frozenset()
+
+    def placed_layout(self, rank: int) -> Layout:
+        """How the result is sharded over the axes that are not manual."""
+        return self.layout(-1).at_rank(rank, self.hints[-1].spec.rest).over(self.placed_axes)
 
     @property
     def result(self) -> Side:
@@ -240,22 +262,27 @@ class Operation(Record):
                     found[place.keys[0]] = (*found.get(place.keys[0], ()), axes)
         return found
 
-    def explicit_spec(self, known: Mapping[str, tuple[MeshAxes, ...]], result: SideLayout) -> PartitionSpec:
+    def explicit_spec(
+        self, known: Mapping[str, tuple[MeshAxes, ...]], result: SideLayout, has_marks: bool = False
+    ) -> PartitionSpec:
         """How Explicit axes that are not manual shard a result: as the pattern says, else as they shard the operands.
 
         Args:
           known: what `explicit_axes` says of the operands.
           result: the result's side.
+          has_marks: whether it says what is unreduced and reduced.
         """
         written = self.layout(-1).at_rank(len(result.dims), self.hints[-1].spec.rest)
-        axes = written.over(self.region.explicit - frozenset(self.region.sizes)).dim_axes
-        taken, dims = {axis for part in axes for axis in part}, list[MeshAxes]()
-        for place, part in zip(result.dims, axes, strict=True):
-            before = known.get(place.keys[0], ((),))[0] if place.keys and not part else ()
+        written = written.over(self.region.explicit - frozenset(self.region.sizes))
+        taken, dims = set(written.sharded), list[MeshAxes]()
+        for at, (place, part) in enumerate(zip(result.dims, written.dim_axes, strict=True)):
+            is_open = not self.placed_axes or at in written.unconstrained
+            before = known.get(place.keys[0], ((),))[0] if place.keys and not part and is_open else ()
             part = part or tuple(axis for axis in before if axis not in taken)
             taken |= {*part}
             dims.append(part)
-        return _jax.array.partition_spec(dims)
+        marks = (written.unreduced, written.reduced) if has_marks else ()
+        return _jax.array.partition_spec(dims, *marks)
 
     def run_on_auto_axes(
         self,
@@ -275,12 +302,26 @@ class Operation(Record):
         values = [operand.value for operand in operands]
         explicit = self.region.explicit.difference(self.region.sizes)
         known = self.explicit_axes(operands) if explicit else {}
-        if not known or not is_refused(known):
-            return f(*values)
+        is_stated = not self.region.manual and bool(explicit & self.placed_axes)
+        # What is unreduced or reduced in its type is so for few functions, and for none on Auto axes.
+        is_marked = any(_jax.array.has_marked_type(value) for value in values)
+        if is_marked or not (is_stated or (known and is_refused(known))):
+            try:
+                return f(*values)
+            except Exception:
+                self.refuse_global_marks(operands)
+                raise
         # What is split is no longer sharded.
         split = {place.keys[0] for operand in operands for place in operand.layout.dims if len(place.keys) > 1}
         kept = {key: axes for key, axes in known.items() if key not in split}
-        return auto_axes(f, axes=tuple(explicit), out_sharding=self.explicit_spec(kept, result))(*values)
+        spec: Any = self.explicit_spec(kept, result)
+        own = _jax.array.partition_spec(
+            kept.get(place.keys[0], ((),))[0] if place.keys else () for place in result.dims
+        )
+        if spec == own and not is_refused(known):
+            return f(*values)  # JAX finds that itself
+        spec = NamedSharding(self.mesh, spec) if self.mesh and _jax.mesh.context_mesh().empty else spec
+        return auto_axes(f, axes=tuple(explicit), out_sharding=spec)(*values)
 
     def require_manual(self, axes: Iterable[str] | None = None) -> None:
         """Refuse to move anything over an axis that is not manual here.
@@ -363,6 +404,7 @@ class Operation(Record):
         Raises:
           ShapeError, VaryingError, ShardingError, StructureError: for one that does not fit.
         """
+        self._require_mesh()
         operands: list[Operand] = []
         for index, value in enumerate(values):
             subject = Subject("operand", "operand" if len(self.pattern.operands) == 1 else f"operand {index + 1}")
@@ -377,6 +419,8 @@ class Operation(Record):
                 if isinstance(found, Failure):
                     raise self.error(found)
                 must_be_invarying = found[1]
+                if self.region.manual and self.placed_axes:
+                    self._refuse_placed(index, value, subject)
             shape = tuple(_jax.array.aval_of(value).shape)
             layout = self.resolve_side(index, len(shape) - len(hint.spec.dims) + 1)
             if known is not None:
@@ -387,6 +431,35 @@ class Operation(Record):
                 invarying |= _jax.array.manual_type(value).reduced
             operands.append(Operand(value, shape, subject, layout, invarying - layout.differing))
         return operands
+
+    def _require_mesh(self) -> None:
+        """Refuse brackets over mesh axes where no mesh is known."""
+        if self.region.manual or self.mesh is not None:
+            return
+        for index, side in enumerate(self.pattern.sides):
+            if self.layout(index).axes:
+                name = next(name for name, _ in written_axes(side.dims, side.marks) if self.meaning(name))
+                text = f"{self.where}: the pattern names mesh axis '{name}', but no mesh is known"
+                raise MeshAxisError(f"{text}\n\nHint: call it under jax.set_mesh(mesh), or with arrays that are on one")
+
+    def _refuse_placed(self, index: int, value: Any, subject: Subject) -> None:
+        """Refuse a shard that is known to be sharded otherwise over the axes that are not manual."""
+        layout = self.layout(index).at_rank(len(_jax.array.aval_of(value).shape), self.hints[index].spec.rest)
+        if (what := mismatch_beside_manual(value, layout.over(self.placed_axes), self.region)) is not None:
+            raise self.wrong(what, subject, value)
+
+    def refuse_uneven(self, result: SideLayout, shape: Sequence[int]) -> None:
+        """Refuse a result of this shape, per shard, that does not divide over the axes that are not manual."""
+        if not self.placed_axes:
+            return
+        sizes, layout = dict(self.region.mesh or ()), self.placed_layout(len(shape))
+        for place, size, axes in zip(result.dims, shape, layout.dim_axes, strict=True):
+            shards = shard_count(axes, sizes)
+            if shards > 1 and size % shards:
+                over = f"over {quoted_axes(axes)} ({shards} shards)"
+                raise self.wrong(
+                    failures.WrongSize(f"has {place.name}={size}, which does not divide {over}", place.dim.span), RESULT
+                )
 
     def _refuse_for_einops(self, index: int, value: Any, subject: Subject) -> None:
         """Refuse what einops refuses of an operand, however it is sharded."""
@@ -422,6 +495,19 @@ class Operation(Record):
             cure = f"take the sum first (psum), or leave it '~{axis}' where it was made"
             problem = f"{name} is unreduced over '{axis}' in JAX's type, {reason}"
             raise self.fault(problem, operand.layout.side.span, cure)
+
+    def refuse_global_marks(self, operands: Sequence[Operand]) -> None:
+        """Refuse global arrays that are unreduced or reduced in their types, of which JAX has no such operation."""
+        for operand in operands if not self.region.manual else ():
+            known = _jax.array.explicit_spec(operand.value)
+            marks = (("+", "unreduced"), ("-", "reduced"))
+            for sign, state in marks:
+                for axis in sorted(getattr(known.spec, state)) if known is not None else ():
+                    name = operand.subject.phrase
+                    problem = f"{name} is {state} over '{axis}' in JAX's type, which has no such {self.verb}"
+                    effect = "takes the sum first" if sign == "+" else "drops that, and its gradient is summed there"
+                    cure = f'reshard(x, "... {sign}{axis} -> ...") {effect}'
+                    raise self.fault(problem, operand.layout.side.span, cure)
 
     def _assert_layout(
         self,
@@ -477,6 +563,10 @@ class Operation(Record):
           is_stated: whether the jaxpr states it as well, where the equations themselves do not show the layout.
         """
         region = self.region
+        if self.placed_axes:
+            assert self.mesh is not None
+            source, rank = f'{self.where} "{self.pattern.source}"', len(_jax.array.aval_of(value).shape)
+            value = place_stated(value, self.placed_layout(rank), self.mesh, region, source)
         if not region.manual:
             return value
         if not layout.dims and region.has_vma:
@@ -519,22 +609,31 @@ def _factors_of(item: Factor | Rest, count: int) -> tuple[Factor, ...]:
     return tuple(Factor(f"…{at}", item.span) for at in range(count, 0, -1)) if isinstance(item, Rest) else (item,)
 
 
-def current_operation(verb: str, pattern: Pattern, hints: tuple[ArrayHint, ...] = ()) -> Operation:
-    """A call of an operation in the current mesh context."""
-    scope = context.current_scope()
+def current_operation(
+    verb: str, pattern: Pattern, hints: tuple[ArrayHint, ...] = (), values: Sequence[Any] = ()
+) -> Operation:
+    """A call of an operation in the current mesh context; outside of manual regions its values may bring the mesh."""
+    scope, region = context.current_scope(), context.current_mesh_context()
     where = verb if scope is None else f"{verb} in {scope.function}"
-    return Operation(verb, pattern, hints, context.current_mesh_context(), where)
+    if region.manual or not pattern.has_sharding:
+        return Operation(verb, pattern, hints, region, where, _jax.mesh.context_mesh() if region.manual else None)
+    mesh = _jax.mesh.known_mesh() or next(
+        (own for value in values if (own := _jax.mesh.value_mesh(value)) is not None), None
+    )
+    if isinstance(mesh, AbstractMesh) and _jax.trace.is_outside_traces():
+        mesh = with_devices_of(mesh, values)
+    return Operation(verb, pattern, hints, region if mesh is None else with_mesh(mesh, region), where, mesh)
 
 
 def read_operation(
-    verb: str, pattern: Any, operands: int, has_result: bool = True, allows_underscore: bool = False
+    verb: str, pattern: Any, values: Sequence[Any], has_result: bool = True, allows_underscore: bool = False
 ) -> Operation:
     """Read the pattern of a call.
 
     Args:
       verb: the operation.
       pattern: what was written.
-      operands: how many arrays were given.
+      values: the arrays that were given.
       has_result: whether the pattern has two sides.
       allows_underscore: whether ``_`` is a name, as in einops' einsum.
 
@@ -552,7 +651,7 @@ def read_operation(
         if isinstance(fault, RepeatedAxis):
             raise call.wrong(AxisTwice(fault.axis, fault.span)) from None
         raise call.fault(fault.problem, fault.span, fault.cure) from None
-    call = current_operation(verb, parsed, hints)
+    call, operands = current_operation(verb, parsed, hints, values), len(values)
     if misspelt is not None and (line := running_line()) is not None:
         text = f"{call.where}: dim '{misspelt[0]}' stands once in \"{pattern}\", and looks like '{misspelt[1]}'"
         warn_of_suspect(f"{text}\n\nAt: {Place.of(*line)}", *line[:2])
@@ -576,6 +675,6 @@ def _read_pattern(
         if factor.name == "_" and not allows_underscore:
             problem = "the pattern has '_'; a name neither starts nor ends with an underscore"
             raise SyntaxFault(problem, factor.span)
-    specs = (side.spec(source) for side in pattern.sides)
+    specs = (side.spec(pattern) for side in pattern.sides)
     hints = tuple(ArrayHint(None, "Shaped", Any, spec, text, takes_rules=False) for spec in specs)
     return pattern, hints, misspelt_name(name for side in pattern.sides for name in side.names)

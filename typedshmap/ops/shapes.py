@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import einops
 
 from .. import _jax
+from ..errors import TypedShmapError
 from ..errors.failures import NotAnArray, Subject
 from ..errors.phrases import value_text
 from ..hints.check_array import describe
@@ -114,7 +115,7 @@ class Rearrangement(NamedTuple):
 
 
 def _run_einops(verb: str, x: Any, pattern: Any, lengths: dict[str, Any], reduction: Reduction | None = None) -> Any:
-    call = read_operation(verb, pattern, 1)
+    call = read_operation(verb, pattern, (x,) if not isinstance(x, list) else x[:1] or (x,))
     if isinstance(x, list):
         others = [each for each in x if not isinstance(each, _jax.array.ARRAYS)]
         if (others or not x) and (call.region.manual or not call.is_plain):  # elsewhere einops says so
@@ -274,10 +275,12 @@ def _run_locally(call: Operation, operand: Operand, plan: Rearrangement, reducti
             value = _jax.casts.drop_reduced(value)
             if reduction == "mean" and _jax.array.manual_type(value).unreduced:
                 reduction = "sum"
-        if not (call.region.manual and call.region.explicit):
+        if call.is_plain or not call.region.explicit:
             return run(value)
         is_cut = partial(_is_cut, call, operand, plan)
         return call.run_on_auto_axes([operand._replace(value=value)], plan.sums.result, is_cut, run)
+    except TypedShmapError:
+        raise
     except einops.EinopsError as error:
         raise call.fault(str(error).splitlines()[-1].strip(), (0, len(call.pattern.source))) from None
     except Exception:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Literal
 
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from .. import _jax
 from ..axis_names import AxisNaming
-from ..errors import MeshAxisError, TypedShmapError
+from ..errors import MeshAxisError, ShardingError, TypedShmapError
 from ..errors.failures import Failure, Subject
+from ..errors.phrases import value_text
 from ..hints.array_hint import ArrayHint
 from ..hints.check_array import check_array
 from ..hints.check_tree import ArrayCheck, CheckedLeaf, check_value
 from ..hints.context import MeshContext, current_axis_naming
 from ..hints.structure import Node
-from ..meshes import read_mesh
+from ..meshes import read_mesh, with_devices_of
 from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, Sizes
 from ..records import Record
@@ -39,14 +41,27 @@ class PlacementContext(Record):
         """The PartitionSpec that a hint means here; unsharded without a hint."""
         return PartitionSpec() if hint is None else self.context.spec(hint, rank)
 
-    def sharding(self, hint: ArrayHint | None, rank: int) -> Any:
+    def sharding(self, hint: ArrayHint | None, rank: int, memory_kind: str | None = None) -> Any:
         """The sharding that a hint means here; unsharded without a hint; None without a mesh."""
         if self.mesh is None:
             return None
-        mesh, key = self.mesh, ("sharding", self.mesh, hint, rank)
+        mesh, key = self.mesh, ("sharding", self.mesh, hint, rank, memory_kind)
         if (found := self.context.plans.get(key)) is not None:
             return found
-        return self.context.plan(key, lambda: NamedSharding(mesh, self.spec(hint, rank)))
+        return self.context.plan(key, lambda: NamedSharding(mesh, self.spec(hint, rank), memory_kind=memory_kind))
+
+    def sharding_at_rest(self, hint: ArrayHint | None, rank: int) -> Any:
+        """The sharding of an array that is made so: a dim of any sharding is unsharded."""
+        found = self.sharding(hint, rank)
+        if hint is None or found is None or not (layout := self.layout_at(hint, rank)).unconstrained:
+            return found
+        return NamedSharding(found.mesh, _jax.array.spec_of(replace(layout, unconstrained=frozenset[int]())))
+
+    def layout_at(self, hint: ArrayHint, rank: int) -> Layout:
+        """The layout of arrays of a rank that a hint means here, whose axes are known."""
+        layout = self.context.layout(hint)
+        assert isinstance(layout, Layout)
+        return layout.at_rank(rank, hint.spec.rest)
 
     def layout(self, hint: ArrayHint, subject: Subject) -> Layout:
         """The mesh axes that a hint means here.
@@ -83,13 +98,23 @@ class PlacementContext(Record):
         return self.context.error(self.verb, failures, sizes)
 
 
-def placement_context(verb: str, mesh: Any, needs: Literal["mesh", "devices"] | None) -> PlacementContext:
-    """The context of the given mesh, or of the ambient one.
+def placement_context(
+    verb: str,
+    mesh: Any,
+    needs: Literal["mesh", "devices"],
+    values: Iterable[Any] = (),
+    takes_sums: bool = False,
+    is_optional: bool = False,
+) -> PlacementContext:
+    """The context of the given mesh, of the ambient one, or of that of a typed_jit around.
 
     Args:
       verb: the function that messages name.
       mesh: the mesh; None for the ambient one.
-      needs: whether there must be a mesh, and one with devices.
+      needs: whether the mesh must have devices.
+      values: what is placed, which may be on a mesh, and lends its devices to one without.
+      takes_sums: whether a partial sum may be placed.
+      is_optional: whether there may be no mesh.
 
     Raises:
       MeshAxisError: for something that is not a mesh, for no mesh or no devices where they are needed, and in a manual
@@ -97,9 +122,13 @@ def placement_context(verb: str, mesh: Any, needs: Literal["mesh", "devices"] | 
     """
     if _jax.mesh.context_mesh().manual_axes:
         raise MeshAxisError(f"{verb}: inside a manual region a value is one shard, which is where it is")
-    found = read_mesh(mesh) or _jax.mesh.ambient_devices()
-    if needs is not None and found is None:
-        raise MeshAxisError(f"{verb}: no mesh is known\n\nHint: pass mesh=, or call it under jax.set_mesh(mesh)")
+    found = read_mesh(mesh) or _jax.mesh.known_mesh()
+    if found is None:
+        found = next((own for each in values if (own := _jax.mesh.value_mesh(each)) is not None), None)
+    if found is None and not is_optional:
+        raise no_mesh(verb)
+    if isinstance(found, AbstractMesh) and _jax.trace.is_outside_traces():
+        found = with_devices_of(found, values)
     if needs == "devices" and isinstance(found, AbstractMesh):
         if mesh is None and not _jax.trace.is_outside_traces():
             raise MeshAxisError(f"{verb}: under jax.jit no devices are known\n\nHint: call it outside, or pass mesh=")
@@ -107,16 +136,39 @@ def placement_context(verb: str, mesh: Any, needs: Literal["mesh", "devices"] | 
             f"{verb}: the mesh is an AbstractMesh, which has no devices to place arrays on\n\n"
             "Hint: pass a jax.sharding.Mesh; shape_structs makes arrays without devices"
         )
-    return placement_context_over(verb, found, current_axis_naming())
+    return placement_context_over(verb, found, current_axis_naming(), takes_sums)
 
 
-def placement_context_over(verb: str, mesh: _jax.mesh.AnyMesh | None, naming: AxisNaming) -> PlacementContext:
-    """The context of a mesh, or of none, with what names mean there."""
-    return PlacementContext(
-        verb,
-        mesh,
-        MeshContext.over(mesh, naming, "placement", placed_axes=frozenset(mesh.axis_names if mesh is not None else ())),
-    )
+def read_memory_kind(verb: str, mesh: _jax.mesh.AnyMesh | None, memory_kind: Any) -> str | None:
+    """A ``memory_kind=``.
+
+    Raises:
+      ShardingError: for a kind of memory that the devices do not have.
+      MeshAxisError: for one without a mesh.
+    """
+    if memory_kind is None:
+        return None
+    if mesh is None:
+        raise no_mesh(verb)
+    known = _jax.mesh.memory_kinds(mesh)
+    if not isinstance(memory_kind, str) or memory_kind not in known:
+        listed = ", ".join(map(repr, known))
+        raise ShardingError(f"{verb}: memory_kind={value_text(memory_kind)} is no memory of the devices ({listed})")
+    return memory_kind
+
+
+def no_mesh(verb: str) -> MeshAxisError:
+    """The error for a placement that needs a mesh."""
+    return MeshAxisError(f"{verb}: no mesh is known\n\nHint: pass mesh=, or call it under jax.set_mesh(mesh)")
+
+
+def placement_context_over(
+    verb: str, mesh: _jax.mesh.AnyMesh | None, naming: AxisNaming, takes_sums: bool = False
+) -> PlacementContext:
+    """The context of a mesh, or of none, with what names mean there; a partial sum follows the rule of a boundary."""
+    axes = frozenset(mesh.axis_names if mesh is not None else ())
+    where = {"boundary_axes" if takes_sums else "placed_axes": axes}
+    return PlacementContext(verb, mesh, MeshContext.over(mesh, naming, "placement", **where))
 
 
 def devices_of(place: PlacementContext) -> Mesh:

@@ -143,7 +143,7 @@ def _read_leaf(place: PlacementContext, part: Any, subject: Subject) -> PlacedLe
         own_rules, is_logical = metadata.get("sharding_rules"), True
     hint, rules, context = _parse_names(cls, written, is_logical), read_rules(own_rules), place.context
     rules = rules if rules is not None else context.rules
-    known = rules if rules is not None else Rules(must_match=True)  # without any rules, every name is an error
+    known = rules if rules is not None else Rules(fallback="error")  # without any rules, every name is an error
     if not is_linen:
         # In nnx a name without a rule is itself a mesh axis.
         names = [dim.label for dim in hint.spec.dims if isinstance(dim, Dim) and dim.label is not None]

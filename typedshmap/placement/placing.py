@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 import jax
@@ -10,97 +11,179 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.typing import ArrayLike
 
 from .. import _jax
-from ..errors import StructureError
-from ..errors.failures import Failure, NotAnArray, PlainMessage, Subject, WrongDtype, WrongSize
-from ..errors.phrases import value_text
+from ..check import check_in_scope
+from ..errors import MeshAxisError, ShardingError, StructureError
+from ..errors.failures import Failure, Fault, NotAnArray, PlainMessage, Subject, WrongDtype, WrongSize
+from ..errors.phrases import mesh_text, value_text
+from ..errors.varying import LostMark
 from ..hints.array_hint import ArrayHint, rank_of, takes
 from ..hints.check_array import describe
-from ..hints.check_tree import CheckedLeaf
+from ..hints.check_tree import CheckedLeaf, assert_layouts, with_other_leaves
+from ..hints.context import current_mesh_context
+from ..hints.global_sharding import place_stated
 from ..hints.parse_hint import parse_hint_or_dims
 from ..hints.signature import EMPTY
-from ..hints.structure import ArrayLeaf
-from .context import PlacementContext, devices_of, placement_context
-from .flax_boxes import PlacedLeaf, check_leaves, holds_boxes
+from ..hints.structure import ArrayLeaf, Node
+from ..meshes import read_mesh
+from ..notation.layout import Layout
+from .context import PlacementContext, devices_of, no_mesh, placement_context, read_memory_kind
+from .flax_boxes import PlacedLeaf, PlacedTree, check_leaves, holds_boxes
 from .structs import default_dtype, structs_of
 
 T = TypeVar("T")
 
 
 @overload
-def shard(x: ArrayLike, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None) -> jax.Array: ...
+def shard(
+    x: ArrayLike, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *, memory_kind: str | None = None
+) -> jax.Array: ...
 @overload
-def shard(x: T, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None) -> T: ...
-def shard(x: Any, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None) -> Any:
-    """Place a value as its hint says, every leaf checked.
+def shard(x: T, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *, memory_kind: str | None = None) -> T: ...
+def shard(x: Any, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *, memory_kind: str | None = None) -> Any:
+    """Place a value as its hint says, every leaf checked, wherever the call stands.
 
     An array on other devices, or with another sharding, is moved, as by ``jax.device_put``. Where
-    several processes run, each calls it with the same value. Under ``jit`` it constrains the value.
+    several processes run, each calls it with the same value. Under ``jit`` it is constrained over Auto
+    mesh axes, and resharded over Explicit ones. In a manual region brackets over manual axes are
+    compared, as by `check`, and the value is placed over the others.
 
     ```python
     weights = shard(init(key), Weights, mesh)
     ```
 
     Args:
-      x: an array, or a pytree of arrays, of NumPy or JAX; of global shape.
+      x: an array, or a pytree of arrays, of NumPy or JAX; of global shape, in a manual region one shard.
       hint: its hint, or the class whose hints it has. A tree that Flax has boxed
-        (``nn.LogicallyPartitioned``, ``nn.Partitioned``, ``nnx``) needs none.
-      mesh: the mesh; by default the ambient one. It may be abstract under ``jit``, where no devices are known.
+        (``nn.LogicallyPartitioned``, ``nn.Partitioned``, ``nnx``) needs none. A hint without any sharding
+        (no bracket, mark or rule that applies) means unsharded where arrays are placed at once; under
+        ``jit``, and where no mesh is known, it says nothing.
+      mesh: the mesh; by default the ambient one, that of a `typed_jit` around, or the value's own. It may be
+        abstract under ``jit``, and where the value is on devices of a mesh like it.
+      memory_kind: where the arrays are kept, ``"device"`` or ``"pinned_host"``; by default where they are.
 
     Returns:
       The value, each array with the NamedSharding of its hint; on an Explicit mesh the array's type
-      says it, too. What is not an array stays as it is.
+      says it, too. What is placed so already is the same object, and what is not an array stays as it is.
 
     Raises:
-      MeshAxisError: for no mesh, one without devices, or an axis that it does not have.
+      MeshAxisError: for no mesh where the hint names axes, one without devices, or an axis that it does not have.
       ShapeError, DtypeError, StructureError: for a leaf that does not fit, by its path; and for one that
         is not the same in all processes, where there are several.
-      ShardingError: for a mark ``+`` or ``~``, and for ``-`` over Auto axes.
+      ShardingError: for a mark ``~``, and for ``+`` and ``-`` over Auto axes; for a value that is unreduced
+        or reduced where its hint has no such mark, which `reshard` takes away; for a kind of memory that
+        there is not.
+      VaryingError: in a manual region, as `check`.
     """
-    # Under jit no devices are known, and none are needed.
-    is_outside = _jax.trace.is_outside_traces()
-    place = placement_context("shard", mesh, needs="devices" if is_outside else "mesh")
     node = None if hint is EMPTY else parse_hint_or_dims(hint)
     if node is None and not holds_boxes(x):
         problem = "no hint is given, and the value holds no boxes of Flax, which would say how it is sharded"
         raise StructureError(f"shard: {problem}")
+    if node is not None and _jax.mesh.context_mesh().manual_axes:
+        return _shard_in_region(x, node, mesh, memory_kind)
+    # Under jit no devices are known, and none are needed.
+    is_outside = _jax.trace.is_outside_traces()
+    values = [] if _jax.tree.is_endless(x) else _jax.tree.leaves(x)
+    needs = "devices" if is_outside else "mesh"
+    place = placement_context("shard", mesh, needs, values, takes_sums=True, is_optional=True)
+    kind = read_memory_kind(place.verb, place.mesh, memory_kind)
     tree, failures = check_leaves(place, x, node), list[Failure]()
-    shardings: dict[int, NamedSharding] = {}  # of the arrays that are not placed yet
-    for at, ((value, hint, subject, _), within, _) in enumerate(tree.leaves):
-        if hint is None:
+    layouts: dict[int, Layout] = {}  # of the arrays that are placed
+    for at, (leaf, within, _) in enumerate(tree.leaves):
+        if leaf.hint is None:
             continue
-        where, sharding = _jax.array.committed_sharding(value), within.sharding(hint, rank_of(value))
-        if where == sharding and is_outside:
-            continue
-        shardings[at] = sharding
-        if isinstance(value, _jax.array.SHAPES):
-            what = NotAnArray(hint.type_text, describe(value))
-        elif where is None or where.is_fully_addressable or where.device_set == set(devices_of(place).devices.flat):
-            continue
-        else:
-            problem = "is on devices of several processes, which are not those of the mesh"
-            what = PlainMessage(f"{problem}; JAX moves none between them")
-        failures.append(Failure(what, subject, hint.text, _jax.array.type_text(value)))
+        layout = within.layout_at(leaf.hint, rank_of(leaf.value))
+        is_placed = is_outside or not layout.is_silent
+        if (wrong := _why_unplaceable(leaf, layout, place, is_placed)) is not None:
+            failures.append(Failure(wrong, leaf.subject, leaf.hint.text, _jax.array.type_text(leaf.value)))
+        elif place.mesh is None and layout.axes:
+            raise no_mesh(place.verb)
+        elif place.mesh is not None and is_placed:
+            layouts[at] = layout
+        elif kind is not None:
+            layouts[at] = replace(layout, unconstrained=frozenset(range(len(layout.dim_axes))))
     if failures:
         raise place.error(failures)
-    if is_outside and not devices_of(place).is_multi_process:
-        placed = jax.device_put([tree.leaves[at].leaf.value for at in shardings], list(shardings.values()))
-    else:
-        placed = [_place_leaf(tree.leaves[at], sharding) for at, sharding in shardings.items()]
-    moved = dict(zip(shardings, placed, strict=True))
-    return tree.with_values([moved.get(at, each.leaf.value) for at, each in enumerate(tree.leaves)])
+    return tree.with_values(_placed(tree, layouts, place, kind, is_outside))
 
 
-def _place_leaf(each: PlacedLeaf, sharding: NamedSharding) -> Any:
+def _why_unplaceable(leaf: CheckedLeaf, layout: Layout, place: PlacementContext, is_placed: bool) -> Fault | None:
+    """Why a value that fits its hint cannot be placed so; ``is_placed`` if the hint says how."""
+    value, hint, *_ = leaf
+    assert hint is not None
+    if isinstance(value, _jax.array.SHAPES):
+        return NotAnArray(hint.type_text, describe(value))
+    known = _jax.array.explicit_spec(value)
+    if known is not None and (lost := sorted(known.spec.unreduced - layout.unreduced)):
+        return LostMark("+", tuple(lost))
+    if known is not None and is_placed and (lost := sorted(known.spec.reduced - layout.reduced)):
+        return LostMark("-", tuple(lost))
+    where = _jax.array.committed_sharding(value)
+    if where is None or place.mesh is None or where.is_fully_addressable:
+        return None
+    if where.device_set == set(devices_of(place).devices.flat):
+        return None
+    problem = "is on devices of several processes, which are not those of the mesh"
+    return PlainMessage(f"{problem}; JAX moves none between them")
+
+
+def _placed(
+    tree: PlacedTree, layouts: Mapping[int, Layout], place: PlacementContext, kind: str | None, is_outside: bool
+) -> list[Any]:
+    """The leaves of a tree, those that have a layout placed: at once all that are on devices here by one call."""
+    values, moved, mesh = [each.leaf.value for each in tree.leaves], dict[int, NamedSharding](), place.mesh
+    if mesh is None:  # where nothing is placed
+        return values
+    for at, layout in layouts.items():
+        if not is_outside:
+            values[at] = place_stated(values[at], layout, mesh, tree.leaves[at].place.context, "shard", kind)
+            continue
+        wanted = _jax.placing.sharding_at_rest(values[at], layout, mesh, kind)
+        if _jax.placing.is_placed(values[at], wanted):
+            continue
+        if devices_of(place).is_multi_process or layout.unreduced:
+            values[at] = _move_alone(tree.leaves[at], wanted)
+        else:
+            moved[at] = wanted
+    placed = jax.device_put([values[at] for at in moved], list(moved.values()))
+    for at, value in zip(moved, placed, strict=True):
+        values[at] = value
+    return values
+
+
+def _move_alone(each: PlacedLeaf, sharding: NamedSharding) -> Any:
     """One array, placed by itself."""
     (value, hint, subject, _), place, _ = each
     assert hint is not None
     try:
-        return _jax.casts.device_put_global(value, sharding)
+        return _jax.placing.move(value, sharding)
     except AssertionError:  # JAX compares the values, and raises this in all processes
         problem = "is not the same in all processes, or holds NaN, which JAX finds equal to nothing"
         cure = "place by from_process_local what each of them has, by from_callback what holds NaN"
         what = PlainMessage(problem, cure)
         raise place.error((Failure(what, subject, hint.text, _jax.array.type_text(value)),)) from None
+
+
+def _shard_in_region(x: Any, node: Node, mesh: Any, memory_kind: str | None) -> Any:
+    """A shard, compared over the manual axes and placed over the others, of which its hint names one."""
+    here, given = _jax.mesh.context_mesh(), read_mesh(mesh)
+    if given is not None and given.shape_tuple != here.shape_tuple:
+        problem = f"its mesh ({mesh_text(given.shape_tuple)}) contradicts the ambient one"
+        raise MeshAxisError(f"shard: {problem} ({mesh_text(here.shape_tuple)})")
+    if memory_kind is not None:
+        raise ShardingError("shard: inside a manual region a value is one shard, whose memory is not chosen by a hint")
+    region = current_mesh_context()
+    name, checked = check_in_scope(x, node, region, Subject("placed", "given"), "shard")
+    others = frozenset(here.axis_names) - frozenset(here.manual_axes)
+
+    def placed(leaf: CheckedLeaf) -> CheckedLeaf:
+        layout = None if leaf.hint is None else region.layout(leaf.hint)
+        if leaf.hint is None or not isinstance(layout, Layout) or layout.axes.isdisjoint(others):
+            return leaf
+        layout = layout.at_rank(rank_of(leaf.value), leaf.hint.spec.rest)
+        return leaf._replace(value=place_stated(leaf.value, layout.over(others), here, region, name))
+
+    leaves = assert_layouts([*map(placed, checked.leaves)], region, name, checked.sizes)
+    return with_other_leaves(x, checked.leaves, leaves)
 
 
 Index = tuple[slice, ...]

@@ -91,7 +91,7 @@ def _global_arrays(leaves: Sequence[LocalLeaf], place: PlacementContext) -> list
     """All leaves, those with hints as global arrays, which are made together."""
     local = [leaf for leaf in leaves if leaf.hint is not None]
     kinds = [(leaf.hint, leaf.shape) for leaf in local]
-    shardings = {kind: place.sharding(kind[0], len(kind[1])) for kind in dict.fromkeys(kinds)}
+    shardings = {kind: place.sharding_at_rest(kind[0], len(kind[1])) for kind in dict.fromkeys(kinds)}
     values = [leaf.value for leaf in local]
     made = jax.make_array_from_process_local_data(
         [shardings[kind] for kind in kinds],

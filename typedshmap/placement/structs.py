@@ -30,7 +30,7 @@ from ..notation.match import LARGEST_SIZE, NO_SIZES, NoValue, Sizes, evaluate, m
 from ..notation.spec import Anything as AnySize
 from ..notation.spec import Braces, Dim, Name, Rest, names_in_expression
 from ..records import Record
-from .context import PlacementContext, placement_context
+from .context import PlacementContext, placement_context, read_memory_kind
 from .flax_boxes import check_leaves, holds_boxes
 
 GIVEN = Subject("placed", "given")
@@ -65,7 +65,9 @@ def partition_specs(T: Any, like: Any = None) -> Any:
     )
 
 
-def shardings(T: Any, mesh: Mesh | AbstractMesh | None = None, like: Any = None) -> Any:
+def shardings(
+    T: Any, mesh: Mesh | AbstractMesh | None = None, like: Any = None, *, memory_kind: str | None = None
+) -> Any:
     """The NamedShardings that a hint, or a class of hints, means: `partition_specs` over a mesh.
 
     They are what ``jax.jit`` takes as ``in_shardings`` and ``out_shardings``, ``jax.device_put`` as
@@ -79,6 +81,7 @@ def shardings(T: Any, mesh: Mesh | AbstractMesh | None = None, like: Any = None)
       T: a hint, or a class whose fields have hints.
       mesh: the mesh, which may be abstract; by default the ambient one.
       like: a value of that type, which fixes ranks and lengths where the hint leaves them open.
+      memory_kind: the memory of the arrays, ``"pinned_host"``; by default that of computations.
 
     Returns:
       The shardings, in the structure of ``like``, else in that of the hint.
@@ -86,13 +89,11 @@ def shardings(T: Any, mesh: Mesh | AbstractMesh | None = None, like: Any = None)
     Raises:
       MeshAxisError: for no mesh, or an axis that it does not have.
       StructureError: for a hint whose ranks or lengths are open, without ``like``.
-      ShardingError: for a mark ``~``, and for ``+`` or ``-`` over Auto axes.
+      ShardingError: for a mark ``~``, for ``+`` or ``-`` over Auto axes, and for a kind of memory that there is not.
     """
-    place = placement_context("shardings", mesh, needs="mesh")
-    # Marks follow the rule of a boundary.
-    axes = place.context.placed_axes
-    context = intern_context(replace(place.context, placed_axes=frozenset(), boundary_axes=axes))
-    return _map_hints(replace(place, context=context), T, like, PlacementContext.sharding)
+    place = placement_context("shardings", mesh, needs="mesh", takes_sums=True)
+    kind = read_memory_kind(place.verb, place.mesh, memory_kind)
+    return _map_hints(place, T, like, lambda place, hint, rank: place.sharding(hint, rank, kind))
 
 
 def _map_hints(
@@ -158,7 +159,8 @@ def shape_structs(
       MeshAxisError: for an axis that the mesh does not have, and in a manual region.
       ShardingError: for a mark ``+`` or ``~``, and for ``-`` over Auto axes.
     """
-    tree, leaves = structs_of(parse_hint_or_dims(T), placement_context("shape_structs", mesh, needs=None), sizes, like)
+    place = placement_context("shape_structs", mesh, needs="mesh", is_optional=True)
+    tree, leaves = structs_of(parse_hint_or_dims(T), place, sizes, like)
     return _jax.tree.replace_leaves(tree, [leaf.value for leaf in leaves])
 
 
@@ -195,7 +197,7 @@ def structs_of(
         if hint is None:
             return leaf
         struct = value if isinstance(value, _jax.array.SHAPES) else jax.typeof(value)
-        sharding = place.sharding(hint, len(struct.shape))
+        sharding = place.sharding_at_rest(hint, len(struct.shape))
         return leaf._replace(value=jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=sharding))
 
     return tree, [placed(leaf) for leaf in place.require_match(node, tree, name, bound_sizes(sizes), check)]

@@ -50,11 +50,13 @@ def reshard(x: T, pattern: str) -> T:
       VaryingError, ShardingError: for an operand that is not the pattern's left side.
       MeshAxisError: for an axis that is not manual here.
     """
-    call = read_operation("reshard", pattern, 1)
+    call = read_operation("reshard", pattern, (x,))
     operand, right = read_move(call, x)
     left, sizes, has_vma = operand.layout, call.region.sizes, call.region.has_vma
-    if str(left.side) != str(right.side):
-        call.require_manual()
+    shape = tuple(
+        size // call.shards(axes) for size, axes in zip(operand.global_shape(sizes), right.dim_axes, strict=True)
+    )
+    call.refuse_uneven(right, shape)
     # A sum may be taken; other marks have to be on both sides.
     refuse_other_marks(call, replace(left, unreduced=right.unreduced), right, frozenset())
     planned = _plan_operation(call, left, right, operand.global_shape(sizes))
@@ -97,7 +99,7 @@ def plan_reshard(pattern: str, shape: Sequence[int], mesh: Mesh | AbstractMesh, 
         raise ShapeError(f"plan_reshard: shape={value_text(shape)} has {value_text(wrong[0])}, which is not a size")
     over = read_mesh(mesh) or AbstractMesh((), ())
     region = MeshContext.over(over, current_axis_naming(), manual=over.shape_tuple)
-    call = replace(read_operation("plan_reshard", pattern, 1), region=region, where="plan_reshard")
+    call = replace(read_operation("plan_reshard", pattern, (None,)), region=region, mesh=None, where="plan_reshard")
     refuse_other_dims(call)
     left, right = (call.resolve_side(index, len(sizes) - len(call.result.dims) + 1) for index in (0, -1))
     if len(left.dims) != len(sizes):

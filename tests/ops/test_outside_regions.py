@@ -1,0 +1,492 @@
+"""Operations on global arrays: the left side of a pattern is compared, the right side is made true."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from typedshmap import (
+    Array,
+    Float,
+    MeshAxisError,
+    PatternError,
+    ShapeError,
+    ShardingError,
+    axis_aliases,
+    check,
+    einsum,
+    logsumexp,
+    rearrange,
+    reduce,
+    repeat,
+    reshard,
+    shard,
+    softmax,
+    take,
+    typed_jit,
+    typed_shard_map,
+)
+
+AUTO, EXPLICIT = AxisType.Auto, AxisType.Explicit
+MESHES = {
+    "Auto": jax.make_mesh((4, 2), ("dp", "tp"), axis_types=(AUTO, AUTO)),
+    "Explicit": jax.make_mesh((4, 2), ("dp", "tp"), axis_types=(EXPLICIT, EXPLICIT)),
+    "mixed": jax.make_mesh((4, 2), ("dp", "tp"), axis_types=(AUTO, EXPLICIT)),
+    "mixed, the other way": jax.make_mesh((4, 2), ("dp", "tp"), axis_types=(EXPLICIT, AUTO)),
+}
+X = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
+IDS = np.array([1, 7, 9, -1, 0, 3, 3, 2], np.int32)
+
+
+class Call(NamedTuple):
+    """A call of an operation on an array that is sharded over dp and tp.
+
+    Attributes:
+      run: the call.
+      reference: what it computes.
+      spec: how its result is sharded.
+    """
+
+    run: Callable[[Any], Any]
+    reference: Callable[[Any], Any]
+    spec: P
+
+
+def looked_up(x: Any) -> Any:
+    rows = x[np.clip(IDS, 0, 7)]
+    return jnp.where(((IDS >= 0) & (IDS < 8))[:, None], rows, 0)
+
+
+CALLS = {
+    "rearrange": Call(lambda x: rearrange(x, "[b/dp] [d/tp] -> [d/tp] [b/dp]"), lambda x: x.T, P("tp", "dp")),
+    "a dim moved": Call(lambda x: rearrange(x, "[b/dp] [d/tp] -> [d/dp] b"), lambda x: x.T, P("dp")),
+    "merged": Call(lambda x: rearrange(x, "[b/dp] [d/tp] -> [(d b)/dp]"), lambda x: x.T.reshape(-1), P("dp")),
+    "merged, by the major factor": Call(
+        lambda x: rearrange(x, "[b/dp] [d/tp] -> ([b/dp] d)"), lambda x: x.reshape(-1), P("dp")
+    ),
+    "split": Call(
+        lambda x: rearrange(x, "[b/dp] [(h d)/tp] -> [b/dp] h [d/tp]", h=2),
+        lambda x: x.reshape(8, 2, 4),
+        P("dp", None, "tp"),
+    ),
+    "split, by the major factor": Call(
+        lambda x: rearrange(x, "[b/dp] ([h/tp] d) -> [h/tp] b d", h=2),
+        lambda x: x.reshape(8, 2, 4).transpose(1, 0, 2),
+        P("tp"),
+    ),
+    "gathered": Call(lambda x: rearrange(x, "[b/dp] [d/tp] -> d b"), lambda x: x.T, P()),
+    "reduce": Call(lambda x: reduce(x, "[b/dp] [d/tp] -> [d/dp]", "sum"), lambda x: x.sum(0), P("dp")),
+    "mean": Call(lambda x: reduce(x, "[b/dp] [d/tp] -> [b/dp]", "mean"), lambda x: x.mean(1), P("dp")),
+    "max": Call(lambda x: reduce(x, "[b/dp] [d/tp] -> b", "max"), lambda x: x.max(1), P()),
+    "repeat": Call(
+        lambda x: repeat(x, "[b/dp] [d/tp] -> [r/tp] [b/dp] d", r=4), lambda x: jnp.stack([x] * 4), P("tp", "dp")
+    ),
+    "einsum": Call(
+        lambda x: einsum(x, x, "[b/dp] [d/tp], [c/dp] [d/tp] -> [b/dp] [c/tp]"), lambda x: x @ x.T, P("dp", "tp")
+    ),
+    "einsum of one": Call(lambda x: einsum(x, "[b/dp] [d/tp] -> [d/tp]"), lambda x: x.sum(0), P("tp")),
+    "take": Call(lambda x: take(x, IDS, "[v/dp] [m/tp], i -> [i/dp] [m/tp]"), looked_up, P("dp", "tp")),
+    "logsumexp": Call(
+        lambda x: logsumexp(x, "[b/dp] [d/tp] -> [b/tp]"), lambda x: jax.nn.logsumexp(x, axis=1), P("tp")
+    ),
+    "softmax": Call(lambda x: softmax(x, "[b/dp] [d/tp]", "d"), lambda x: jax.nn.softmax(x, axis=1), P("dp", "tp")),
+    "reshard": Call(lambda x: reshard(x, "[b/dp] [d/tp] -> [b/tp] [d/dp]"), lambda x: x, P("tp", "dp")),
+    "gathered by reshard": Call(lambda x: reshard(x, "[b/dp] [d/tp] -> b d"), lambda x: x, P()),
+    "any sharding": Call(lambda x: rearrange(x, "[b/?] [d/tp] -> [d/tp] b"), lambda x: x.T, P("tp")),
+}
+
+
+def in_jit(f: Any) -> Any:
+    return jax.jit(lambda x: f(x))
+
+
+def in_scan(f: Any) -> Any:
+    return jax.jit(lambda x: jax.tree.map(lambda y: y[1], jax.lax.scan(lambda c, _: (c, f(x)), 0, None, length=2)[1]))
+
+
+MODES: dict[str, Callable[[Any], Any]] = {
+    "eager": lambda f: lambda x: f(x),
+    "jit": in_jit,
+    "remat": lambda f: in_jit(jax.checkpoint(lambda x: f(x))),
+    "cond": lambda f: jax.jit(lambda x: jax.lax.cond(jnp.asarray(x).sum() > -1e6, lambda y: f(y), lambda y: f(-y), x)),
+    "scan": in_scan,
+}
+
+
+@contextmanager
+def under(mesh: Mesh, is_ambient: bool) -> Iterator[Any]:
+    with jax.set_mesh(mesh) if is_ambient else nullcontext():
+        yield jax.device_put(X, NamedSharding(mesh, P("dp", "tp")))
+
+
+def near(got: Any, expected: Any) -> None:
+    np.testing.assert_allclose(np.asarray(jax.block_until_ready(got)), np.asarray(expected), rtol=1e-4, atol=1e-5)
+
+
+def is_sharded(got: Any, mesh: Mesh, spec: P) -> None:
+    assert got.sharding.is_equivalent_to(NamedSharding(mesh, spec), got.ndim), got.sharding
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("is_ambient", [True, False], ids=["ambient mesh", "mesh of the array"])
+@pytest.mark.parametrize("mode", ["eager", "jit", "remat", "cond"])
+@pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES)
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_the_result_is_sharded_as_the_pattern_says(call: Call, mesh: Mesh, mode: str, is_ambient: bool) -> None:
+    with under(mesh, is_ambient) as x:
+        got = MODES[mode](call.run)(x)
+        near(got, call.reference(X))
+        is_sharded(got, mesh, call.spec)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES)
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_loop_computes_the_same(call: Call, mesh: Mesh) -> None:
+    with under(mesh, True) as x:
+        near(MODES["scan"](call.run)(x), call.reference(X))
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("is_jit", [True, False], ids=["jit", "eager"])
+@pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES)
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_the_gradient_is_that_of_the_global_operation(call: Call, mesh: Mesh, is_jit: bool) -> None:
+    weights = np.random.default_rng(1).normal(size=call.reference(X).shape).astype(np.float32)
+    expected = jax.grad(lambda x: (jnp.asarray(call.reference(x)) * weights).sum())(jnp.asarray(X))
+    with under(mesh, True) as x:
+        placed = jax.device_put(weights, NamedSharding(mesh, call.spec))
+        gradient = jax.grad(lambda x: (call.run(x) * placed).sum())
+        near((jax.jit(gradient) if is_jit else gradient)(x), expected)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES)
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_mapped_operation_computes_the_same(call: Call, mesh: Mesh) -> None:
+    with jax.set_mesh(mesh):
+        both = jax.device_put(np.stack([X, 2 * X]), NamedSharding(mesh, P(None, "dp", "tp")))
+        got = jax.jit(jax.vmap(lambda x: call.run(x)))(both)
+        near(got, np.stack([call.reference(X), call.reference(2 * X)]))
+
+
+ARRAYS: dict[str, Callable[[], Any]] = {"NumPy": lambda: X, "uncommitted": lambda: jnp.asarray(X)}
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("make", ARRAYS.values(), ids=ARRAYS)
+@pytest.mark.parametrize("mode", ["eager", "jit"])
+@pytest.mark.parametrize("mesh", [MESHES["Auto"], MESHES["mixed"]], ids=["Auto", "mixed"])
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_what_is_not_placed_has_no_sharding_to_violate(call: Call, mesh: Mesh, mode: str, make: Any) -> None:
+    if mesh is MESHES["mixed"] and "tp" in str(call.run.__code__.co_consts):
+        return  # on Explicit axes its type is known: unsharded
+    array = make()  # under an ambient mesh jax.numpy places what it makes
+    with jax.set_mesh(mesh):
+        got = MODES[mode](call.run)(array)
+        near(got, call.reference(X))
+        is_sharded(got, mesh, call.spec)
+
+
+def test_an_argument_on_explicit_axes_has_a_type_placed_or_not() -> None:
+    with jax.set_mesh(MESHES["Explicit"]), pytest.raises(ShardingError) as caught:
+        jax.jit(lambda x: rearrange(x, "[b/dp] d -> d [b/dp]"))(X)
+    line = "rearrange: the operand is sharded P(None, None), but the pattern says P('dp', None)"
+    assert str(caught.value).splitlines()[0] == line
+
+
+# What is known of an operand
+
+
+def test_a_placed_operand_is_compared() -> None:
+    with under(MESHES["Auto"], False) as x, pytest.raises(ShardingError) as caught:
+        rearrange(x, "b [d/tp] -> [d/tp] b")
+    line = "rearrange: the operand is sharded P('dp', 'tp'), but the pattern says P(None, 'tp')"
+    assert str(caught.value).splitlines()[0] == line
+
+
+def test_a_side_without_brackets_says_unsharded_where_the_other_has_some() -> None:
+    with under(MESHES["Auto"], False) as x, pytest.raises(ShardingError) as caught:
+        rearrange(x, "b d -> [d/tp] b")
+    line = "rearrange: the operand is sharded P('dp', 'tp'), but the pattern says P(None, None)"
+    assert str(caught.value).splitlines()[0] == line
+
+
+SAID: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "shard": (lambda x: shard(x, "b [d/tp]"), "shard"),
+    "an operation": (lambda x: rearrange(x, "b d -> b [d/tp]"), 'rearrange "b d -> b [d/tp]"'),
+    "reshard": (lambda x: reshard(x, "b d -> b [d/tp]"), 'reshard "b d -> b [d/tp]"'),
+}
+
+
+@pytest.mark.parametrize(("say", "source"), SAID.values(), ids=SAID)
+def test_what_was_said_of_a_traced_value_is_compared(say: Any, source: str) -> None:
+    with jax.set_mesh(MESHES["Auto"]), pytest.raises(ShardingError) as caught:
+        jax.eval_shape(lambda x: rearrange(say(x), "[b/dp] d -> d [b/dp]"), X)
+    line = f"rearrange: the operand is sharded P(None, 'tp') by {source}, but the pattern says P('dp', None)"
+    assert str(caught.value).splitlines()[0] == line
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.grad, lambda f: jax.vmap(f, in_axes=1)], ids=["", "grad", "vmap"])
+def test_what_a_hint_of_typed_jit_said_is_compared(wrap: Any) -> None:
+    @typed_jit(mesh=MESHES["Auto"])
+    def f(x: Float[Array, "[b/dp] d"]) -> Float[Array, "..."]:
+        return wrap(lambda y: einsum(y, f"{'[b/tp] d' if y.ndim == 2 else '[b/tp]'} ->"))(x)
+
+    with pytest.raises(ShardingError, match=r"by f's hint of argument 'x', but the pattern says P\('tp'"):
+        f(X)
+
+
+def test_what_was_said_is_compared_by_check_too() -> None:
+    with jax.set_mesh(MESHES["Auto"]), pytest.raises(ShardingError) as caught:
+        jax.eval_shape(lambda x: check(shard(x, "b [d/tp]"), "[b/dp] d"), X)
+    assert str(caught.value).splitlines()[0].startswith("check: checked value is sharded P(None, 'tp') by shard")
+
+
+def test_of_a_dim_of_any_sharding_nothing_is_known() -> None:
+    with jax.set_mesh(MESHES["Auto"]):
+        jax.eval_shape(lambda x: rearrange(shard(x, "[b/?] [d/tp]"), "[b/dp] [d/tp] -> d b"), X)
+        with pytest.raises(ShardingError, match=r"sharded P\(P.UNCONSTRAINED, 'tp'\) by shard"):
+            jax.eval_shape(lambda x: rearrange(shard(x, "[b/?] [d/tp]"), "[b/tp] d -> d b"), X)
+
+
+def test_a_result_that_does_not_divide_is_refused() -> None:
+    with jax.set_mesh(MESHES["Auto"]), pytest.raises(ShapeError) as caught:
+        rearrange(np.ones((6, 8), np.float32), "b d -> [b/dp] d")
+    line = "rearrange: the result has b=6, which does not divide over 'dp' (4 shards)"
+    assert str(caught.value).splitlines()[0] == line
+
+
+# Meshes
+
+
+def test_brackets_without_a_mesh_are_an_error() -> None:
+    for f in (lambda x: x, jax.jit):
+        with pytest.raises(MeshAxisError) as caught:
+            f(lambda x: rearrange(x, "[b/dp] d -> d [b/dp]"))(X)
+        first, *_, last = str(caught.value).splitlines()
+        assert first == "rearrange: the pattern names mesh axis 'dp', but no mesh is known"
+        assert last == "Hint: call it under jax.set_mesh(mesh), or with arrays that are on one"
+
+
+def test_an_alias_for_no_axis_needs_no_mesh() -> None:
+    with axis_aliases(dp=None, tp=None):
+        near(rearrange(X, "[b/dp] [d/tp] -> [d/tp] [b/dp]"), X.T)
+
+
+PLAIN: dict[str, Callable[[Any], Any]] = {
+    "... -> ...": lambda x: rearrange(x, "... -> ..."),
+    "rearrange": lambda x: rearrange(x, "b d -> d b"),
+    "reduce": lambda x: reduce(x, "b d -> d", "sum"),
+}
+
+
+@pytest.mark.parametrize("call", PLAIN.values(), ids=PLAIN)
+def test_a_pattern_without_brackets_adds_nothing(call: Any) -> None:
+    with under(MESHES["Auto"], True) as x:
+        assert "sharding_constraint" not in jax.jit(call).lower(x).as_text()
+
+
+def test_nothing_is_done_by_a_pattern_that_changes_nothing() -> None:
+    with under(MESHES["Explicit"], True) as x:
+        text = jax.jit(lambda x: rearrange(x, "... -> ...")).lower(x).as_text()
+        assert text == jax.jit(lambda x: x).lower(x).as_text()
+        assert rearrange(x, "... -> ...") is x
+
+
+def test_a_mesh_of_typed_jit_is_known_in_its_body() -> None:
+    for mesh in MESHES.values():
+
+        @typed_jit(mesh=mesh)
+        def f(x: Float[Array, "[b/dp] [d/tp]"]) -> Float[Array, "[d/dp] b"]:
+            return rearrange(x, "[b/dp] [d/tp] -> [d/dp] b")
+
+        got = f(X)
+        near(got, X.T)
+        is_sharded(got, mesh, P("dp"))
+
+
+def test_a_pattern_in_a_region_places_over_the_axes_that_are_not_manual() -> None:
+    for kind in ("Auto", "Explicit"):
+        mesh = MESHES[kind]
+
+        def body(x: Any) -> Any:
+            return reshard(x, "[b/dp] [d/tp] -> [b/dp] d")
+
+        region = typed_shard_map(
+            body, mesh=mesh, axis_names={"dp"}, in_types=Float[Array, "[b/dp] d"], out_types=Float[Array, "[b/dp] d"]
+        )
+        with under(mesh, True) as x:
+            got = jax.jit(region)(x)
+            near(got, X)
+            is_sharded(got, mesh, P("dp"))
+
+
+# The same program as by hand
+
+
+BY_HAND: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], P]] = {
+    "rearrange": (
+        lambda x: rearrange(x, "[b/dp] [d/tp] -> [d/tp] [b/dp]"),
+        lambda x: jnp.transpose(x, (1, 0)),
+        P("tp", "dp"),
+    ),
+    "reshard": (lambda x: reshard(x, "[b/dp] [d/tp] -> [b/tp] [d/dp]"), lambda x: x, P("tp", "dp")),
+    "einsum": (
+        lambda x: einsum(x, x, "[b/dp] [d/tp], [c/dp] [d/tp] -> [b/dp] [c/tp]"),
+        lambda x: jnp.einsum("ab,cb->ac", x, x),
+        P("dp", "tp"),
+    ),
+    "reduce": (lambda x: reduce(x, "[b/dp] [d/tp] -> [d/dp]", "sum"), lambda x: jnp.sum(x, axis=(0,)), P("dp")),
+}
+
+
+def collectives(f: Any, x: Any) -> list[str]:
+    """The collectives of a compiled program, in its order."""
+    text = jax.jit(f).lower(x).compile().as_text()
+    names = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+    return [name for line in text.splitlines() for name in names if f" {name}(" in line]
+
+
+@pytest.mark.parametrize(("ours", "compute", "spec"), BY_HAND.values(), ids=BY_HAND)
+def test_on_auto_axes_the_program_is_that_of_a_constraint(ours: Any, compute: Any, spec: P) -> None:
+    with under(MESHES["Auto"], True) as x:
+
+        def by_hand(x: Any) -> Any:
+            return jax.lax.with_sharding_constraint(compute(x), spec)
+
+        def f(x: Any) -> Any:
+            return ours(x)
+
+        got, expected = (jax.jit(each).lower(x).as_text().count("sharding_constraint") for each in (f, by_hand))
+        assert got == expected == 1
+        assert collectives(f, x) == collectives(by_hand, x)
+
+
+@pytest.mark.parametrize(("ours", "compute", "spec"), BY_HAND.values(), ids=BY_HAND)
+def test_on_explicit_axes_the_program_is_that_of_an_out_sharding(ours: Any, compute: Any, spec: P) -> None:
+    with under(MESHES["Explicit"], True) as x:
+
+        def by_hand(x: Any) -> Any:
+            return jax.sharding.auto_axes(compute, out_sharding=spec)(x)
+
+        assert collectives(lambda x: ours(x), x) == collectives(by_hand, x)
+
+
+SENDING_NOTHING: dict[str, Callable[[Any], Any]] = {
+    "rearrange": lambda x: rearrange(x, "[b/dp] [d/tp] -> [d/tp] [b/dp]"),
+    "repeat": lambda x: repeat(x, "[b/dp] [d/tp] -> [b/dp] 3 [d/tp]"),
+    "reduce": lambda x: reduce(
+        repeat(x, "[b/dp] [d/tp] -> [b/dp] [d/tp] 3"), "[b/dp] [d/tp] r -> [b/dp] [d/tp]", "sum"
+    ),
+    "shard": lambda x: shard(x, "[b/dp] [d/tp]"),
+    "einsum": lambda x: einsum(x, x, "[b/dp] [d/tp], [b/dp] [d/tp] -> [b/dp] [d/tp]"),
+    "einsum, a sum due": lambda x: einsum(x, x, "[b/dp] [d/tp], [b/dp] [d/tp] -> [d/tp] +dp"),
+}
+
+
+@pytest.mark.skipif(not hasattr(jax.sharding, "no_collectives"), reason="jax 0.12 has it")
+@pytest.mark.parametrize("call", SENDING_NOTHING.values(), ids=SENDING_NOTHING)
+def test_what_sends_nothing_is_no_collective_to_jax(call: Any) -> None:
+    with under(MESHES["Explicit"], True) as x, jax.sharding.no_collectives({"dp", "tp"}):
+        jax.eval_shape(call, x)
+
+
+SENDING: dict[str, Callable[[Any], Any]] = {
+    "shard": lambda x: shard(x, "b [d/tp]"),
+    "reshard": lambda x: reshard(x, "[b/dp] [d/tp] -> b [d/tp]"),
+    "reduce": lambda x: reduce(x, "[b/dp] [d/tp] -> [d/tp]", "sum"),
+    "einsum": lambda x: einsum(x, x, "[b/dp] [d/tp], [b/dp] [d/tp] -> [d/tp]"),
+}
+
+
+@pytest.mark.skipif(not hasattr(jax.sharding, "no_collectives"), reason="jax 0.12 has it")
+@pytest.mark.parametrize("call", SENDING.values(), ids=SENDING)
+def test_what_sends_something_is_refused_under_no_collectives(call: Any) -> None:
+    refused = pytest.raises(Exception, match="Collective across axis 'dp' is forbidden")
+    with under(MESHES["Explicit"], True) as x, jax.sharding.no_collectives({"dp"}), refused:
+        jax.eval_shape(call, x)
+
+
+# Partial sums in JAX's types
+
+
+def test_a_sum_that_is_due_is_written_on_explicit_axes() -> None:
+    with under(MESHES["Explicit"], True) as x:
+        owed = jax.jit(lambda x: einsum(x, x, "[b/dp] [d/tp], [b/dp] [d/tp] -> [b/dp] +tp"))(x)
+        assert "U:tp" in str(jax.typeof(owed))
+        near(reshard(owed, "[b/dp] +tp -> [b/dp]"), (X * X).sum(1))
+        with pytest.raises(ShardingError, match="the pattern says P"):
+            jax.eval_shape(lambda y: rearrange(y, "[b/dp] -> [b/dp] 1"), owed)
+
+
+def test_a_sum_stays_due_where_nothing_is_computed() -> None:
+    with under(MESHES["Explicit"], True) as x:
+
+        def f(x: Any) -> Any:
+            owed = einsum(x, x, "[b/dp] [d/tp], [c/dp] [d/tp] -> [b/dp] c +tp")
+            return rearrange(owed, "[b/dp] c +tp -> c [b/dp] +tp")
+
+        got = jax.jit(f)(x)
+        assert "U:tp" in str(jax.typeof(got))
+        near(reshard(got, "c [b/dp] +tp -> c [b/dp]"), X @ X.T)
+
+
+REFUSED_BY_JAX: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "softmax": (lambda x: softmax(x, "b d -dp", "d"), "the operand is reduced over 'dp'"),
+    "logsumexp": (lambda x: logsumexp(x, "b d -> b"), "the operand is reduced over 'dp'"),
+    "reduce": (lambda x: reduce(x, "b d -dp -> b -dp", "prod"), "the operand is reduced over 'dp'"),
+    "einsum": (
+        lambda x: einsum(shard(x, "b d -dp +tp"), x, "b d -dp +tp, b c -dp -> d c"),
+        "operand 1 is unreduced over 'tp'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "problem"), REFUSED_BY_JAX.values(), ids=REFUSED_BY_JAX)
+def test_what_jax_has_not_for_such_types_is_an_error_of_ours(call: Any, problem: str) -> None:
+    with under(MESHES["Explicit"], True):
+        reduced = jax.block_until_ready(shard(X, "b d -dp"))
+        with pytest.raises(PatternError, match=f"{problem} in JAX's type, which has no such"):
+            jax.eval_shape(call, reduced)
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda x: reduce(x, "[b/dp] [d/tp] -> [d/dp] ~tp", "sum"), "mesh axis 'tp' is not manual here"),
+        (lambda x: einsum(x, "[b/dp] [d/tp] -> [b/dp] +tp"), "mesh axis 'tp' is not manual here"),
+    ],
+)
+def test_marks_that_a_global_array_cannot_have_are_refused(call: Any, problem: str) -> None:
+    with under(MESHES["Auto"], True) as x, pytest.raises(MeshAxisError, match=problem):
+        call(x)
+
+
+# Parentheses
+
+
+@pytest.mark.parametrize(
+    ("pattern", "problem"),
+    [
+        ("b (h [d/tp]) -> b h d", "the pattern has brackets inside parentheses"),
+        ("b [([h/tp] d)/dp] -> b h d", "the pattern has brackets inside brackets"),
+    ],
+)
+def test_only_a_major_factor_has_brackets(pattern: str, problem: str) -> None:
+    with pytest.raises(PatternError, match=problem):
+        rearrange(X, pattern, h=2)
+
+
+def test_a_major_factor_has_brackets_in_regions_too() -> None:
+    @typed_shard_map(mesh=MESHES["Auto"])
+    def f(x: Float[Array, "[b/dp] [_/tp]"]) -> Float[Array, "[b/dp] [h/tp] d"]:
+        return rearrange(x, "[b/dp] ([h/tp] d) -> [b/dp] [h/tp] d", h=2)
+
+    near(f(X), X.reshape(8, 2, 4))
