@@ -18,7 +18,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from .array import explicit_spec, has_tangent, is_tracer, spec_entries, strip_transforms
 from .jaxpr import RegionBinding, RegionOrigin, TracedRegion, find_region, is_transposed
-from .mesh import AnyMesh, without_ambient
+from .mesh import AnyMesh, shard_map, without_ambient
 from .source import at_its_own_line
 
 # What was traced before is traced anew where regions are watched: JAX's caches of traces know this number.
@@ -34,7 +34,7 @@ def _region_primitive() -> Any:
     mesh = AbstractMesh((1,), ("x",), axis_types=(AxisType.Auto,))
     spec = PartitionSpec()
     with without_ambient():
-        mapped = jax.shard_map(lambda x: x, mesh=mesh, in_specs=spec, out_specs=spec)
+        mapped = shard_map(lambda x: x, mesh=mesh, in_specs=spec, out_specs=spec)
         return jax.make_jaxpr(mapped)(0.0).eqns[0].primitive
 
 
@@ -53,7 +53,7 @@ def _codes_of_bodies() -> Mapping[Any, RegionOrigin]:
         return bind(*args)
 
     spec = PartitionSpec()
-    mapped = jax.shard_map(lambda x: x, mesh=mesh, in_specs=spec, out_specs=spec)
+    mapped = shard_map(lambda x: x, mesh=mesh, in_specs=spec, out_specs=spec)
     with without_ambient(), _binding(lambda bind: partial(note, bind)):
         jax.make_jaxpr(jax.grad(mapped))(0.0)
     return {bodies[0].__code__: "written", bodies[-1].__code__: "transposed"} if bodies else {}

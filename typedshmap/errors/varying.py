@@ -69,6 +69,11 @@ class Cause(NamedTuple):
         return " and ".join(f"{dim} ({sharded})" if dim else f"a dim {sharded}" for dim, sharded in dims)
 
     @property
+    def may_agree(self) -> bool:
+        """Whether the shards may be the same or not, for all that is known: of a kernel's results, of a ring's."""
+        return self.kind in ("opaque", "ring")
+
+    @property
     def reduction(self) -> str:
         """``psum over 'tp'``, where a collective makes the value the same on every shard, and right."""
         return f"{self.collective} over {quoted_axes(self.axes)}"
