@@ -655,7 +655,7 @@ def heads_for_rows(q, k, v):
 
 
 def sampled_token(logits, key):
-    noise = jax.random.fold_in(jax.random.wrap_key_data(key), lax.axis_index("tp"))
+    noise = jax.random.fold_in(jax.random.wrap_key_data(key), lax.axis_index(("dp", "tp")))
     own = logits + jax.random.gumbel(noise, logits.shape)
     value, at = own.max(-1), own.argmax(-1) + lax.axis_index("tp") * logits.shape[-1]
     best = lax.pmax(value, "tp")

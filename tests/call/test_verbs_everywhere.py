@@ -121,6 +121,8 @@ def hinted(uses: list[Use], **where: Any) -> Callable[..., Any]:
 
 # jax 0.12 itself cannot lower it where an Explicit axis is left.
 LACKING = ["psum_scatter"] if jax.version.__version_info__ >= (0, 11) else []
+# jax 0.9 makes all axes manual, once more, for what asks for the shard's index, and cannot lower that in a region.
+INDEXING = ["ppermute", "take", "axis_index"] if jax.version.__version_info__ < (0, 10) else []
 CASES = list(product([plain, hinted], ["fully", "partly", "nested"], TYPES, [True, False]))
 
 
@@ -129,7 +131,8 @@ CASES = list(product([plain, hinted], ["fully", "partly", "nested"], TYPES, [Tru
 def test_every_verb_is_right_in_every_region(kind: Any, manual: str, types: str, check_vma: bool) -> None:
     mesh = Mesh(np.array(jax.devices()[:8]).reshape(4, 2), ("dp", "tp"), axis_types=TYPES[types])
     is_left_explicit = manual == "partly" and mesh.axis_types[1] is AxisType.Explicit
-    uses = {name: use for name, use in USES.items() if not (is_left_explicit and name in LACKING)}
+    lacking = [*(LACKING if is_left_explicit else []), *(INDEXING if manual == "nested" else [])]
+    uses = {name: use for name, use in USES.items() if name not in lacking}
     call = partial(kind, [*uses.values()], check_vma=check_vma)
     if manual == "nested":
         around = {"mesh": mesh, "in_specs": P(), "out_specs": (P(),) * len(uses), "axis_names": {"tp"}}

@@ -1,5 +1,6 @@
 """Make a program from its source, as it stands or with one place changed."""
 
+import linecache
 import os
 import sys
 from dataclasses import dataclass, field
@@ -65,6 +66,8 @@ def module_of(program: Program, *edits: tuple[str, str], check_vma: bool = True)
     source = source_of(program, *edits, check_vma=check_vma)
     module = ModuleType(f"{program.path.stem}_made_of_source")
     sys.modules[module.__name__] = module  # where dataclasses look for their fields' types
+    # Messages quote what is run, not what is in the file; without a time, an entry is kept.
+    linecache.cache[str(program.path)] = len(source), None, source.splitlines(keepends=True), str(program.path)
     with mock.patch.dict(os.environ):  # an example sets variables for JAX
         exec(compile(source, str(program.path), "exec"), module.__dict__)
     return module

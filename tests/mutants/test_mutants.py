@@ -30,7 +30,7 @@ MESSAGES = {
 
         Mesh: dp=2, tp=2
         At: classic_tensor_mlp.py:34 (mlp)
-        Hint: the contraction over ff (sharded over 'tp') at classic_tensor_mlp.py:34 leaves partial sums: psum over 'tp' before add at classic_tensor_mlp.py:34
+        Hint: the contraction over ff (sharded over 'tp') at classic_tensor_mlp.py:34 leaves partial sums: psum over 'tp' of h @ w.down at classic_tensor_mlp.py:34
     """,  # noqa: E501
     ("F5", True): """
         spectrum: return[2] is sharded over 'p', 'q' in dim 0, but its hint says sharded over 'q', 'p'

@@ -39,9 +39,9 @@ def closed_over_sizes(function: Any, sizes: Mapping[str, int]) -> dict[str, str]
 
 
 def closed_over_numbers(function: Any) -> frozenset[float]:
-    """The numbers that a function has from what it closes over, which are the same on every mesh."""
+    """The numbers that a function has from what it closes over, which are the same on every mesh; no huge ones."""
     found = (number for _, value in _closed_over(function) for number in _constants(value))
-    return frozenset(abs(number) for number in found)
+    return frozenset(abs(number) for number in found if abs(number) < 1e9)
 
 
 def _constants(value: Any, depth: int = 3) -> Iterator[float]:

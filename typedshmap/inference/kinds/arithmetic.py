@@ -71,7 +71,7 @@ def cast(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
         before, after = step.eqn.invars[0].aval.dtype, step.eqn.outvars[0].aval.dtype
         if value.number is not None and step.is_inexact and not _jax.array.is_inexact(before):
             degree = step.reading.numbers.degree([float(number) for number in value.number], step.eqn)
-            return [value.but(degree=0 if degree == UNKNOWN else degree, line=None)]
+            return [value.but(degree=degree, line=None)]
         if value.kind == "sum" and _jax.array.is_inexact(before) and not step.is_inexact:
             return [nonlinear(step, values)]
         if value.kind == "extreme" and str(before) == "bool" and str(after) != "bool":

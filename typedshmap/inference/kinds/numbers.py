@@ -271,7 +271,7 @@ def _is_in_text(eqn: Any, number: float) -> bool:
 @lru_cache(maxsize=4096)
 def _writes(code: Any, number: float) -> bool:
     """Whether a number stands in the text of a function, or one over it."""
-    written = (abs(each) for each in code.co_consts if isinstance(each, int | float) and each)
+    written = (abs(each) for each in code.co_consts if isinstance(each, int | float) and 1e-9 < abs(each) < 1e9)
     return any(isclose(each, number, rel_tol=1e-6) or isclose(1 / each, number, rel_tol=1e-6) for each in written)
 
 

@@ -502,8 +502,8 @@ def _of_own_rows(step: ReadEquation, table: Share, index: Share) -> Share:
         return Share("own", table.degree, is_heard=True, place="found", **table.gauges)
     if index.kind == "own":
         return Share("own", 0, is_heard=True)
-    if index.kind == "sharded" and index.name[0] and index.name[0] == table.name[0]:
-        return NOT_KNOWN  # of the same dim: places among a shard's own may be meant
+    if index.kind == "sharded" and index.name[0] == table.name[0]:
+        return NOT_KNOWN  # of the same dim, or of dims without names: places among a shard's own may be meant
     return step.lost("takes its own rows by their places", table, index, is_soft=True)
 
 
