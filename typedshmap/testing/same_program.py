@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from os.path import commonprefix
 from typing import Any
 
@@ -33,13 +33,14 @@ def assert_same_program(f: Callable[..., Any], g: Callable[..., Any], /, *args: 
     ```
 
     Both are traced and lowered to StableHLO, under ``jax.jit`` if they are not; nothing is compiled or run. The texts
-    are compared but for names (of the module, of functions, of arguments and results) and places in the source.
+    are compared but for names (of functions, values, arguments and results) and places in the source. What a text does
+    not hold is not compared: how results are nested, and ``check_vma``, which decides what gradients are.
 
     Args:
       f: a function.
       g: another one, of the same arguments.
-      *args: their arguments: arrays, or ``jax.ShapeDtypeStruct`` in their places, in any trees; of functions that are
-        not under ``jax.jit`` what is not an array is closed over.
+      *args: their arguments: arrays, or ``jax.ShapeDtypeStruct`` in their places, in any trees. What is not an array
+        is closed over where the function is not under ``jax.jit``.
       **kwargs: those by name.
 
     Raises:
@@ -49,24 +50,22 @@ def assert_same_program(f: Callable[..., Any], g: Callable[..., Any], /, *args: 
     for each in (f, g):
         if not callable(each):
             raise StructureError(f"{_VERB}: wants two functions and their arguments; got {value_text(each)}")
-    texts = [_lowered(each, args, kwargs).as_text(debug_info=True) for each in (f, g)]
-    found = [_lines(text) for text in texts]
-    for number, (first, second) in enumerate(zip_longest(*found), 1):
-        if first != second:
+    lowered = [_lowered(each, args, kwargs) for each in (f, g)]
+    found = [_lines(each.as_text()) for each in lowered]
+    for number, lines in enumerate(zip_longest(*found)):
+        if lines[0] != lines[1]:
             break
     else:
         return
     names = name_of(f), name_of(g)
     names = names if names[0] != names[1] else (f"{names[0]} (first)", f"{names[1]} (second)")
-    start = len(commonprefix([(line or "").strip() for line in (first, second)]))
+    start = len(commonprefix([line or "" for line in lines]))
     shown = [
-        f"    {name}: {_around(line, start)}{_place(text, number)}"
-        for name, line, text in zip(names, (first, second), texts, strict=True)
+        f"    {name}: {_around(line, start)}{_place(each.as_text(debug_info=True), number)}"
+        for name, line, each in zip(names, lines, lowered, strict=True)
     ]
-    sizes = " and ".join(str(len(lines)) for lines in found)
     raise AssertionError(
-        f"{_VERB}: {names[0]} and {names[1]} are not the same program: line {number} differs (of {sizes})\n\n"
-        + "\n".join(shown)
+        f"{_VERB}: {names[0]} and {names[1]} are not the same program: line {number + 1} differs\n\n" + "\n".join(shown)
     )
 
 
@@ -87,48 +86,40 @@ def _lowered(f: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return traced.lower(lowering_platforms=(jax.default_backend(),))
 
 
-_LOCATION = re.compile(r' ?loc\((?:[^()"]|"[^"]*"|\((?:[^()"]|"[^"]*")*\))*\)')
-_NAMED = re.compile(r"^#loc(\d*) = loc\((.*)\)$", re.MULTILINE)
-_FUNCTION = re.compile(r"func\.func (?:public |private )?@([\w.$-]+)")
-_CALLED = re.compile(r"(?<=[ (])@([\w.$-]+)")
-
-
-def _program_lines(text: str) -> list[str]:
-    """The lines of a lowered text, locations among them, but for those that only name locations."""
-    return [line for line in text.splitlines() if not line.startswith("#loc")]
+_DEFINED = re.compile(r"\b(?:module|func\.func(?: \w+)?|sdy\.mesh) (@[\w.$-]+)")
+_NAME = re.compile(r"%\w+|@[\w.$-]+")
+_RESULT = re.compile(r' \{jax\.result_info = "[^"]*"\}|jax\.result_info = "[^"]*"(, )?')
+_LOCATION = re.compile(r"^#loc(\d*) = loc\((.*)\)$", re.MULTILINE)
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of a lowered text without names and places; functions are numbered as they are named."""
-    numbers = {name: f"@f{at}" for at, name in enumerate(dict.fromkeys(_FUNCTION.findall(text)))}
-    found: list[str] = []
-    for line in _program_lines(text):
-        bare = re.sub(r' ?\{?jax\.result_info = "[^"]*"(, |\})?', _kept_brace, _LOCATION.sub("", line))
-        bare = re.sub(r"^module @\S+", "module", bare)
-        found.append(_CALLED.sub(lambda name: numbers.get(name[1], name[0]), bare))
-    return found
+    """The lines of a lowered text; functions and values are numbered as they come, and results have no names."""
+    symbols = {name: f"@{at}" for at, name in enumerate(dict.fromkeys(_DEFINED.findall(text)))}
+    values: dict[str, str] = {}
 
+    def numbered(name: re.Match[str]) -> str:
+        if name[0].startswith("@"):  # one that is defined elsewhere is called by its name: a kernel
+            return symbols.get(name[0], name[0])
+        return values.setdefault(name[0], f"%{len(values)}")
 
-def _kept_brace(info: re.Match[str]) -> str:
-    """What is left of a result's attributes without its name."""
-    is_alone = info[0].lstrip().startswith("{") and info[0].endswith("}")
-    return "" if is_alone else " {" if info[0].lstrip().startswith("{") else "}" if info[0].endswith("}") else ""
+    return [_RESULT.sub("", _NAME.sub(numbered, line)).strip() for line in text.splitlines()]
 
 
 def _around(line: str | None, start: int) -> str:
     """A line where it differs from another, of which it has so many characters."""
     if line is None:
         return "(ends)"
-    text = line.strip()
     first, last = max(start - _AROUND, 0), start + 2 * _AROUND
-    return f"{'...' * (first > 0)}{text[first:last]}{'...' * (last < len(text))}"
+    return f"{'...' * (first > 0)}{line[first:last]}{'...' * (last < len(line))}"
 
 
 def _place(text: str, number: int) -> str:
     """Where the user wrote what a line of a lowered text does; empty where no line of his does."""
-    lines = _program_lines(text)
-    names = dict(_NAMED.findall(text))
-    waiting = [lines[number - 1].rpartition("loc(")[2]] if number <= len(lines) else []
+    lines, names = [line for line in text.splitlines() if not line.startswith("#loc")], dict(_LOCATION.findall(text))
+    waiting = lines[number : number + 1]
+    if waiting and waiting[0].endswith("{"):  # an operation around others has its location at its end
+        end = re.compile(re.match(r"\s*", waiting[0])[0] + "}")
+        waiting = list(islice(filter(end.match, lines[number:]), 1))
     while waiting:
         location = waiting.pop(0)
         for file, line in re.findall(r'"([^"]+)":(\d+)', location):
