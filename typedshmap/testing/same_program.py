@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice, zip_longest
-from os.path import commonprefix
 from typing import Any
 
 import jax
@@ -52,14 +51,14 @@ def assert_same_program(f: Callable[..., Any], g: Callable[..., Any], /, *args: 
             raise StructureError(f"{_VERB}: wants two functions and their arguments; got {value_text(each)}")
     lowered = [_lowered(each, args, kwargs) for each in (f, g)]
     found = [_lines(each.as_text()) for each in lowered]
-    for number, lines in enumerate(zip_longest(*found)):
-        if lines[0] != lines[1]:
-            break
-    else:
+    differing = ((at, lines) for at, lines in enumerate(zip_longest(*found)) if lines[0] != lines[1])
+    if (first := next(differing, None)) is None:
         return
+    number, lines = first
     names = name_of(f), name_of(g)
     names = names if names[0] != names[1] else (f"{names[0]} (first)", f"{names[1]} (second)")
-    start = len(commonprefix([line or "" for line in lines]))
+    pairs = enumerate(zip_longest(*(line or "" for line in lines)))
+    start = next((at for at, (one, other) in pairs if one != other), 0)
     shown = [
         f"    {name}: {_around(line, start)}{_place(each.as_text(debug_info=True), number)}"
         for name, line, each in zip(names, lines, lowered, strict=True)
@@ -118,8 +117,8 @@ def _place(text: str, number: int) -> str:
     lines, names = [line for line in text.splitlines() if not line.startswith("#loc")], dict(_LOCATION.findall(text))
     waiting = lines[number : number + 1]
     if waiting and waiting[0].endswith("{"):  # an operation around others has its location at its end
-        end = re.compile(re.match(r"\s*", waiting[0])[0] + "}")
-        waiting = list(islice(filter(end.match, lines[number:]), 1))
+        end = " " * (len(waiting[0]) - len(waiting[0].lstrip())) + "}"
+        waiting = list(islice((line for line in lines[number:] if line.startswith(end)), 1))
     while waiting:
         location = waiting.pop(0)
         for file, line in re.findall(r'"([^"]+)":(\d+)', location):
