@@ -165,10 +165,12 @@ def typed_shard_map(
                 raise
             except Exception as error:
                 is_of_body = (call is not None and call.raised is not None) or isinstance(error, RuntimeError)
+                if is_of_body and isinstance(error, _NEEDS_VALUES):  # JAX evaluates op by op, and there are values
+                    is_of_body = not _jax.trace.is_outside_traces()
                 if specs is not None and not is_of_body:
                     options = {"mesh": mesh, "axis_names": axis_names, "check_vma": check_vma}
                     results = _call_by_jax(function, specs, options, args, kwargs)
-                    if isinstance(error, Unreadable):
+                    if isinstance(error, (Unreadable, *_NEEDS_VALUES)):
                         return results
                 _jax.versions.note_untried(error)
                 if is_typed and (cause := _cause_behind(error, info, args, kwargs)):
@@ -181,6 +183,13 @@ def typed_shard_map(
     if f is None:
         return lambda function: decorate(function, wrap, caller_frame(1), in_types, out_types, specs=specs)
     return decorate(f, wrap, caller_frame(1), in_types, out_types, specs=specs)
+
+
+_NEEDS_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
 
 
 def _call_by_jax(
@@ -261,9 +270,11 @@ class _RegionCall:
         """The arguments by their names; by position where a wrapper takes others than the function that it shows."""
         try:
             return self.typed.bind(args, kwargs)
-        except StructureError:
-            if self.info.specs is None or kwargs or not hasattr(self.typed.function, "__wrapped__"):
+        except StructureError as error:
+            if self.info.specs is None or kwargs:
                 raise
+            if not hasattr(self.typed.function, "__wrapped__"):
+                raise Unreadable(str(error)) from None
         self.typed = self.typed.by_position
         return self.typed.bind(args, kwargs)
 

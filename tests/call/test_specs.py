@@ -154,6 +154,16 @@ def test_an_instance_has_a_spec_like_another_argument(mesh: Mesh):
     same(Model().apply(x), x * 3.0)
 
 
+def test_a_body_that_asks_for_values_is_evaluated_as_jax_does(mesh: Mesh):
+    def by_sign(x):
+        return x * 2 if lax.psum(x.sum(), "dp") > 0 else -x
+
+    options: dict[str, Any] = {"mesh": mesh, "in_specs": P("dp"), "out_specs": P("dp")}
+    same(typed_shard_map(by_sign, **options)(x), jax.shard_map(by_sign, **options)(x))
+    with pytest.raises(jax.errors.TracerBoolConversionError):
+        jax.jit(typed_shard_map(by_sign, **options))(x)
+
+
 def test_a_wrapper_may_take_other_arguments_than_what_it_shows(mesh: Mesh):
     def scaled(scale, x):
         return x * scale
@@ -355,6 +365,11 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[Any, ...], str]] = {
     "an axis that the mesh does not have": ({"in_specs": P("pp")}, (x,), "in_specs refers to 'pp'"),
     "a size that does not divide": ({"in_specs": P("dp")}, (x[:3],), "4 does not evenly divide 3"),
     "a spec that is too long": ({"in_specs": P("dp", None, None)}, (x,), r"length 3.*rank 2"),
+    "more arguments than the function has": (
+        {"in_specs": ({"a": P("dp")}, P())},
+        ({"a": w[0, 0]}, x),
+        "which has rank 0",
+    ),
     "another number of arguments": ({"in_specs": (P(), P())}, (x,), "different lengths of tuple at key path"),
     "another tree": ({"in_specs": P(), "out_specs": {"a": P()}}, (x,), "shard_map out_specs"),
     "a result of lower rank": ({"in_specs": P(), "out_specs": P(None, None, "dp")}, (x,), "which has rank 2"),
