@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from .array import explicit_spec, has_tangent, is_tracer, spec_entries, strip_transforms
-from .jaxpr import RegionBinding, RegionOrigin, TracedRegion, find_region, is_transposed
+from .jaxpr import RegionBinding, RegionOrigin, RegionTrees, TracedRegion, find_region, is_transposed
 from .mesh import AnyMesh, shard_map, without_ambient
 from .source import at_its_own_line
 
@@ -154,7 +154,7 @@ def watched_regions(
         with here.setting(handed=here.handed.union(map(id, chain[1:])), functions=functions), own_line:
             results = bind(trace, *rest)
         if (region := _region_of(rest[0], list(results), chain[-1])) is not None:
-            see(replace(region, call=call, origin=origin or _old_origin(region.eqn)))
+            see(replace(region, call=call, origin=origin or _old_origin(region.eqn), trees=_trees_of(call, results)))
         return results
 
     with _binding(lambda bind: partial(bind_and_see, bind)), _watch(next(_numbers)):
@@ -248,6 +248,22 @@ def _call_of(primitive: Any, rest: Sequence[Any]) -> RegionBinding | None:
     return RegionBinding(primitive, bodies[0], params, tuple(known), tuple(gradients))
 
 
+def _trees_of(call: RegionBinding | None, results: Any) -> RegionTrees | None:
+    """The arguments and the result of a call of ``jax.shard_map``; None of what JAX makes of one."""
+    if call is None:
+        return None
+    names, cells = call.body.__code__.co_freevars, call.body.__closure__ or ()
+    given = dict(zip(names, cells, strict=True))
+    if not given.keys() >= {"f", "in_tree", "which_dyn", "out_specs"}:
+        return None
+    function, arguments, is_array, out_specs = (
+        given[name].cell_contents for name in ("f", "in_tree", "which_dyn", "out_specs")
+    )
+    types = [jax.typeof(x) for x in results]
+    structs = tuple(jax.ShapeDtypeStruct(each.shape, each.dtype) for each in types)
+    return RegionTrees(function, arguments, tuple(is_array), results.tree, structs, out_specs)
+
+
 def _known_value(x: Any) -> Any:
     """An operand under all transformations, of what is mapped over one item; its struct if its value is not known."""
     aval, below = jax.typeof(x), strip_transforms(x) if isinstance(x, jax.core.Tracer) else None
@@ -295,11 +311,18 @@ def _trace_for_region(
             jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=spec, weak_type=getattr(aval, "weak_type", False))
             for aval, spec in types
         ]
-        traced = jax.make_jaxpr(lambda *operands: list(primitive.bind(*operands, **params)))(*structs)
+        returned = list[Any]()
+
+        def program(*operands: Any) -> list[Any]:
+            returned.append(primitive.bind(*operands, **params))
+            return list(returned[0])
+
+        traced = jax.make_jaxpr(program)(*structs)
+        trees = _trees_of(call, returned[0])
     except Exception as error:
         return f"it cannot be traced: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
     for eqn in traced.eqns:
         if eqn.primitive is primitive:
             results, start = tuple(range(len(eqn.outvars))), len(eqn.invars) - len(args)
-            see(TracedRegion(eqn, results, start, call=call, origin=origin or _old_origin(eqn)))
+            see(TracedRegion(eqn, results, start, call=call, origin=origin or _old_origin(eqn), trees=trees))
     return ""
