@@ -38,7 +38,7 @@ def dim_names(function: Callable[..., Any]) -> DimNames:
     defined = next((node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)), None)
     if defined is None:
         return DimNames()
-    reader = _Reader({each.arg for each in (*defined.args.posonlyargs, *defined.args.args)})
+    reader = _NamesReader({each.arg for each in (*defined.args.posonlyargs, *defined.args.args)})
     for name, annotation in function.__annotations__.items():
         if isinstance(dims := getattr(annotation, "dim_str", None), str) and (named := _words(dims)):
             reader.note(name, named)
@@ -59,7 +59,7 @@ def _in_order(body: list[ast.stmt]) -> Iterator[ast.AST]:
             yield statement
 
 
-class _Reader:
+class _NamesReader:
     """Reads one statement after the other."""
 
     def __init__(self, parameters: set[str]) -> None:

@@ -74,7 +74,7 @@ class _Options(NamedTuple):
     check_vma: bool
 
 
-class _Call(NamedTuple):
+class _SeenCall(NamedTuple):
     function: Any
     arguments: list[_Tree]
     result: _Tree
@@ -86,7 +86,7 @@ class SeenCalls:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._calls: dict[tuple[str, str, int], list[_Call]] = {}
+        self._calls: dict[tuple[str, str, int], list[_SeenCall]] = {}
         self._variants: dict[tuple[str, str, int], list[tuple[Any, _Options]]] = {}
 
     def add(self, region: PlainRegion) -> None:
@@ -110,7 +110,7 @@ class SeenCalls:
             ]
             arguments = _Tree(trees.arguments, tuple(leaves)).children
             result = _Tree(trees.result, tuple(map(_leaf, specs, trees.results, [at] * len(specs))))
-            calls.append(_Call(trees.function, arguments, result, tuple(lines)))
+            calls.append(_SeenCall(trees.function, arguments, result, tuple(lines)))
 
     def suggestions(self) -> list[SuggestedHints]:
         """The hints of each region, in the order in which they were first seen."""
@@ -130,7 +130,7 @@ def _leaf(spec: Any, x: Any, variant: int) -> _Leaf:
 class _Signature:
     """The signature of a function by its calls."""
 
-    def __init__(self, calls: Sequence[_Call], variants: Sequence[_Options]) -> None:
+    def __init__(self, calls: Sequence[_SeenCall], variants: Sequence[_Options]) -> None:
         self.calls, self.variants = calls, variants
         self.function = calls[0].function
         self.axes: dict[tuple[tuple[str, ...] | None, ...], str] = {}  # a name for what differs between callers
@@ -344,7 +344,7 @@ class _Signature:
         return wrong
 
 
-def _variant(call: _Call) -> int:
+def _variant(call: _SeenCall) -> int:
     leaves = (leaf for tree in (*call.arguments, call.result) for leaf in tree.leaves)
     return next((leaf.variant for leaf in leaves), 0)
 
