@@ -256,18 +256,18 @@ class TreeCheck:
     def _visit_by_spec(self, specs: Sequence[Any], value: Any, subject: Subject) -> None:
         """Take what JAX takes by a spec; what varies by its type where the spec has it the same must not leave."""
         found, region = self._flatten(value, None, subject)[0], self.region
-        for (path, part), spec in zip(found, specs, strict=True):
-            at = subject.at(path)
-            hint = None if spec is None else hint_of_spec(spec, len(_jax.array.shapes_of([part])[0]))
-            self.leaves.append(CheckedLeaf(part, hint, at))
-            if hint is None or not region.has_vma or not _jax.array.is_tracer(part):
+        axes = region.boundary_axes & frozenset(region.sizes) if region.has_vma else frozenset[str]()
+        shapes = _jax.array.shapes_of([part for _, part in found])
+        for (path, part), spec, shape in zip(found, specs, shapes, strict=True):
+            hint = None if spec is None else hint_of_spec(spec, len(shape))
+            self.leaves.append(CheckedLeaf(part, hint, subject.at(path)))
+            if hint is None or not axes or not _jax.array.is_tracer(part):
                 continue
-            extra = _jax.array.manual_type(part).varying & region.boundary_axes & frozenset(region.sizes)
-            layout = region.layout(hint)
+            extra, layout = _jax.array.manual_type(part).varying & axes, region.layout(hint)
             if isinstance(layout, Layout) and (extra := extra - layout.sharded - layout.unreduced):
-                axes = tuple(axis for axis in region.sizes if axis in extra)
-                what = UnmentionedVarying(axes, True, extra <= region.explicit)
-                self.failures.append(Failure(what, at, hint.text, _type_text(part)))
+                named = tuple(axis for axis in region.sizes if axis in extra)
+                what = UnmentionedVarying(named, True, extra <= region.explicit)
+                self.failures.append(Failure(what, subject.at(path), hint.text, _type_text(part)))
 
     def _visit_union(self, node: UnionOf, value: Any, subject: Subject, leaf: str | None) -> None:
         """Take the first member that fits; the others bind nothing.

@@ -84,22 +84,36 @@ def leaf_specs(specs: Any, tree: Any, takes_none: bool) -> list[Any]:
     Raises:
       Unreadable: for specs that are no prefix.
     """
-    found: list[Any] = []
-
-    def add(spec: Any, part: Any) -> None:
-        if spec is not None and (not isinstance(spec, PartitionSpec) or _jax.array.non_name_entries(spec)):
-            raise Unreadable(f"{spec} does not name mesh axes")
-        leaves = _jax.tree.leaves(part)
-        shapes = _jax.array.shapes_of(leaves)
-        if spec is not None and shapes and len(_jax.array.spec_entries(spec).dim_axes) > min(map(len, shapes)):
-            raise Unreadable(f"{spec} is too long")
-        found.extend([spec] * len(leaves))
-
     try:
-        jax.tree_util.tree_map(add, specs, tree, is_leaf=(lambda spec: spec is None) if takes_none else None)
+        leaves, structure = jax.tree_util.tree_flatten(tree)
+        found, own = jax.tree_util.tree_flatten(specs)
+        if own != structure:
+            is_leaf = _is_none if takes_none else None
+            found = list[Any]()
+            jax.tree_util.tree_map(
+                lambda spec, part: found.extend([spec] * len(jax.tree_util.tree_leaves(part))),
+                specs,
+                tree,
+                is_leaf=is_leaf,
+            )
     except Exception as error:
         raise Unreadable(str(error)) from None
+    lengths = {spec: _length(spec) for spec in dict.fromkeys(found) if spec is not None}
+    for spec, shape in zip(found, _jax.array.shapes_of(leaves), strict=True):
+        if spec is not None and lengths[spec] > len(shape):
+            raise Unreadable(f"{spec} is too long")
     return found
+
+
+def _is_none(spec: Any) -> bool:
+    return spec is None
+
+
+def _length(spec: Any) -> int:
+    """For how many dims a spec has entries."""
+    if not isinstance(spec, PartitionSpec) or _jax.array.non_name_entries(spec):
+        raise Unreadable(f"{spec} does not name mesh axes")
+    return len(_jax.array.spec_entries(spec).dim_axes)
 
 
 def with_specs(argument: BoundArgument, specs: tuple[Any, ...] | None) -> BoundArgument:
