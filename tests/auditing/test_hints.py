@@ -129,6 +129,15 @@ def test_what_differs_between_calls_is_left_open() -> None:
     )
 
 
+def test_a_default_of_none_may_stay() -> None:
+    def scaled(x, scale=None):
+        return x if scale is None else x * scale
+
+    given = mapped(scaled, (P("dp"), P()), P("dp"))
+    (found,) = suggested(lambda: given(ones(8), 0.5))
+    assert 'scale: Float[Array, ""] | None = None' in found.text
+
+
 def test_trees_options_and_what_is_static() -> None:
     def step(params, batch, n, name: str = "sgd", *, scale: float = 1.0):
         loss = lax.pmean((batch[0] @ params["w"] - batch[1]).mean(), "dp")

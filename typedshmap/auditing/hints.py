@@ -227,6 +227,8 @@ class _Signature:
         leaves = [leaf for tree in given for leaf in tree.leaves]
         if given and (not leaves or any(leaf.spec is not None for leaf in leaves)):
             hint = self._said(name, name, given, self.names.parameters.get(name))
+            if hint and parameter.default is None and not hint.endswith("None"):  # a call may leave it out
+                hint += " | None"
         elif parameter.annotation is not inspect.Parameter.empty:
             annotation = parameter.annotation
             hint = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
