@@ -43,7 +43,10 @@ CURES: dict[str, list[list[Step]]] = {
     "D10": [[Step("pmean over 'dp'", '    return updated(weights, gradients, size("batch")), jax', f'{MEAN}    return updated(weights, gradients, size("batch")), jax')]],
     "D13": [[Step("pmean over 'dp'", "return jnp.mean(jnp.sum((x @ weights.w + weights.b - y) ** 2, 1))", 'return jax.lax.pmean(jnp.mean(jnp.sum((x @ weights.w + weights.b - y) ** 2, 1)), "dp")')]],
     "T1": [[Step("psum over 'tp'", "h @ w.down", 'jax.lax.psum(h @ w.down, "tp")')]],
-    "T2": [[Step("psum over 'tp', in the place of psum", 'psum(h @ w.down, "dp")', 'psum(h @ w.down, "tp")')]],
+    "T2": [[
+        Step("psum over 'tp' of h @ w.down", 'psum(h @ w.down, "dp")', 'psum(jax.lax.psum(h @ w.down, "tp"), "dp")'),
+        Step("leave out the psum over 'dp'", 'jax.lax.psum(jax.lax.psum(h @ w.down, "tp"), "dp")', 'jax.lax.psum(h @ w.down, "tp")'),
+    ]],
     "T5": [[Step("drop the psum", 'return x + psum(y, "tp")', "return x + y")]],
     "T13": [
         [Step("gather a dim over its minor axes first", 'jax.lax.all_gather(down, "dp", tiled=True)', 'jax.lax.all_gather(down, "tp", tiled=True)')],
@@ -58,8 +61,8 @@ CURES: dict[str, list[list[Step]]] = {
     "T19": [[Step("psum over 'dp'", "    gradients = replace(gradients, down", '    gradients = jax.lax.psum(gradients, "dp")\n    gradients = replace(gradients, down')]],
     "E5": [[Step("psum over 'ep'", "(chosen * is_kept[:, None]).sum(0).astype", 'jax.lax.psum((chosen * is_kept[:, None]).sum(0), "ep").astype')]],
     "E8": [[Step("write what the value is", '"e [c/ep] m -> [e/ep] c m")\n    mixed', '"[e/ep] c m -> e [c/ep] m")\n    mixed')]],
-    "X1": [[Step("psum over 'tp' before log", "jnp.log(jnp.exp(logits - largest[:, None]).sum(-1))", 'jnp.log(jax.lax.psum(jnp.exp(logits - largest[:, None]).sum(-1), "tp"))')]],
-    "X2": [[Step("pmax over 'tp' before sub", "largest = jax.lax.stop_gradient(logits).max(-1)", 'largest = jax.lax.pmax(jax.lax.stop_gradient(logits).max(-1), "tp")')]],
+    "X1": [[Step("psum over 'tp'", "jnp.log(jnp.exp(logits - largest[:, None]).sum(-1))", 'jnp.log(jax.lax.psum(jnp.exp(logits - largest[:, None]).sum(-1), "tp"))')]],
+    "X2": [[Step("pmax over 'tp'", "largest = jax.lax.stop_gradient(logits).max(-1)", 'largest = jax.lax.pmax(jax.lax.stop_gradient(logits).max(-1), "tp")')]],
     "X7": [[
         Step("gather it first", BEST, f'    logits = jax.lax.all_gather(logits, "tp", axis=1, tiled=True, to="invarying")\n{BEST}'),
         Step("compute it the same on all shards", " + first_id(logits)\n    return at", "\n    return at"),
@@ -76,9 +79,8 @@ CURES: dict[str, list[list[Step]]] = {
     "F6": [[Step("merge a sharded dim only as the major one", 'all_to_all(low, "[k/p,q] c -> k [c/p,q]").reshape(-1)', "low.reshape(-1)")]],
     "F11": [[Step("psum over 'p', 'q'", "= power.sum()", '= jax.lax.psum(power.sum(), ("p", "q"))')]],
     "F12": [[Step("psum over 'q'", 'jax.lax.psum(power.sum(), "p")', 'jax.lax.psum(jax.lax.psum(power.sum(), "p"), "q")')]],
-    "N4": [[Step("psum over 'dp' before div", "is_real.sum()", 'jax.lax.psum(is_real.sum(), "dp")')]],
     "N6": [[
-        Step("psum over 'dp' before add", "gradients + gradient)", 'gradients + jax.lax.psum(gradient, "dp"))'),
+        Step("psum over 'dp' of the gradient", "gradients + gradient)", 'gradients + jax.lax.psum(gradient, "dp"))'),
         Step("take the mean (pmean)", "else gradients)", 'else jax.lax.pmean(gradients, "dp"))'),
     ]],
     "W1": [[Step("by pmax of its condition", "(residual > 1e-2) & (steps < 50)", 'jax.lax.pmax((residual > 1e-2) & (steps < 50), "dp")')]],
@@ -109,7 +111,7 @@ CURES: dict[str, list[list[Step]]] = {
     "Q10": [[Step("drop the psum", 'ts.psum(gradients, "dp")', "gradients")]],
 }  # fmt: skip
 # Their cure is no edit: they compute otherwise what the shards hold, or gather a dim of their own for each leaf.
-UNCURED = {"P6", "Q12", "Q13"}
+UNCURED = {"N4", "P6", "Q12", "Q13"}
 # The ways that end in another refusal: T13 and T14 write another pattern than what the operation takes.
 REFUSED = {("T13", 0), ("T14", 0), ("T14", 1), ("Q7", 1)}
 BY_ID = {mutant.id: mutant for mutant in MUTANTS}

@@ -152,7 +152,7 @@ class Numbers:
             )
         if self.is_blind:
             return UNKNOWN
-        is_seen = _jax.versions.HAS_MANUAL_TYPES  # before jax 0.10 no traceback shows what made a number
+        is_seen = _jax.versions.HAS_MANUAL_TYPES  # before jax 0.10 a traceback may be that of another call
         if is_seen and (self._is_length(abs(number)) or self._is_written(eqn, abs(number))):
             return 0
         return Form(Fraction(0), ((("number", id(eqn), number), Fraction(1)),))
@@ -282,6 +282,8 @@ def _role(eqn: Any) -> tuple[str, Any]:
 
 
 def _role_of(codes: Sequence[Any]) -> str:
+    if not _jax.versions.HAS_MANUAL_TYPES:  # a traceback may be that of another call
+        return ""
     known, counting = _codes(), _jax.source.COUNTING_SHARDS
     for code in codes:
         if code in known:
