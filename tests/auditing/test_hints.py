@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -139,7 +139,7 @@ def test_a_default_of_none_may_stay() -> None:
 
 
 def test_trees_options_and_what_is_static() -> None:
-    def step(params, batch, n, name: str = "sgd", *, scale: float = 1.0):
+    def step(params, batch, /, n, name: str = "sgd", *, scale: float = 1.0):
         loss = lax.pmean((batch[0] @ params["w"] - batch[1]).mean(), "dp")
         return {"w": params["w"] - n * loss}, loss
 
@@ -148,26 +148,42 @@ def test_trees_options_and_what_is_static() -> None:
         "def step(\n"
         '    params: PyTree[Float[Array, "_ _"]],\n'
         '    batch: tuple[Float[Array, "[_/dp] _"], Float[Array, "[_/dp] _"]],\n'
+        "    /,\n"
         "    n: Any,\n"
         "    name: str = 'sgd',\n"
+        "    *,\n"
         "    scale: float = 1.0,\n"
         ') -> tuple[PyTree[Float[Array, "_ _"]], Float[Array, ""]]: ...\n\n'
         "typed_shard_map(step, mesh=mesh)  # here"
     )
 
 
-def test_a_tree_of_which_the_leaves_differ_keeps_its_spec() -> None:
+def test_a_dict_of_which_the_arrays_differ_is_a_class() -> None:
     def gathered(params, x):
-        return x @ lax.all_gather(params["w"], "dp", axis=0, tiled=True) + params["b"]
+        m, d = params["w"].shape  # noqa: RUF059
+        return jnp.einsum("bd,d->b", x, params["b"])
 
-    call = mapped(gathered, ({"w": P("dp"), "b": P()}, P("dp")), P("dp"), check_vma=False)
-    assert text_of(lambda: call({"w": ones(4, 2), "b": ones(2)}, ones(8, 4))) == (
+    call = mapped(gathered, ({"w": P("dp"), "b": P()}, P("dp")), P("dp"))
+    assert text_of(lambda: call({"w": ones(8, 4), "b": ones(4)}, ones(8, 4))) == (
+        "class Params(TypedDict):\n"
+        '    b: Float[Array, "d"]\n'
+        '    w: Float[Array, "[m/dp] d"]\n\n\n'
+        'def gathered(params: Params, x: Float[Array, "[b/dp] d"]) -> Float[Array, "[b/dp]"]: ...\n\n'
+        "typed_shard_map(gathered, mesh=mesh)  # here"
+    )
+
+
+def test_a_tree_of_which_no_hint_says_the_leaves_keeps_its_spec() -> None:
+    def gathered(params, x):
+        return x @ lax.all_gather(params[0], "dp", axis=0, tiled=True) + params[1]
+
+    call = mapped(gathered, ([P("dp"), P()], P("dp")), P("dp"), check_vma=False)
+    assert text_of(lambda: call([ones(4, 2), ones(2)], ones(8, 4))) == (
         'def gathered(params, x: Float[Array, "[_/dp] _"]) -> Float[Array, "[_/dp] _"]: ...\n'
         "# params keeps its spec:\n"
-        "#   ['b']: Float[Array, \"_\"]\n"
-        "#   ['w']: Float[Array, \"[_/dp] _\"]\n\n"
-        "typed_shard_map(gathered, mesh=mesh, check_vma=False, in_specs=in_specs, out_specs=out_specs)"
-        "  # here"
+        '#   [0]: Float[Array, "[_/dp] _"]\n'
+        '#   [1]: Float[Array, "_"]\n\n'
+        "typed_shard_map(gathered, mesh=mesh, check_vma=False, in_specs=in_specs, out_specs=out_specs)  # here"
     )
 
 
@@ -256,7 +272,7 @@ def test_a_call_outside_of_jit_is_seen(mesh: jax.sharding.Mesh) -> None:
 
 def typed_by(found: SuggestedHints, body: Callable[..., Any], specs: Any) -> Callable[..., Any]:
     """The function under the hints that were suggested for it."""
-    names: dict[str, Any] = {**vars(typedshmap), "Any": Any, "f": body, "mesh": MESH}
+    names: dict[str, Any] = {**vars(typedshmap), "Any": Any, "TypedDict": TypedDict, "f": body, "mesh": MESH}
     names |= dict(zip(("in_specs", "out_specs"), specs, strict=True))
     signature, _, call = found.text.rpartition("\n")
     if signature:

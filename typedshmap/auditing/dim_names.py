@@ -9,42 +9,29 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 Names = tuple[str, ...]
+RETURN = "return"
 _BY_PATTERN = ("einsum", "rearrange", "reduce", "repeat")
 
 
-class DimNames(NamedTuple):
-    """The names of dims.
-
-    Attributes:
-      parameters: those of each parameter that has them.
-      result: those of the result, if it is one array.
-      results: those of the items of a tuple that is returned; of each None where it has none.
-    """
-
-    parameters: Mapping[str, Names] = {}
-    result: Names | None = None
-    results: tuple[Names | None, ...] = ()
-
-
-def dim_names(function: Callable[..., Any]) -> DimNames:
-    """The names in a function's source; none where it has no source."""
+def dim_names(function: Callable[..., Any]) -> Mapping[str, Names]:
+    """The names in a function's source, by what has them: ``x``, ``params['w']``, ``return[0]``."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
-        return DimNames()
+        return {}
     defined = next((node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)), None)
     if defined is None:
-        return DimNames()
+        return {}
     reader = _NamesReader({each.arg for each in (*defined.args.posonlyargs, *defined.args.args)})
     for name, annotation in function.__annotations__.items():
         if isinstance(dims := getattr(annotation, "dim_str", None), str) and (named := _words(dims)):
-            reader.note(name, named)
+            reader.note(ast.Name(name), named)
     for node in _in_order(defined.body):
         reader.read(node)
-    return DimNames(reader.of_parameters, reader.result, reader.results)
+    return reader.found
 
 
 def _in_order(body: list[ast.stmt]) -> Iterator[ast.AST]:
@@ -63,17 +50,21 @@ class _NamesReader:
     """Reads one statement after the other."""
 
     def __init__(self, parameters: set[str]) -> None:
-        self.of_parameters: dict[str, Names] = {}
-        self.result: Names | None = None
-        self.results: tuple[Names | None, ...] = ()
+        self.found: dict[str, Names] = {}
         self._known: dict[str, Names] = {}
-        self._arguments = set(parameters)
+        self._arguments = parameters
 
-    def note(self, name: str, dims: Names) -> None:
-        """Note the names of a variable's dims, unless it has some."""
-        known = self._known.setdefault(name, dims)
-        if name in self._arguments:
-            self.of_parameters.setdefault(name, known)
+    def note(self, value: ast.expr, dims: Names) -> None:
+        """Note the names of the dims of a variable, or of an item of one, unless it has some."""
+        root = value
+        while isinstance(root, ast.Subscript) and isinstance(root.slice, ast.Constant):
+            root = root.value
+        if not isinstance(root, ast.Name):
+            return
+        written = ast.unparse(value)
+        known = self._known.setdefault(written, dims)
+        if root.id in self._arguments:
+            self.found.setdefault(written, known)
 
     def read(self, statement: ast.AST) -> None:
         """Take the names that a statement gives."""
@@ -81,10 +72,12 @@ class _NamesReader:
             if isinstance(node, ast.Call):
                 self._dims_of(node)
         match statement:
-            case ast.Assign([ast.Tuple(items)], ast.Attribute(ast.Name(name), "shape")):
+            case ast.Assign([ast.Tuple(items)], ast.Attribute(value, "shape")):
                 names = tuple(each.id for each in items if isinstance(each, ast.Name))
                 if len(names) == len(items):
-                    self.note(name, names)
+                    self.note(value, names)
+                for name in names:
+                    self._forget(name)
             case ast.Assign([ast.Name(name)], value):
                 dims = self._dims_of(value)
                 self._forget(name)
@@ -94,21 +87,21 @@ class _NamesReader:
                 for node in [node for target in targets for node in ast.walk(target)]:
                     if isinstance(node, ast.Name):
                         self._forget(node.id)
-            case ast.Return(ast.Tuple(items)):
-                self.results = tuple(map(self._dims_of, items))
             case ast.Return(ast.expr() as value):
-                self.result = self._dims_of(value)
+                items = value.elts if isinstance(value, ast.Tuple) else []
+                returned = {RETURN: value, **{f"{RETURN}[{at}]": item for at, item in enumerate(items)}}
+                self.found |= {written: dims for written, each in returned.items() if (dims := self._dims_of(each))}
             case _:
                 pass
 
     def _forget(self, name: str) -> None:
-        self._known.pop(name, None)
+        self._known = {text: dims for text, dims in self._known.items() if text.partition("[")[0] != name}
         self._arguments.discard(name)
 
     def _dims_of(self, value: ast.expr) -> Names | None:
         """The names of the dims of an expression; those that a pattern gives to its operands are noted."""
-        if isinstance(value, ast.Name):
-            return self._known.get(value.id)
+        if isinstance(value, (ast.Name, ast.Subscript)):
+            return self._known.get(ast.unparse(value))
         function = value.func if isinstance(value, ast.Call) else None
         name = getattr(function, "attr", getattr(function, "id", ""))
         if not isinstance(value, ast.Call) or name not in _BY_PATTERN:
@@ -119,8 +112,8 @@ class _NamesReader:
         left, arrow, right = _text(value.args[at]).partition("->")
         read, operands = (_letters, value.args[1:]) if at == 0 else (_words, value.args[:at])
         for operand, dims in zip(operands, map(read, left.split(",")), strict=False):
-            if isinstance(operand, ast.Name) and dims:
-                self.note(operand.id, dims)
+            if dims:
+                self.note(operand, dims)
         return read(right) if arrow else None
 
 

@@ -7,6 +7,8 @@ differs between calls is left open, and mesh axes that differ get a name, for wh
 from __future__ import annotations
 
 import inspect
+import keyword
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -19,13 +21,13 @@ from .. import _jax
 from ..errors.places import is_users, running_lines
 from ..hints.signature import name_of
 from ..hints.specs import leaf_specs
-from .dim_names import DimNames, Names, dim_names
+from .dim_names import RETURN, Names, dim_names
 from .findings import SuggestedHints
 from .formats import shown_path
 from .region import PlainRegion
 
 _WIDTH = 100
-_MOST_LINES, _MOST_PLACES = 16, 3
+_MOST_LINES, _MOST_PLACES, _MOST_LEAVES = 16, 3, 8
 _KINDS = (
     ("Key", jax.dtypes.prng_key),
     ("Bool", jnp.bool_),
@@ -60,6 +62,11 @@ class _Tree(NamedTuple):
     def children(self) -> list[_Tree]:
         leaves = iter(self.leaves)
         return [_Tree(child, tuple(islice(leaves, child.num_leaves))) for child in self.tree.children()]
+
+    @property
+    def keys(self) -> list[Any]:
+        """Those of a dict; the places in a tuple."""
+        return list(self.tree.node_data()[1]) if self.is_a(dict) else list(range(len(self.tree.children())))
 
     def is_a(self, kind: type) -> bool:
         data = self.tree.node_data()
@@ -137,11 +144,10 @@ class _Signature:
         self.unsaid: list[str] = []
         is_plain = inspect.isfunction(self.function) and self.function.__name__ != "<lambda>"
         self.parameters = self._bound() if is_plain else None
-        names = dim_names(self.function) if self.parameters is not None else DimNames()
-        self.names, wrong = names, self._contradicted(names)
-        named = {each: _without(dims, wrong) for each, dims in names.parameters.items()}
-        results = tuple(dims and _without(dims, wrong) for dims in names.results)
-        self.names = DimNames(named, names.result and _without(names.result, wrong), results)
+        self.classes: dict[str, str] = {}
+        self.names = dim_names(self.function) if self.parameters is not None else {}
+        wrong = self._contradicted()
+        self.names = {written: _without(dims, wrong) for written, dims in self.names.items()}
 
     def text(self) -> str:
         """The signature, and how it is called; empty of a function that is not the user's."""
@@ -150,8 +156,17 @@ class _Signature:
             return ""
         if self.parameters is None:
             return self._by_types()
-        parts = [self._parameter(parameter, given) for parameter, given in self.parameters]
-        result = self._said("the result", "result", self._results, self.names.result, self.names.results)
+        kinds, parts = [parameter.kind for parameter, _ in self.parameters], list[str]()
+        for at, (parameter, given) in enumerate(self.parameters):
+            if parameter.kind is parameter.KEYWORD_ONLY and not {*kinds[:at]} & {
+                parameter.VAR_POSITIONAL,
+                parameter.kind,
+            }:
+                parts.append("*")
+            parts.append(self._parameter(parameter, given))
+            if parameter.kind is parameter.POSITIONAL_ONLY and parameter.kind not in kinds[at + 1 :]:
+                parts.append("/")
+        result = self._said("the result", RETURN, self._results)
         arrow = f" -> {result}" if result else ""
         name, after = self.function.__name__, ""
         one = f"def {name}({', '.join(parts)}){arrow}: ..."
@@ -159,21 +174,22 @@ class _Signature:
             one = "\n".join([f"def {name}(", *(f"    {part}," for part in parts), f"){arrow}: ..."])
         if self.unsaid:
             after = ", in_specs=in_specs, out_specs=out_specs"
-        return "\n".join([one, *self.unsaid, "", *self._call_lines(f"{name}{{}}{after}")])
+        return "\n".join([*self.classes.values(), one, *self.unsaid, "", *self._call_lines(f"{name}{{}}{after}")])
 
     def _by_types(self) -> str:
         """The hints of a function that carries none: a lambda, a partial, a method."""
         count = max(len(call.arguments) for call in self.calls)
         given = [[call.arguments[at] for call in self.calls if at < len(call.arguments)] for at in range(count)]
         hints = [self._said(f"argument {at}", f"argument_{at}", trees) for at, trees in enumerate(given)]
-        result = self._said("the result", "result", self._results)
+        result = self._said("the result", RETURN, self._results)
         if self.unsaid:
             more = ", in_specs=in_specs, out_specs=out_specs"
         else:
             more = f", in_types=({', '.join(map(str, hints))}{',' * (len(hints) == 1)}), out_types={result}"
         name = name_of(self.function)
         name = name if name.replace(".", "").isidentifier() and inspect.isroutine(self.function) else "f"
-        return "\n".join([*self.unsaid, *self._call_lines(f"{name}{{}}{more}")])
+        classes = () if self.unsaid else self.classes.values()
+        return "\n".join([*classes, *self.unsaid, *self._call_lines(f"{name}{{}}{more}")])
 
     @property
     def _results(self) -> list[_Tree]:
@@ -226,7 +242,7 @@ class _Signature:
         stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
         leaves = [leaf for tree in given for leaf in tree.leaves]
         if given and (not leaves or any(leaf.spec is not None for leaf in leaves)):
-            hint = self._said(name, name, given, self.names.parameters.get(name))
+            hint = self._said(name, name, given)
             if hint and parameter.default is None and not hint.endswith("None"):  # a call may leave it out
                 hint += " | None"
         elif parameter.annotation is not inspect.Parameter.empty:
@@ -238,29 +254,23 @@ class _Signature:
         written = f"{stars}{name}{f': {hint}' if hint else ''}"
         return f"{written}{' = ' if hint else '='}{default}" if default else written
 
-    def _said(
-        self,
-        what: str,
-        name: str,
-        trees: Sequence[_Tree],
-        dims: Names | None = None,
-        items: tuple[Names | None, ...] = (),
-    ) -> str:
+    def _said(self, what: str, written: str, trees: Sequence[_Tree]) -> str:
         """The hint of what the calls gave; empty where there is none, which is then said, leaf by leaf."""
-        hint = self._hint(name, trees, dims, items)
+        classes = dict(self.classes)
+        hint = self._hint(written, trees)
         if hint is None:
+            self.classes = classes
             self.unsaid.append(f"# {what} keeps its spec:")
-            for path, _ in islice(jax.tree_util.tree_leaves_with_path(_unflattened(trees[0])), 8):
+            for path, _ in islice(jax.tree_util.tree_leaves_with_path(_unflattened(trees[0])), _MOST_LEAVES):
                 at = [_leaf_at(tree, path) for tree in trees]
-                leaves = [leaf for leaf in at if leaf is not None]
-                said = self._array(name, leaves, None) if all(leaf.spec is not None for leaf in leaves) else "static"
-                self.unsaid.append(f"#   {jax.tree_util.keystr(path)}: {said or 'differs between calls'}")
+                leaves, text = [leaf for leaf in at if leaf is not None], jax.tree_util.keystr(path)
+                is_array = all(leaf.spec is not None for leaf in leaves)
+                said = self._array(f"{written}{text}", leaves) if is_array else "static"
+                self.unsaid.append(f"#   {text}: {said or 'differs between calls'}")
         return hint or ""
 
-    def _hint(
-        self, name: str, trees: Sequence[_Tree], dims: Names | None = None, items: tuple[Names | None, ...] = ()
-    ) -> str | None:
-        """One hint for what several calls gave; None where none says it."""
+    def _hint(self, written: str, trees: Sequence[_Tree]) -> str | None:
+        """One hint for what several calls gave, which is written so in the source; None where none says it."""
         present = [tree for tree in trees if tree.leaves or not tree.is_a(type(None))]
         if not present:
             return "None"
@@ -268,28 +278,40 @@ class _Signature:
         leaves = [leaf for tree in present for leaf in tree.leaves]
         if leaves and all(leaf.spec is None for leaf in leaves):
             return "Any"
-        if any(leaf.spec is None for leaf in leaves) and not all(tree.is_a(tuple) for tree in present):
-            return None
         if all(tree.tree.num_nodes == 1 and tree.leaves for tree in present):
-            hint = self._array(name, leaves, dims)
+            hint = self._array(written, leaves) if all(leaf.spec is not None for leaf in leaves) else None
             return hint and hint + optional
-        lengths = {len(tree.children) for tree in present}
-        if all(tree.is_a(tuple) for tree in present) and len(lengths) == 1:
+        if all(tree.is_a(tuple) for tree in present) and len({len(tree.children) for tree in present}) == 1:
             columns = zip(*(tree.children for tree in present), strict=True)
-            named = items if len(items) in lengths else (None,) * max(lengths)
-            inner = [
-                self._hint(f"{name}_{at}", column, own)
-                for at, (column, own) in enumerate(zip(columns, named, strict=True))
-            ]
+            inner = [self._hint(f"{written}[{at}]", column) for at, column in enumerate(columns)]
             if None not in inner:
                 return f"tuple[{', '.join(map(str, inner)) or '()'}]{optional}"
-        if not leaves or any(leaf.spec is None for leaf in leaves):
-            return None
-        hint = self._array(name, leaves, None)
-        return hint and f"PyTree[{hint}]{optional}"
+        if leaves and all(leaf.spec is not None for leaf in leaves):
+            hint = self._array("", leaves)
+            if hint is not None:
+                return f"PyTree[{hint}]{optional}"
+        if all(tree.is_a(dict) for tree in present) and len({tuple(tree.keys) for tree in present}) == 1:
+            hint = self._typed_dict(written, present)
+            return hint and hint + optional
+        return None
 
-    def _array(self, name: str, leaves: Sequence[_Leaf], dims: Names | None) -> str | None:
+    def _typed_dict(self, written: str, trees: Sequence[_Tree]) -> str | None:
+        """The name of a class for dicts of the same keys; None where they are no names, or a value has no hint."""
+        keys, fields = trees[0].keys, list[str]()
+        for key, column in zip(keys, zip(*(tree.children for tree in trees), strict=True), strict=True):
+            hint = self._hint(f"{written}[{key!r}]", column)
+            if not (isinstance(key, str) and key.isidentifier() and not keyword.iskeyword(key)) or hint is None:
+                return None
+            fields.append(f"    {key}: {hint}")
+        words = re.findall(r"[A-Za-z0-9]+", "result" if written == RETURN else written)
+        name = "".join(word[:1].upper() + word[1:] for word in words)
+        self.classes[name] = "\n".join([f"class {name}(TypedDict):", *fields, "", ""])
+        return name
+
+    def _array(self, written: str, leaves: Sequence[_Leaf]) -> str | None:
         """One hint for the arrays of several calls; None where those of one call have different specs."""
+        dims = self.names.get(written)
+        name = "_".join(re.findall(r"\w+", written)) or "leaves"
         layouts = [_jax.array.spec_entries(leaf.spec, len(leaf.shape)) for leaf in leaves]
         marks = {(layout.unreduced, layout.reduced) for layout in layouts}
         ranks = {len(leaf.shape) for leaf in leaves}
@@ -326,24 +348,26 @@ class _Signature:
             self.axes[filled] = name
         return self.axes[filled]
 
-    def _contradicted(self, names: DimNames) -> set[str]:
+    def _contradicted(self) -> set[str]:
         """The names that stand for two sizes in one call."""
         wrong = set[str]()
-        for at, call in enumerate(self.calls):
+        for call in self.calls:
             sizes: dict[str, int] = {}
-            of_parameters = [
-                (names.parameters.get(parameter.name), given[at])
-                for parameter, given in self.parameters or ()
-                if len(given) == len(self.calls)
-            ]
-            items = zip(names.results, call.result.children, strict=False) if call.result.is_a(tuple) else ()
-            for dims, tree in (*of_parameters, (names.result, call.result), *items):
-                if dims is None or len(tree.leaves) != 1 or len(tree.leaves[0].shape) != len(dims):
-                    continue
-                for dim, size in zip(dims, tree.leaves[0].shape, strict=True):
-                    if sizes.setdefault(dim, size) != size:
-                        wrong.add(dim)
+            given = inspect.signature(self.function).bind(*call.arguments).arguments if self.names else {}
+            for written, tree in (*given.items(), (RETURN, call.result)):
+                for dims, leaf in self._named(written, tree) if isinstance(tree, _Tree) else ():
+                    for dim, size in zip(dims, leaf.shape, strict=True):
+                        if sizes.setdefault(dim, size) != size:
+                            wrong.add(dim)
         return wrong
+
+    def _named(self, written: str, tree: _Tree) -> Iterator[tuple[Names, _Leaf]]:
+        """The leaves of an argument whose dims have names."""
+        if len(tree.leaves) == 1 and len(tree.leaves[0].shape) == len(dims := self.names.get(written, ())):
+            yield dims, tree.leaves[0]
+        if tree.is_a(tuple) or tree.is_a(dict):
+            for key, child in zip(tree.keys, tree.children, strict=True):
+                yield from self._named(f"{written}[{key!r}]", child)
 
 
 def _variant(call: _SeenCall) -> int:
