@@ -22,6 +22,8 @@ from typedshmap import VaryingError, audit, typed_shard_map
 from typedshmap.auditing import SuggestedHints
 from typedshmap.testing import assert_same_program
 
+pytestmark = pytest.mark.skipif(jax.__version_info__ < (0, 10, 2), reason="below jax 0.10.2 calls are not seen")
+
 MESH = AbstractMesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
 
 

@@ -114,6 +114,7 @@ typed_shard_map(forgotten, mesh=mesh, check_vma=False)  # plain.py:21
 """
 
 
+@pytest.mark.skipif(jax.__version_info__ < (0, 10, 2), reason="below jax 0.10.2 calls are not seen")
 def test_hints(program: Path, capfd: pytest.CaptureFixture[str]) -> None:
     add(program, CALL + CALL.replace("8", "16"))
     code, out, err = run(capfd, "--hints", "plain.py")
