@@ -1,4 +1,4 @@
-"""``typed_shard_map``: ``jax.shard_map`` whose specs are the hints, checked on both sides.
+"""``typed_shard_map``: ``jax.shard_map`` whose specs are the hints, or are given, checked on both sides.
 
 A call binds the arguments, finds the mesh, checks every global array, and passes the leaves of the arguments to
 ``jax.shard_map``, with a PartitionSpec each. Inside, the body gets its arguments back, and its result is checked before
@@ -88,11 +88,12 @@ def typed_shard_map(
     out_types: Any = EMPTY,
     sanitize: int | None = None,
 ) -> Any:
-    """Map a function over shards, with ``in_specs`` and ``out_specs`` taken from its hints.
+    """Map a function over shards, with ``in_specs`` and ``out_specs`` taken from its hints, or given.
 
     A drop-in for `jax.shard_map`: the body sees one shard of each argument. Global shapes are
     checked before the call; the result's shape, dtype and varying type are checked inside, when the
-    function is traced, at no cost afterwards.
+    function is traced, at no cost afterwards. A call of `jax.shard_map` is replaced by its name alone: what has
+    no hint is sharded as its spec says, and the body is read all the same.
 
     ```python
     @typed_shard_map(mesh=mesh)  # dp=4, tp=2
@@ -104,7 +105,7 @@ def typed_shard_map(
     ```
 
     Args:
-      f: the function. The result and every parameter except ``self`` and ``cls`` have hints; one
+      f: the function. The result and every parameter except ``self`` and ``cls`` have hints or specs; one
         that has a default, ``*args`` and ``**kwargs`` need none. A parameter without a hint, or whose hint
         holds no array, is static; one hinted ``Any`` is closed over. A ``float`` or an ``int`` may be an
         array of rank 0.
@@ -114,6 +115,9 @@ def typed_shard_map(
         are left out of the specs.
       check_vma: as for `jax.shard_map`. Without it JAX does not know which values vary; the library
         infers it from the traced body all the same.
+      in_specs: as for `jax.shard_map`, for arguments by position: a prefix of their tree, None for what is static; by
+        default inferred over Explicit axes. An argument that has a hint as well is sharded as that says, too.
+      out_specs: the same for the result.
       axes: names in the hints that stand for mesh axes: one, several (major to minor), or None.
       rules: mesh axes for dims without brackets, by their names, as `axis_rules` takes them.
       in_types: a tuple of hints, one per positional argument, for functions that carry none; within it
@@ -130,7 +134,7 @@ def typed_shard_map(
       AnnotationSyntaxError: when decorating, for a hint that is missing or cannot be read.
       MeshAxisError: for no mesh, or an axis that the mesh does not have.
       ShapeError, DtypeError, ShardingError, VaryingError, StructureError: for arguments or results
-        that are not what their hints say; ``error.failures`` holds all of them. What only the traced
+        that are not what their hints and specs say; ``error.failures`` holds all of them. What only the traced
         body as a whole shows is raised last, with the place in the source ("At: file:line").
     """
     _jax.trace.load_extend()
