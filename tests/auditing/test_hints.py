@@ -175,6 +175,15 @@ def test_a_dict_of_which_the_arrays_differ_is_a_class() -> None:
     )
 
 
+def test_two_dicts_alike_are_of_one_class() -> None:
+    def halved(params):
+        return jax.tree.map(lambda x: x / 2, params)
+
+    specs = {"w": P("dp"), "b": P()}
+    text = text_of(lambda: mapped(halved, (specs,), specs)({"w": ones(8, 4), "b": ones(4)}))
+    assert text.count("class ") == 1 and "def halved(params: Params) -> Params: ..." in text
+
+
 def test_a_tree_of_which_no_hint_says_the_leaves_keeps_its_spec() -> None:
     def gathered(params, x):
         return x @ lax.all_gather(params[0], "dp", axis=0, tiled=True) + params[1]

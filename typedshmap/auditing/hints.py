@@ -144,7 +144,7 @@ class _Signature:
         self.unsaid: list[str] = []
         is_plain = inspect.isfunction(self.function) and self.function.__name__ != "<lambda>"
         self.parameters = self._bound() if is_plain else None
-        self.classes: dict[str, str] = {}
+        self.classes: dict[str, str] = {}  # the fields of each
         self.names = dim_names(self.function) if self.parameters is not None else {}
         wrong = self._contradicted()
         self.names = {written: _without(dims, wrong) for written, dims in self.names.items()}
@@ -174,7 +174,7 @@ class _Signature:
             one = "\n".join([f"def {name}(", *(f"    {part}," for part in parts), f"){arrow}: ..."])
         if self.unsaid:
             after = ", in_specs=in_specs, out_specs=out_specs"
-        return "\n".join([*self.classes.values(), one, *self.unsaid, "", *self._call_lines(f"{name}{{}}{after}")])
+        return "\n".join([*self._class_texts, one, *self.unsaid, "", *self._call_lines(f"{name}{{}}{after}")])
 
     def _by_types(self) -> str:
         """The hints of a function that carries none: a lambda, a partial, a method."""
@@ -188,8 +188,12 @@ class _Signature:
             more = f", in_types=({', '.join(map(str, hints))}{',' * (len(hints) == 1)}), out_types={result}"
         name = name_of(self.function)
         name = name if name.replace(".", "").isidentifier() and inspect.isroutine(self.function) else "f"
-        classes = () if self.unsaid else self.classes.values()
+        classes = () if self.unsaid else self._class_texts
         return "\n".join([*classes, *self.unsaid, *self._call_lines(f"{name}{{}}{more}")])
+
+    @property
+    def _class_texts(self) -> list[str]:
+        return [f"class {name}(TypedDict):\n{body}" for name, body in self.classes.items()]
 
     @property
     def _results(self) -> list[_Tree]:
@@ -304,8 +308,11 @@ class _Signature:
                 return None
             fields.append(f"    {key}: {hint}")
         words = re.findall(r"[A-Za-z0-9]+", "result" if written == RETURN else written)
-        name = "".join(word[:1].upper() + word[1:] for word in words)
-        self.classes[name] = "\n".join([f"class {name}(TypedDict):", *fields, "", ""])
+        body = "\n".join([*fields, "", ""])
+        name = next((name for name, known in self.classes.items() if known == body), None)
+        if name is None:
+            name = "".join(word[:1].upper() + word[1:] for word in words)
+            self.classes[name] = body
         return name
 
     def _array(self, written: str, leaves: Sequence[_Leaf]) -> str | None:
