@@ -9,11 +9,13 @@ long as real ones are, or are scanned.
 import re
 import types
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import unrolled
 from jax import lax
 from jax.sharding import Mesh
@@ -174,19 +176,21 @@ def block(form: Form, x: Any, layer: unrolled.Layer) -> Any:
     return x + form.mlp(h, form.gathered(layer.up, "up"), form.gathered(layer.down, "down"))
 
 
-def logits(form: Form, weights: unrolled.Weights | unrolled.Scanned, tokens: Any) -> Any:
+def logits(form: Form, weights: unrolled.Weights | unrolled.Scanned, tokens: Any, is_rematerialised: bool) -> Any:
     x = form.gathered(weights.embed, "embed")[tokens]
     if isinstance(weights, unrolled.Scanned):
-        x, _ = lax.scan(lambda x, layer: (block(form, x, layer), None), x, weights.layers)
+        apply = partial(block, form)
+        apply = jax.checkpoint(apply) if is_rematerialised else apply
+        x, _ = lax.scan(lambda x, layer: (apply(x, layer), None), x, weights.layers)
     else:
         for layer in weights.layers:
             x = block(form, x, layer)
     return form.unembedded(form.norm(x, weights.before_head), form.gathered(weights.head, "head"))
 
 
-def loss(form: Form, weights: Any, tokens: Any, targets: Any) -> Any:
+def loss(form: Form, weights: Any, tokens: Any, targets: Any, is_rematerialised: bool = False) -> Any:
     """The cross entropy of all shards' tokens."""
-    logs = jax.nn.log_softmax(logits(form, weights, tokens))
+    logs = jax.nn.log_softmax(logits(form, weights, tokens, is_rematerialised))
     return lax.pmean(-jnp.take_along_axis(logs, targets[..., None], axis=-1).mean(), "dp")
 
 
@@ -194,11 +198,12 @@ def forward(form: Form, mesh: Mesh, layers: int, is_scanned: bool = False) -> Fu
     """The logits, in a region."""
     if not form.has_hints:
         specs = (unrolled.specs(layers, is_scanned), P("dp", None))
-        return jax.shard_map(partial(logits, form), mesh=mesh, in_specs=specs, out_specs=P("dp", None, None))
+        by_hand = partial(logits, form, is_rematerialised=False)
+        return jax.shard_map(by_hand, mesh=mesh, in_specs=specs, out_specs=P("dp", None, None))
     weights_hint = unrolled.Scanned if is_scanned else unrolled.Weights
 
     def program(weights: weights_hint, tokens: Int[Array, "[b/dp] s"]) -> Float[Array, "[b/dp] s v"]:
-        return logits(form, weights, tokens)
+        return logits(form, weights, tokens, is_rematerialised=False)
 
     return typed_shard_map(program, mesh=mesh)
 
@@ -215,3 +220,60 @@ def step(form: Form, mesh: Mesh, layers: int, is_scanned: bool = False) -> Funct
         return typed_shard_map(program, mesh=mesh)
     specs, batch = unrolled.specs(layers, is_scanned), P("dp", None)
     return jax.shard_map(program, mesh=mesh, in_specs=(specs, batch, batch), out_specs=(P(), specs))
+
+
+B1, B2, EPSILON, CLIP = 0.9, 0.95, 1e-8, 1.0
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class State:
+    """What Adam trains."""
+
+    weights: unrolled.Scanned
+    mean: unrolled.Scanned
+    square: unrolled.Scanned
+    count: Float[Array, ""]
+
+
+def norm_of(tree: Any, specs: Any) -> Any:
+    """The norm of all shards' parts, by one sum for each way in which leaves are sharded."""
+    squares: dict[tuple[str, ...], Any] = {}
+    for leaf, spec in zip(jax.tree.leaves(tree), jax.tree.leaves(specs), strict=True):
+        axes = tuple(axis for axis in spec if axis is not None)
+        squares[axes] = squares.get(axes, 0.0) + jnp.sum(leaf * leaf)
+    return jnp.sqrt(sum(lax.psum(square, axes) if axes else square for axes, square in squares.items()))
+
+
+def whole_step(form: Form, mesh: Mesh, layers: int) -> Function:
+    """The loss, the norm of the gradients, and the state after a step of Adam, all in a region.
+
+    The layers are scanned and rematerialised, and the gradients clipped.
+    """
+    specs, ids = unrolled.specs(layers, is_scanned=True), Int[Array, "[b/dp] s"]
+    scalar = Float[Array, ""]
+
+    def program(state: State, tokens: ids, targets: ids) -> tuple[scalar, scalar, State]:
+        differentiated = jax.value_and_grad(partial(loss, form, is_rematerialised=True))
+        value, gradients = differentiated(state.weights, tokens, targets)
+        norm, count = norm_of(gradients, specs), state.count + 1
+        gradients = jax.tree.map(lambda g: g * jnp.minimum(1.0, CLIP / norm), gradients)
+        mean = jax.tree.map(lambda m, g: B1 * m + (1 - B1) * g, state.mean, gradients)
+        square = jax.tree.map(lambda v, g: B2 * v + (1 - B2) * g * g, state.square, gradients)
+
+        def update(w: Any, m: Any, v: Any) -> Any:
+            return w - RATE * (m / (1 - B1**count)) / (jnp.sqrt(v / (1 - B2**count)) + EPSILON)
+
+        weights = jax.tree.map(update, state.weights, mean, square)
+        return value, norm, State(weights, mean, square, count)
+
+    if form.has_hints:
+        return typed_shard_map(program, mesh=mesh)
+    trained, batch = State(specs, specs, specs, P()), P("dp", None)
+    return jax.shard_map(program, mesh=mesh, in_specs=(trained, batch, batch), out_specs=(P(), P(), trained))
+
+
+def state_of(weights: unrolled.Scanned) -> State:
+    """The state before the first step."""
+    zeros = jax.tree.map(np.zeros_like, weights)
+    return State(weights, zeros, zeros, np.float32(0))

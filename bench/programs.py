@@ -303,3 +303,10 @@ def inference(mesh: Mesh, layers: int, form: forms.Form = forms.AT_BOUNDARY, is_
     """Its forward pass."""
     by_hand, typed = (forms.forward(each, mesh, layers, is_scanned) for each in (forms.BY_HAND, form))
     return Pair(by_hand, typed, unrolled.arguments(layers, is_scanned)[:2])
+
+
+def whole_training(mesh: Mesh, layers: int, form: forms.Form = forms.AT_BOUNDARY) -> Pair:
+    """A step of Adam, with its layers scanned and rematerialised."""
+    by_hand, typed = (forms.whole_step(each, mesh, layers) for each in (forms.BY_HAND, form))
+    weights, *batch = unrolled.arguments(layers, is_scanned=True)
+    return Pair(by_hand, typed, (forms.state_of(weights), *batch))

@@ -123,12 +123,16 @@ def counted(calls: list[Any], body: Callable[..., Any]) -> Callable[..., Any]:
     return noting
 
 
+DECAY = 0.875
+
+
 # What divides by a number that is no count of JAX's own is traced once more; not where nothing would be said of it.
 @pytest.mark.parametrize(
     ("body", "is_again"),
     [
         (lambda x, w: lax.pmean((x @ w).mean(), "dp"), False),
         (lambda x, w: lax.psum((x @ w).sum(), "dp") / 0.3, False),
+        (lambda x, w: DECAY * lax.psum(x.sum(), "dp") + (1 - DECAY) * lax.psum((x @ w).sum(), "dp"), False),
         (lambda x, w: lax.psum((x @ w).sum(), "dp") / (4 * x.shape[0]), True),
         (lambda x, w: lax.psum((x @ w).sum(), "dp") / (x.shape[0] * lax.axis_size("dp")), True),
     ],

@@ -70,6 +70,17 @@ def quickstart_lower_calls(effort: Effort) -> Result:
     return _calls_lowered(_quickstart())
 
 
+@cache
+def _whole() -> programs.Pair:
+    return programs.whole_training(make_mesh(4, 2), layers=16)
+
+
+@counted(GROUP, "step of Adam, 16 layers scanned and rematerialised, calls in trace and lowering", bad=over(1.05))
+def whole_lower_calls(effort: Effort) -> Result:
+    """FSDP x TP: loss, gradients, their norm and the update in one region, by hand and with hints at its boundary."""
+    return _calls_lowered(_whole())
+
+
 @benchmark(GROUP, "small gradient around a region, trace", over(1.1))
 def gradient_trace(effort: Effort) -> Result:
     """`jax.grad` of a region: the body is differentiated as it is traced, and read as that left it."""
@@ -110,6 +121,7 @@ ROWS: tuple[Benchmark, ...] = (
     quickstart_trace_calls,
     quickstart_lower,
     quickstart_lower_calls,
+    whole_lower_calls,
     gradient_trace,
     audited_trace,
     audited_trace_calls,

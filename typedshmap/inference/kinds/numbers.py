@@ -172,10 +172,7 @@ class Numbers:
 
     def _is_written(self, eqn: Any, number: float) -> bool:
         """Whether a number stands in the text of the program, or is closed over."""
-        if _is_in_text(eqn, number):
-            return True
-        known = self._constants()
-        return any(isclose(each, number, rel_tol=1e-6) or isclose(each * number, 1, rel_tol=1e-6) for each in known)
+        return _is_in_text(eqn, number) or any(_is_of(each, number) for each in self._constants())
 
     def known(self, degree: Degree) -> Degree:
         """A degree in which what was learnt of counts meanwhile is put."""
@@ -271,8 +268,14 @@ def _is_in_text(eqn: Any, number: float) -> bool:
 @lru_cache(maxsize=4096)
 def _writes(code: Any, number: float) -> bool:
     """Whether a number stands in the text of a function, or one over it."""
-    written = (abs(each) for each in code.co_consts if isinstance(each, int | float) and 1e-9 < abs(each) < 1e9)
-    return any(isclose(each, number, rel_tol=1e-6) or isclose(1 / each, number, rel_tol=1e-6) for each in written)
+    return any(_is_of(each, number) for each in code.co_consts if isinstance(each, int | float))
+
+
+def _is_of(written: float, number: float) -> bool:
+    """Whether a number is one that is written, one over it, or what is left of one."""
+    size = abs(written)
+    found = (size, 1 / size, abs(1 - written)) if 1e-9 < size < 1e9 else ()
+    return any(isclose(each, number, rel_tol=1e-6) for each in found)
 
 
 def _role(eqn: Any) -> tuple[str, Any]:
