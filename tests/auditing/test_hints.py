@@ -247,6 +247,34 @@ def test_the_function_of_a_library_is_left_alone() -> None:
     assert text_of(lambda: mapped(jnp.sin, P("dp"), P("dp"))(ones(8))) == ""
 
 
+@jax.tree_util.register_pytree_node_class
+class Strict:
+    """A class that takes arrays only."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x + 1
+
+    def tree_flatten(self) -> Any:
+        return (self.x - 1,), None
+
+    @classmethod
+    def tree_unflatten(cls, aux: Any, children: Any) -> Any:
+        return cls(*children)
+
+
+def test_a_class_that_takes_arrays_only_does_not_stop_an_audit() -> None:
+    def halved(one):
+        return Strict(one.x / 2)
+
+    assert suggested(lambda: mapped(halved, P("dp"), P("dp"))(Strict(ones(8))).x) == []
+
+
+def test_calls_alike_are_counted() -> None:
+    call = mapped(lambda x: x, P("dp"), P("dp"))
+    (found,) = suggested(lambda: [call(ones(8)) for _ in range(3)])
+    assert found.calls == 3
+
+
 def test_typed_regions_have_their_hints_already() -> None:
     typed = typed_shard_map(lambda x: x * 2, mesh=MESH, in_specs=P("dp"), out_specs=P("dp"))
     assert suggested(lambda: typed(ones(8))) == []

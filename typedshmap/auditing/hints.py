@@ -68,6 +68,15 @@ class _Tree(NamedTuple):
         """Those of a dict; the places in a tuple."""
         return list(self.tree.node_data()[1]) if self.is_a(dict) else list(range(len(self.tree.children())))
 
+    @property
+    def by_path(self) -> Mapping[Any, _Leaf]:
+        """The leaves by their paths; none of a class that makes something else of them."""
+        try:
+            found = jax.tree_util.tree_leaves_with_path(self.tree.unflatten(range(len(self.leaves))))
+            return {path: self.leaves[at] for path, at in found}
+        except Exception:  # whatever the class raises
+            return {}
+
     def is_a(self, kind: type) -> bool:
         data = self.tree.node_data()
         return data is not None and data[0] is kind
@@ -82,10 +91,21 @@ class _Options(NamedTuple):
 
 
 class _SeenCall(NamedTuple):
-    function: Any
-    arguments: list[_Tree]
+    """A call, and the user's lines from which it came, from the innermost on."""
+
+    arguments: tuple[_Tree, ...]
     result: _Tree
     lines: tuple[str, ...]
+    variant: int
+
+
+class _SeenFunction:
+    """The calls of a function, each with how often it was seen; those with all specs alike are one variant."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.calls: dict[_SeenCall, int] = {}
+        self.variants: dict[Any, _Options] = {}
 
 
 class SeenCalls:
@@ -93,8 +113,7 @@ class SeenCalls:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._calls: dict[tuple[str, str, int], list[_SeenCall]] = {}
-        self._variants: dict[tuple[str, str, int], list[tuple[Any, _Options]]] = {}
+        self._functions: dict[tuple[str, str, int], _SeenFunction] = {}
 
     def add(self, region: PlainRegion) -> None:
         """Take in a call, as it stands in the program."""
@@ -102,31 +121,31 @@ class SeenCalls:
         if region.is_typed or trees is None or call is None:
             return
         lines = [f"{shown_path(file)}:{line}" for file, line, _ in islice(running_lines(), _MOST_LINES)]
-        specs = leaf_specs(trees.out_specs, trees.result.unflatten(trees.results), takes_none=False)
-        mesh = call.params["mesh"].shape_tuple
-        options = _Options(mesh, _jax.jaxpr.newly_manual_axes(region.params), region.has_vma)
+        in_specs = tuple(call.params["in_specs"])
+        try:
+            specs = tuple(leaf_specs(trees.out_specs, trees.result.unflatten(trees.results), takes_none=False))
+            hash((trees.arguments, trees.result))
+        except Exception:  # whatever a class of the user's raises that is given what is not an array
+            return
+        options = _Options(call.params["mesh"].shape_tuple, _jax.jaxpr.newly_manual_axes(region.params), region.has_vma)
         with self._lock:
-            calls, variants = self._calls.setdefault(region.key, []), self._variants.setdefault(region.key, [])
-            # Callers that have all specs alike are one variant, of which the first names the mesh.
-            own = (tuple(call.params["in_specs"]), tuple(specs), options._replace(mesh=())), options
-            at = next((at for at, (key, _) in enumerate(variants) if key == own[0]), len(variants))
-            variants += [own] if at == len(variants) else []
-            arrays = zip(call.params["in_specs"], call.operands, strict=True)
+            seen = self._functions.setdefault(region.key, _SeenFunction(trees.function))
+            seen.variants.setdefault(key := (in_specs, specs, options.axis_names, options.check_vma), options)
+            at, arrays = list(seen.variants).index(key), zip(in_specs, call.operands, strict=True)
             leaves = [
                 _leaf(*next(arrays), at) if is_array else _Leaf(None, (), None, at) for is_array in trees.is_array
             ]
-            arguments = _Tree(trees.arguments, tuple(leaves)).children
             result = _Tree(trees.result, tuple(map(_leaf, specs, trees.results, [at] * len(specs))))
-            calls.append(_SeenCall(trees.function, arguments, result, tuple(lines)))
+            one = _SeenCall(tuple(_Tree(trees.arguments, tuple(leaves)).children), result, tuple(lines), at)
+            seen.calls[one] = seen.calls.get(one, 0) + 1
 
     def suggestions(self) -> list[SuggestedHints]:
         """The hints of each region, in the order in which they were first seen."""
         with self._lock:
-            found = {key: list(calls) for key, calls in self._calls.items()}
-        return [
-            SuggestedHints(*key, len(calls), _Signature(calls, [one for _, one in self._variants[key]]).text())
-            for key, calls in found.items()
-        ]
+            return [
+                SuggestedHints(*key, sum(seen.calls.values()), _Signature(seen).text())
+                for key, seen in self._functions.items()
+            ]
 
 
 def _leaf(spec: Any, x: Any, variant: int) -> _Leaf:
@@ -137,9 +156,8 @@ def _leaf(spec: Any, x: Any, variant: int) -> _Leaf:
 class _Signature:
     """The signature of a function by its calls."""
 
-    def __init__(self, calls: Sequence[_SeenCall], variants: Sequence[_Options]) -> None:
-        self.calls, self.variants = calls, variants
-        self.function = calls[0].function
+    def __init__(self, seen: _SeenFunction) -> None:
+        self.function, self.calls, self.variants = seen.function, list(seen.calls), list(seen.variants.values())
         self.axes: dict[tuple[tuple[str, ...] | None, ...], str] = {}  # a name for what differs between callers
         self.unsaid: list[str] = []
         is_plain = inspect.isfunction(self.function) and self.function.__name__ != "<lambda>"
@@ -158,10 +176,8 @@ class _Signature:
             return self._by_types()
         kinds, parts = [parameter.kind for parameter, _ in self.parameters], list[str]()
         for at, (parameter, given) in enumerate(self.parameters):
-            if parameter.kind is parameter.KEYWORD_ONLY and not {*kinds[:at]} & {
-                parameter.VAR_POSITIONAL,
-                parameter.kind,
-            }:
+            by_name = {parameter.VAR_POSITIONAL, parameter.KEYWORD_ONLY}
+            if parameter.kind is parameter.KEYWORD_ONLY and by_name.isdisjoint(kinds[:at]):
                 parts.append("*")
             parts.append(self._parameter(parameter, given))
             if parameter.kind is parameter.POSITIONAL_ONLY and parameter.kind not in kinds[at + 1 :]:
@@ -218,9 +234,9 @@ class _Signature:
 
     def _places(self, variant: int) -> list[str]:
         """The lines of the callers of a variant; where another has the same line, with that from which it is called."""
-        others = {call.lines for call in self.calls if _variant(call) != variant}
+        others = {call.lines for call in self.calls if call.variant != variant}
         found: list[str] = []
-        for lines in dict.fromkeys(call.lines for call in self.calls if _variant(call) == variant):
+        for lines in dict.fromkeys(call.lines for call in self.calls if call.variant == variant):
             same = [each for each in others if each[:1] == lines[:1]]
             pairs = [next((b for a, b in zip(each, lines, strict=False) if a != b), "") for each in same]
             found.append(" from ".join(filter(None, (*lines[:1], pairs[0] if pairs else ""))))
@@ -265,9 +281,9 @@ class _Signature:
         if hint is None:
             self.classes = classes
             self.unsaid.append(f"# {what} keeps its spec:")
-            for path, _ in islice(jax.tree_util.tree_leaves_with_path(_unflattened(trees[0])), _MOST_LEAVES):
-                at = [_leaf_at(tree, path) for tree in trees]
-                leaves, text = [leaf for leaf in at if leaf is not None], jax.tree_util.keystr(path)
+            for path in islice(trees[0].by_path, _MOST_LEAVES):
+                leaves = [tree.by_path[path] for tree in trees if path in tree.by_path]
+                text = jax.tree_util.keystr(path)
                 is_array = all(leaf.spec is not None for leaf in leaves)
                 said = self._array(f"{written}{text}", leaves) if is_array else "static"
                 self.unsaid.append(f"#   {text}: {said or 'differs between calls'}")
@@ -327,14 +343,14 @@ class _Signature:
             return None
         count = max(ranks) if len(ranks) == 1 else sharded
         named = dims if dims is not None and ranks == {len(dims)} else ("_",) * count
-        tokens: list[str] = []
-        for at, dim in zip(range(count), named, strict=True):
-            vector: list[tuple[str, ...] | None] = [None] * len(self.variants)
-            for leaf, layout in zip(leaves, layouts, strict=True):
-                axes = layout.dim_axes[at]
+        vectors: list[list[tuple[str, ...] | None]] = [[None] * len(self.variants) for _ in range(count)]
+        for leaf, layout in zip(leaves, layouts, strict=True):
+            for vector, axes in zip(vectors, layout.dim_axes[:count], strict=True):
                 if vector[leaf.variant] not in (None, axes):
                     return None
                 vector[leaf.variant] = axes
+        tokens: list[str] = []
+        for at, (dim, vector) in enumerate(zip(named, vectors, strict=True)):
             axes = self._axes_of(tuple(vector), f"{name}_{at}" if dim == "_" else f"{dim}_axes")
             tokens.append(f"[{dim}/{axes}]" if axes else dim)
         tokens += ["..."] if len(ranks) > 1 else []
@@ -377,11 +393,6 @@ class _Signature:
                 yield from self._named(f"{written}[{key!r}]", child)
 
 
-def _variant(call: _SeenCall) -> int:
-    leaves = (leaf for tree in (*call.arguments, call.result) for leaf in tree.leaves)
-    return next((leaf.variant for leaf in leaves), 0)
-
-
 def _without(dims: Names, wrong: Iterable[str]) -> Names:
     return tuple("_" if dim in wrong or dim.startswith("_") else dim for dim in dims)
 
@@ -390,16 +401,6 @@ def _trimmed(dim_axes: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]
     """The axes of the dims up to the last that is sharded."""
     last = max((at for at, axes in enumerate(dim_axes, 1) if axes), default=0)
     return tuple(dim_axes[:last])
-
-
-def _unflattened(tree: _Tree) -> Any:
-    return tree.tree.unflatten(range(len(tree.leaves)))
-
-
-def _leaf_at(tree: _Tree, path: Any) -> _Leaf | None:
-    """The leaf of a tree at a path; None where it has none there."""
-    at: Mapping[Any, Any] = dict(jax.tree_util.tree_leaves_with_path(_unflattened(tree)))
-    return tree.leaves[at[path]] if path in at else None
 
 
 def _axes_text(axes: tuple[str, ...] | None) -> str:
