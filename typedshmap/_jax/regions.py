@@ -250,10 +250,10 @@ def _call_of(primitive: Any, rest: Sequence[Any]) -> RegionBinding | None:
 
 def _trees_of(call: RegionBinding | None, results: Any) -> RegionTrees | None:
     """The arguments and the result of a call of ``jax.shard_map``; None of what JAX makes of one."""
-    if call is None:
+    tree, code = getattr(results, "tree", None), getattr(getattr(call, "body", None), "__code__", None)
+    if call is None or tree is None or code is None:
         return None
-    names, cells = call.body.__code__.co_freevars, call.body.__closure__ or ()
-    given = dict(zip(names, cells, strict=True))
+    given = dict(zip(code.co_freevars, call.body.__closure__ or (), strict=True))
     if not given.keys() >= {"f", "in_tree", "which_dyn", "out_specs"}:
         return None
     function, arguments, is_array, out_specs = (
@@ -261,7 +261,7 @@ def _trees_of(call: RegionBinding | None, results: Any) -> RegionTrees | None:
     )
     types = [jax.typeof(x) for x in results]
     structs = tuple(jax.ShapeDtypeStruct(each.shape, each.dtype) for each in types)
-    return RegionTrees(function, arguments, tuple(is_array), results.tree, structs, out_specs)
+    return RegionTrees(function, arguments, tuple(is_array), tree, structs, out_specs)
 
 
 def _known_value(x: Any) -> Any:
