@@ -16,7 +16,7 @@ from .axis_names import NO_NAMING, AxisNaming
 from .errors import StructureError
 from .errors.phrases import value_text
 from .errors.places import running_place
-from .hints.signature import EMPTY, LazySignature, name_of
+from .hints.signature import EMPTY, LazySignature, Specs, name_of
 from .records import Record
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -34,6 +34,7 @@ class DecoratedInfo(Record):
       naming: the decorator's aliases and rules.
       axis_names: the axes that it makes manual; empty for all.
       sanitize: after how many calls its replicas are compared; 0 for what `sanitize` around says.
+      specs: what is given in the place of hints.
     """
 
     verb: Literal["typed_shard_map", "typed_jit", "typed"]
@@ -42,10 +43,13 @@ class DecoratedInfo(Record):
     naming: AxisNaming = NO_NAMING
     axis_names: frozenset[str] = frozenset()
     sanitize: int = 0
+    specs: Specs | None = None
 
 
 def wraps(function: Callable[..., Any], info: DecoratedInfo) -> Callable[[F], F]:
     """`functools.wraps`, also for partials and callable objects, with the info that `find_decorated` finds.
+
+    A function with specs has none: to the tools it is a plain one.
 
     The wrapper is kept from beartype's import hook: under ``beartype.claw`` every decorated function is checked again
     from outside, where its arguments are global and already checked.
@@ -57,7 +61,8 @@ def wraps(function: Callable[..., Any], info: DecoratedInfo) -> Callable[[F], F]
         if not hasattr(function, "__name__"):
             wrapper.__name__ = wrapper.__qualname__ = name_of(function)
         wrapper.__no_type_check__ = True  # type: ignore[attr-defined]
-        setattr(wrapper, _ATTRIBUTE, info)
+        if info.specs is None:
+            setattr(wrapper, _ATTRIBUTE, info)
         return wrapper
 
     return name
@@ -98,6 +103,7 @@ def decorate(
     in_types: Any = None,
     out_types: Any = EMPTY,
     strict: bool = True,
+    specs: Specs | None = None,
 ) -> Any:
     """Wrap a function, or the functions of a ``classmethod``, a ``staticmethod`` or a ``property``.
 
@@ -108,6 +114,7 @@ def decorate(
       in_types: as for `LazySignature`, as the next two are; those of a decorator below where none are given.
       out_types: the hint of the result.
       strict: whether a parameter or a result without a hint is an error.
+      specs: what is given in the place of hints.
     """
 
     def decorated(function: Any) -> Any:
@@ -115,7 +122,7 @@ def decorate(
         if below is not None:
             takes = below.signature.in_types if takes is None else takes
             returns = below.signature.out_types if returns is EMPTY else returns
-        return wrap(function, LazySignature(function, frame, takes, returns, strict), below)
+        return wrap(function, LazySignature(function, frame, takes, returns, strict, specs), below)
 
     match f:
         case classmethod() | staticmethod():

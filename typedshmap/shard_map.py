@@ -1,4 +1,4 @@
-"""``typed_shard_map``: ``jax.shard_map`` whose specs are the hints, checked on both sides.
+"""``typed_shard_map``: ``jax.shard_map`` whose specs are the hints, or are given, checked on both sides.
 
 A call binds the arguments, finds the mesh, checks every global array, and passes the leaves of the arguments to
 ``jax.shard_map``, with a PartitionSpec each. Inside, the body gets its arguments back, and its result is checked before
@@ -7,6 +7,7 @@ being traced. An exception of the user's code gets a note on its shards."""
 
 from __future__ import annotations
 
+import inspect
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,20 +17,21 @@ from itertools import count
 from typing import Any, TypeVar, overload
 
 import jax
-from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
 from . import _jax
 from .axis_names import AxesLike, AxisRules, RulesLike, read_naming
 from .errors import StructureError, TypedShmapError, placed_at_decoration
-from .errors.failures import RETURN, Failure, PlainMessage, sizes_text
+from .errors.failures import RETURN, Failure, PlainMessage, Subject, sizes_text
 from .errors.phrases import mesh_text, quoted_axes, value_text
 from .errors.varying import DivergentCollective, UnmarkedUnreduced, UnmentionedVarying
 from .hints import context
-from .hints.check_arguments import array_leaves, check_arguments, unknown_axes
+from .hints.check_arguments import BoundArgument, array_leaves, check_arguments, unknown_axes
 from .hints.check_array import describe
 from .hints.check_tree import CheckedLeaf, assert_layouts, check_value, checked_leaves, result_place
-from .hints.signature import EMPTY, LazySignature
-from .hints.structure import Untyped, array_hints, holds_arrays
+from .hints.signature import EMPTY, BoundCall, LazySignature, Specs
+from .hints.specs import Unreadable, disagreements, leaf_specs, says_sharding, specs_of_arguments, with_specs
+from .hints.structure import BySpec, Untyped, array_hints, holds_arrays
 from .inference.analysis import Refused, RegionAnalysis, analyze_region
 from .introspection import DecoratedInfo, caller_frame, decorate, wraps
 from .meshes import find_boundary, override_mesh, read_axis_names, read_mesh
@@ -47,6 +49,8 @@ def typed_shard_map(
     mesh: Mesh | AbstractMesh | None = None,
     axis_names: set[str] | frozenset[str] = frozenset(),
     check_vma: bool = True,
+    in_specs: Any = ...,
+    out_specs: Any = ...,
     axes: Mapping[str, AxesLike] | None = None,
     rules: RulesLike | AxisRules | None = None,
     in_types: Any = None,
@@ -61,6 +65,8 @@ def typed_shard_map(
     mesh: Mesh | AbstractMesh | None = None,
     axis_names: set[str] | frozenset[str] = frozenset(),
     check_vma: bool = True,
+    in_specs: Any = ...,
+    out_specs: Any = ...,
     axes: Mapping[str, AxesLike] | None = None,
     rules: RulesLike | AxisRules | None = None,
     in_types: Any = None,
@@ -74,17 +80,20 @@ def typed_shard_map(
     mesh: Mesh | AbstractMesh | None = None,
     axis_names: set[str] | frozenset[str] = frozenset(),
     check_vma: bool = True,
+    in_specs: Any = ...,
+    out_specs: Any = ...,
     axes: Mapping[str, AxesLike] | None = None,
     rules: RulesLike | AxisRules | None = None,
     in_types: Any = None,
     out_types: Any = EMPTY,
     sanitize: int | None = None,
 ) -> Any:
-    """Map a function over shards, with ``in_specs`` and ``out_specs`` taken from its hints.
+    """Map a function over shards, with ``in_specs`` and ``out_specs`` taken from its hints, or given.
 
     A drop-in for `jax.shard_map`: the body sees one shard of each argument. Global shapes are
     checked before the call; the result's shape, dtype and varying type are checked inside, when the
-    function is traced, at no cost afterwards.
+    function is traced, at no cost afterwards. A call of `jax.shard_map` is replaced by its name alone: what has
+    no hint is sharded as its spec says, and the body is read all the same.
 
     ```python
     @typed_shard_map(mesh=mesh)  # dp=4, tp=2
@@ -96,7 +105,7 @@ def typed_shard_map(
     ```
 
     Args:
-      f: the function. The result and every parameter except ``self`` and ``cls`` have hints; one
+      f: the function. The result and every parameter except ``self`` and ``cls`` have hints or specs; one
         that has a default, ``*args`` and ``**kwargs`` need none. A parameter without a hint, or whose hint
         holds no array, is static; one hinted ``Any`` is closed over. A ``float`` or an ``int`` may be an
         array of rank 0.
@@ -106,6 +115,9 @@ def typed_shard_map(
         are left out of the specs.
       check_vma: as for `jax.shard_map`. Without it JAX does not know which values vary; the library
         infers it from the traced body all the same.
+      in_specs: as for `jax.shard_map`, for arguments by position: a prefix of their tree, None for what is static; by
+        default inferred over Explicit axes. An argument that has a hint as well is sharded as that says, too.
+      out_specs: the same for the result.
       axes: names in the hints that stand for mesh axes: one, several (major to minor), or None.
       rules: mesh axes for dims without brackets, by their names, as `axis_rules` takes them.
       in_types: a tuple of hints, one per positional argument, for functions that carry none; within it
@@ -122,7 +134,7 @@ def typed_shard_map(
       AnnotationSyntaxError: when decorating, for a hint that is missing or cannot be read.
       MeshAxisError: for no mesh, or an axis that the mesh does not have.
       ShapeError, DtypeError, ShardingError, VaryingError, StructureError: for arguments or results
-        that are not what their hints say; ``error.failures`` holds all of them. What only the traced
+        that are not what their hints and specs say; ``error.failures`` holds all of them. What only the traced
         body as a whole shows is raised last, with the place in the source ("At: file:line").
     """
     _jax.trace.load_extend()
@@ -136,11 +148,12 @@ def typed_shard_map(
 
     def wrap(function: Callable[..., Any], hinted: LazySignature, below: DecoratedInfo | None) -> Callable[..., Any]:
         naming = own if below is None else below.naming.then(own)
-        info = DecoratedInfo("typed_shard_map", hinted, given_mesh, naming, names, period)
+        info = DecoratedInfo("typed_shard_map", hinted, given_mesh, naming, names, period, specs)
         calls = count()
 
         @wraps(function, info)
         def typed_call(*args: Any, **kwargs: Any) -> Any:
+            call = None
             try:
                 call = _RegionCall(info, is_typed, args, kwargs)
                 if every := period or (period_context.value if entered else 0):
@@ -155,6 +168,14 @@ def typed_shard_map(
             except TypedShmapError:
                 raise
             except Exception as error:
+                is_of_body = (call is not None and call.raised is not None) or isinstance(error, RuntimeError)
+                if is_of_body and isinstance(error, _NEEDS_VALUES):  # JAX evaluates op by op, and there are values
+                    is_of_body = not _jax.trace.is_outside_traces()
+                if specs is not None and not is_of_body:
+                    options = {"mesh": mesh, "axis_names": axis_names, "check_vma": check_vma}
+                    results = _call_by_jax(function, specs, options, args, kwargs)
+                    if isinstance(error, (Unreadable, *_NEEDS_VALUES)):
+                        return results
                 _jax.versions.note_untried(error)
                 if is_typed and (cause := _cause_behind(error, info, args, kwargs)):
                     raise cause from error
@@ -162,9 +183,33 @@ def typed_shard_map(
 
         return typed_call
 
+    specs = None if in_specs is ... and out_specs is ... else Specs(in_specs, out_specs)
     if f is None:
-        return lambda function: decorate(function, wrap, caller_frame(1), in_types, out_types)
-    return decorate(f, wrap, caller_frame(1), in_types, out_types)
+        return lambda function: decorate(function, wrap, caller_frame(1), in_types, out_types, specs=specs)
+    return decorate(f, wrap, caller_frame(1), in_types, out_types, specs=specs)
+
+
+_NEEDS_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
+def _call_by_jax(
+    function: Callable[..., Any], specs: Specs, options: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """What JAX makes of a call: it words what it refuses of specs, by the trees in which they were given."""
+    if kwargs:
+        bound = inspect.signature(function).bind(*args, **kwargs)
+        function, args = partial(function, **bound.kwargs), bound.args
+    if specs.in_specs is not ...:
+        options["in_specs"] = specs.in_specs
+    options["out_specs"] = specs.out_specs if specs.has_results else PartitionSpec()
+    try:
+        return _jax.mesh.shard_map(function, **options)(*args)
+    except Exception as error:
+        raise error from None
 
 
 _NOTE_BEGINS = "typedshmap: in "
@@ -188,24 +233,31 @@ class _RegionCall:
 
     def __init__(self, info: DecoratedInfo, check_vma: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.typed = typed = info.signature.read(args)
-        assert typed.result is not None
-        self.result_hint, self.info, self.check_vma = typed.result, info, check_vma
-        self.bound = typed.bind(args, kwargs)
-        given = [argument for argument in typed.arguments(self.bound) if not isinstance(argument[2], Untyped)]
-
-        self.mesh, self.outer, self.entered = find_boundary(
-            typed.name, info.mesh, info.axis_names, lambda: array_leaves(given)
-        )
+        self.raised: Exception | None = None  # by the function
+        self.info, self.check_vma = info, check_vma
+        self.bound = self._bound(args, kwargs)
+        arguments = self.typed.arguments(self.bound)
+        try:
+            self.mesh, self.outer, self.entered = find_boundary(
+                typed.name, info.mesh, info.axis_names, lambda: array_leaves(arguments)
+            )
+        except TypedShmapError as error:
+            if info.specs is not None:
+                raise Unreadable(str(error)) from None
+            raise
         self.naming = context.current_axis_naming(info.naming)
         self.manual = frozenset(dict(self.entered))
+        given, specs = self._given(arguments)
         # A function that makes no axis manual is in the region around it, whose check_vma counts.
         self.has_vma = check_vma if self.manual else context.current_mesh_context().has_vma
         self.outer_context = self._context_around()
 
         self.checked = check_arguments(given, self.bound.arguments, self.outer_context)
-        if failures := (*self.checked.failures, *unknown_axes(typed.result, self.outer_context, RETURN)):
+        unknown = unknown_axes(typed.result, self.outer_context, RETURN) if typed.result is not None else []
+        if failures := (*self.checked.failures, *unknown):
             raise self.outer_context.error(typed.name, failures, self.checked.sizes)
 
+        self.given_specs = self._compare_specs(specs)
         self.arrays = [leaf.value for leaf in self.checked.leaves if leaf.hint is not None]
         self.analysis = RegionAnalysis(self.manual) if self.entered else None
         self.analyzed_after: Callable[..., Any] | None = None
@@ -217,6 +269,48 @@ class _RegionCall:
         # What compares the shards of a region within another; and whether the processes compare their programs.
         self.asked_inside: Any = None
         self.is_shared = False
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundCall:
+        """The arguments by their names; by position where a wrapper takes others than the function that it shows."""
+        try:
+            return self.typed.bind(args, kwargs)
+        except StructureError as error:
+            if self.info.specs is None or kwargs:
+                raise
+            if not hasattr(self.typed.function, "__wrapped__"):
+                raise Unreadable(str(error)) from None
+        self.typed = self.typed.by_position
+        return self.typed.bind(args, kwargs)
+
+    def _given(
+        self, arguments: Sequence[BoundArgument]
+    ) -> tuple[list[BoundArgument], list[tuple[Any, ...] | None] | None]:
+        """The arguments that are not closed over, and the specs of each, where some are given."""
+        if self.info.specs is None:
+            return [argument for argument in arguments if not isinstance(argument[2], Untyped)], None
+        if not self.entered:
+            raise Unreadable("no axis is left to be made manual")
+        types = dict(zip(self.mesh.axis_names, self.mesh.axis_types, strict=True))
+        is_explicit = all(types[axis] is AxisType.Explicit for axis in self.manual)
+        infer = partial(_jax.array.inferred_spec, axes=self.manual) if is_explicit else None
+        found = specs_of_arguments(self.info.specs, self.typed, self.bound, arguments, infer)
+        pairs = [(with_specs(each, specs), specs) for each, specs in zip(arguments, found, strict=True)]
+        given = [(each, specs) for each, specs in pairs if not isinstance(each[2], Untyped)]
+        return [each for each, _ in given], [specs for _, specs in given]
+
+    def _compare_specs(self, specs: Sequence[tuple[Any, ...] | None] | None) -> list[PartitionSpec | None] | None:
+        """The specs of the arrays that have them given, with which their hints agree."""
+        if specs is None:
+            return None
+        found, failures = list[PartitionSpec | None](), list[Failure]()
+        for ((_, _, node, _), leaves), each in zip(self.checked.by_argument(), specs, strict=True):
+            if each is not None and not isinstance(node, BySpec):
+                failures += disagreements(leaves, each, "in_specs", self.outer_context)
+            pairs = zip(leaves, each or [None] * len(leaves), strict=True)
+            found += [spec for leaf, spec in pairs if leaf.hint is not None]
+        if failures:
+            raise self.outer_context.error(self.typed.name, failures, self.checked.sizes)
+        return found
 
     def _context_around(self) -> context.MeshContext:
         """Where the arguments are global arrays."""
@@ -242,7 +336,7 @@ class _RegionCall:
                 if self.is_shared:
                     self._compare_programs(traced)
                 return _jax.programs.compiled(traced, self.arrays, self.typed.name) or program
-            elif holds_arrays(self.result_hint):
+            elif self.typed.result is None or holds_arrays(self.typed.result):
                 self.analyzed_after = mapped
                 return mapped
             else:  # without results, by which the region would be found in the program around
@@ -300,7 +394,7 @@ class _RegionCall:
 
     def mapped(self) -> Callable[..., Any]:
         """The body mapped over the shards by ``jax.shard_map``."""
-        return jax.shard_map(
+        return _jax.mesh.shard_map(
             self._body(),
             mesh=self.mesh,
             in_specs=self.in_specs(),
@@ -317,7 +411,8 @@ class _RegionCall:
         hints = [leaf.hint for leaf in self.checked.leaves if leaf.hint is not None]
         arrays = list(zip(hints, shapes, strict=True))
         specs = {array: self.outer_context.spec(array[0], len(array[1])) for array in dict.fromkeys(arrays)}
-        return tuple([specs[array] for array in arrays])
+        given = self.given_specs or [None] * len(arrays)
+        return tuple([specs[array] if spec is None else spec for array, spec in zip(arrays, given, strict=True)])
 
     def analyze_after(self, results: Sequence[Any]) -> None:
         """Analyze the body where a program that is being traced now has its results."""
@@ -372,6 +467,7 @@ class _RegionCall:
                         raise earlier from error
                     raise
                 except Exception as error:
+                    self.raised = error
                     self._add_note(error, scope, leaves)
                     raise
             results = self._check_result(result, scope)
@@ -396,8 +492,8 @@ class _RegionCall:
         boundary_axes = checked_axes
         if not self.entered:
             # All are manual already: those in the hints, which it would have made manual.
-            nodes = (*self.typed.parameters.values(), *self.typed.positional, self.result_hint)
-            layouts = [self.outer_context.layout(hint) for node in nodes for hint in array_hints(node)]
+            nodes = (*self.typed.parameters.values(), *self.typed.positional, self.typed.result)
+            layouts = [self.outer_context.layout(hint) for node in nodes if node for hint in array_hints(node)]
             axes = frozenset(axis for layout in layouts if isinstance(layout, Layout) for axis in layout.axes)
             checked_axes = axes & (self.info.axis_names or axes)
         region = context.MeshContext.over(
@@ -413,8 +509,16 @@ class _RegionCall:
     def _check_result(self, result: Any, scope: context.CallScope) -> list[Any]:
         """The leaves that the body returns, checked and at the types of their hints; note their structure and specs."""
         name, region, analysis = self.typed.name, scope.region, self.analysis
-        checked = check_value(self.result_hint, result, RETURN, region, self.bound.arguments, scope.sizes)
+        node, subject, specs = self.typed.result, RETURN, None
+        if self.info.specs is not None and self.info.specs.has_results:
+            specs = leaf_specs(self.info.specs.out_specs, result, takes_none=False)
+            if not says_sharding(node):
+                node, subject = BySpec(tuple(specs)), Subject("spec", "return")
+        assert node is not None
+        checked = check_value(node, result, subject, region, self.bound.arguments, scope.sizes)
         leaves, sizes, failures = checked.leaves, checked.sizes, checked.failures
+        if specs is not None and not failures and not isinstance(node, BySpec):
+            failures = disagreements(leaves, specs, "out_specs", region)
         self.results.clear()
         self.out_specs.clear()
         # What varies by its type leaves all the same: the analysis knows since when.
@@ -434,7 +538,8 @@ class _RegionCall:
         unsharded = PartitionSpec()
         shapes = _jax.array.shapes_of([leaf.value for leaf in leaves])
         known: dict[Any, tuple[Layout, PartitionSpec]] = {}  # most leaves are like others
-        for (value, hint, subject, must_be_invarying), shape in zip(leaves, shapes, strict=True):
+        given = specs or [None] * len(leaves)
+        for (value, hint, subject, must_be_invarying), shape, own in zip(leaves, shapes, given, strict=True):
             spec, assertion = unsharded, None
             if hint is not None:
                 if (hint, shape) not in known:
@@ -442,10 +547,11 @@ class _RegionCall:
                     assert isinstance(layout, Layout)
                     known[hint, shape] = layout, region.spec(hint, len(shape)) if self.manual else unsharded
                 layout, spec = known[hint, shape]
+                spec = spec if own is None else own
                 assertion = context.LayoutAssertion(hint, region, subject, name, sizes, must_be_invarying)
-                if subject not in refused and (leaving := layout.unreduced & self.manual):
+                if own is None and subject not in refused and (leaving := layout.unreduced & self.manual):
                     value = _jax.casts.pcast_unreduced(value, leaving)
-                if layout.reduced and region.has_vma:
+                if own is None and layout.reduced and region.has_vma:
                     value = _jax.casts.pcast_reduced(value, layout.reduced)
             if subject in refused:
                 value, spec = _leaving(value, spec)

@@ -106,6 +106,32 @@ def test_what_the_program_prints_is_not_in_the_document(
     assert len(document["findings"] if form == "json" else document["runs"][0]["results"]) == 1
 
 
+HINTS = """\
+# forgotten at plain.py:11, 2 calls
+def forgotten(x: Float[Array, "_ [_/tp]"], w: Float[Array, "[_/tp] _"]) -> Float[Array, "_ _"]: ...
+
+typed_shard_map(forgotten, mesh=mesh, check_vma=False)  # plain.py:21
+"""
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 10, 2), reason="below jax 0.10.2 calls are not seen")
+def test_hints(program: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    add(program, CALL + CALL.replace("8", "16"))
+    code, out, err = run(capfd, "--hints", "plain.py")
+    last = "typedshmap audit: 1 region, 1 read whole; 1 error, 0 suspects\n"
+    assert (code, err) == (1, "")
+    assert out == f"arguments [] __main__\n{HINTS}\n{FORGOTTEN}{last}"
+    code, out, _ = run(capfd, "--hints", "--format", "json", "plain.py")
+    (hints,) = json.loads(out)["hints"]
+    text = HINTS.partition("\n")[2].removesuffix("\n")
+    assert hints == {"name": "forgotten", "file": "plain.py", "line": 11, "calls": 2, "text": text}
+
+
+def test_hints_where_there_is_no_call(program: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "# no call of jax.shard_map without hints was seen" in run(capfd, "--hints", "plain.py")[1]
+    assert "hints" not in json.loads(run(capfd, "--format", "json", "plain.py")[1])
+
+
 def test_a_baseline(program: Path, capfd: pytest.CaptureFixture[str]) -> None:
     add(program, CALL)
     assert run(capfd, "--write-baseline", "known.json", "plain.py")[0] == 0
@@ -165,6 +191,7 @@ def test_a_program_that_fails_is_reported_on(program: Path, capfd: pytest.Captur
         ((".",), "audit: .: it is a folder; name a script, or with -m a module\n"),
         (("-m", "nothing_there"), "audit: nothing_there: there is no such module\n"),
         (("--mesh", "tp=0", "plain.py"), "audit: --mesh tp=0: "),
+        (("--hints", "--format", "sarif", "plain.py"), "audit: --hints is printed as text or json, not as sarif\n"),
         (("--devices", "0", "plain.py"), "audit: 0 virtual CPU devices are asked for; 1 to 512 can be made\n"),
         (("--baseline", "none.json", "plain.py"), "audit: --baseline none.json: No such file or directory\n"),
         (("--write-baseline", "none/none.json", "plain.py"), "audit: --write-baseline none/none.json: No such file"),

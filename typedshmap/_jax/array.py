@@ -263,6 +263,15 @@ def has_marked_type(x: Any) -> bool:
     return known is not None and bool(known.spec.unreduced or known.spec.reduced)
 
 
+def inferred_spec(x: Any, axes: frozenset[str]) -> PartitionSpec:
+    """The spec in a value's type over Explicit mesh axes; over others it is unsharded."""
+    sharding, rank = explicit_spec(x), len(shapes_of([x])[0])
+    if sharding is None:
+        return PartitionSpec()
+    layout = spec_entries(sharding.spec, rank).over(axes)
+    return partition_spec(layout.dim_axes, layout.unreduced, layout.reduced)
+
+
 def partition_spec(
     dim_axes: Iterable[tuple[str, ...]], unreduced: Iterable[str] = (), reduced: Iterable[str] = ()
 ) -> PartitionSpec:

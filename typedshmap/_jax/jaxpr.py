@@ -327,6 +327,26 @@ class RegionBinding(Record):
         return replace(self, operands=tuple(found))
 
 
+class RegionTrees(Record):
+    """What the user gave to ``jax.shard_map`` and got, before it was flattened.
+
+    Attributes:
+      function: the user's function.
+      arguments: the tree of the tuple of its arguments.
+      is_array: which of their leaves are arrays; the others are static.
+      result: the tree of its result.
+      results: the leaves of that, as ``jax.ShapeDtypeStruct``.
+      out_specs: the specs of the result, a prefix of its tree.
+    """
+
+    function: Any
+    arguments: Any
+    is_array: tuple[bool, ...]
+    result: Any
+    results: tuple[Any, ...]
+    out_specs: Any
+
+
 RegionOrigin = Literal["written", "copied", "derived", "transposed"]
 """What a region comes from: ``jax.shard_map`` itself, wherever that is called; a program that was traced before, which
 JAX runs again; differentiation; of that the transposing."""
@@ -342,6 +362,7 @@ class TracedRegion(Record):
       is_differentiated: whether it was differentiated as it was traced, and has results for the gradient beside.
       call: what it was made of, where that is known.
       origin: what it comes from.
+      trees: the arguments and the result of the call, where they are known.
     """
 
     eqn: Any
@@ -350,6 +371,7 @@ class TracedRegion(Record):
     is_differentiated: bool = False
     call: RegionBinding | None = None
     origin: RegionOrigin = "written"
+    trees: RegionTrees | None = None
 
 
 def find_region(jaxpr: Any) -> TracedRegion | None:

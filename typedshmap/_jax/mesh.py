@@ -15,7 +15,8 @@ from .trace import is_outside_traces
 
 AnyMesh = Mesh | AbstractMesh
 
-
+shard_map = jax.shard_map
+"""JAX's own, also where a program has put ours under its name."""
 context_mesh = jax.sharding.get_abstract_mesh
 """The ambient mesh, empty if there is none; in a manual region, the region's."""
 

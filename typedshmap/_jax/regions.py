@@ -17,8 +17,8 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from .array import explicit_spec, has_tangent, is_tracer, spec_entries, strip_transforms
-from .jaxpr import RegionBinding, RegionOrigin, TracedRegion, find_region, is_transposed
-from .mesh import AnyMesh, without_ambient
+from .jaxpr import RegionBinding, RegionOrigin, RegionTrees, TracedRegion, find_region, is_transposed
+from .mesh import AnyMesh, shard_map, without_ambient
 from .source import at_its_own_line
 
 # What was traced before is traced anew where regions are watched: JAX's caches of traces know this number.
@@ -34,7 +34,7 @@ def _region_primitive() -> Any:
     mesh = AbstractMesh((1,), ("x",), axis_types=(AxisType.Auto,))
     spec = PartitionSpec()
     with without_ambient():
-        mapped = jax.shard_map(lambda x: x, mesh=mesh, in_specs=spec, out_specs=spec)
+        mapped = shard_map(lambda x: x, mesh=mesh, in_specs=spec, out_specs=spec)
         return jax.make_jaxpr(mapped)(0.0).eqns[0].primitive
 
 
@@ -53,7 +53,7 @@ def _codes_of_bodies() -> Mapping[Any, RegionOrigin]:
         return bind(*args)
 
     spec = PartitionSpec()
-    mapped = jax.shard_map(lambda x: x, mesh=mesh, in_specs=spec, out_specs=spec)
+    mapped = shard_map(lambda x: x, mesh=mesh, in_specs=spec, out_specs=spec)
     with without_ambient(), _binding(lambda bind: partial(note, bind)):
         jax.make_jaxpr(jax.grad(mapped))(0.0)
     return {bodies[0].__code__: "written", bodies[-1].__code__: "transposed"} if bodies else {}
@@ -154,7 +154,7 @@ def watched_regions(
         with here.setting(handed=here.handed.union(map(id, chain[1:])), functions=functions), own_line:
             results = bind(trace, *rest)
         if (region := _region_of(rest[0], list(results), chain[-1])) is not None:
-            see(replace(region, call=call, origin=origin or _old_origin(region.eqn)))
+            see(replace(region, call=call, origin=origin or _old_origin(region.eqn), trees=_trees_of(call, results)))
         return results
 
     with _binding(lambda bind: partial(bind_and_see, bind)), _watch(next(_numbers)):
@@ -248,6 +248,22 @@ def _call_of(primitive: Any, rest: Sequence[Any]) -> RegionBinding | None:
     return RegionBinding(primitive, bodies[0], params, tuple(known), tuple(gradients))
 
 
+def _trees_of(call: RegionBinding | None, results: Any) -> RegionTrees | None:
+    """The arguments and the result of a call of ``jax.shard_map``; None of what JAX makes of one."""
+    tree, code = getattr(results, "tree", None), getattr(getattr(call, "body", None), "__code__", None)
+    if call is None or tree is None or code is None:
+        return None
+    given = dict(zip(code.co_freevars, call.body.__closure__ or (), strict=True))
+    if not given.keys() >= {"f", "in_tree", "which_dyn", "out_specs"}:
+        return None
+    function, arguments, is_array, out_specs = (
+        given[name].cell_contents for name in ("f", "in_tree", "which_dyn", "out_specs")
+    )
+    types = [jax.typeof(x) for x in results]
+    structs = tuple(jax.ShapeDtypeStruct(each.shape, each.dtype) for each in types)
+    return RegionTrees(function, arguments, tuple(is_array), tree, structs, out_specs)
+
+
 def _known_value(x: Any) -> Any:
     """An operand under all transformations, of what is mapped over one item; its struct if its value is not known."""
     aval, below = jax.typeof(x), strip_transforms(x) if isinstance(x, jax.core.Tracer) else None
@@ -295,11 +311,18 @@ def _trace_for_region(
             jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=spec, weak_type=getattr(aval, "weak_type", False))
             for aval, spec in types
         ]
-        traced = jax.make_jaxpr(lambda *operands: list(primitive.bind(*operands, **params)))(*structs)
+        returned = list[Any]()
+
+        def program(*operands: Any) -> list[Any]:
+            returned.append(primitive.bind(*operands, **params))
+            return list(returned[0])
+
+        traced = jax.make_jaxpr(program)(*structs)
+        trees = _trees_of(call, returned[0])
     except Exception as error:
         return f"it cannot be traced: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
     for eqn in traced.eqns:
         if eqn.primitive is primitive:
             results, start = tuple(range(len(eqn.outvars))), len(eqn.invars) - len(args)
-            see(TracedRegion(eqn, results, start, call=call, origin=origin or _old_origin(eqn)))
+            see(TracedRegion(eqn, results, start, call=call, origin=origin or _old_origin(eqn), trees=trees))
     return ""

@@ -30,6 +30,7 @@ from .jaxpr import (
     scan_counts,
     while_operands,
 )
+from .mesh import shard_map
 from .programs import compile_fast
 from .source import equation_lines, function_file
 
@@ -385,7 +386,7 @@ class SteppedProgram:
                 marks = {"unreduced": manual_type.unreduced}
             return PartitionSpec(*(axis if axis in varying and axis in manual else None for axis in axes), **marks)
 
-        mapped = jax.shard_map(
+        mapped = shard_map(
             body,
             mesh=mesh,
             in_specs=(list(params["in_specs"]), PartitionSpec(), dict.fromkeys(changes.values, PartitionSpec(*axes))),

@@ -11,16 +11,19 @@ from .._jax.operands import computed_operands, name_operands
 from ..errors.failures import Failure
 from ..errors.places import running_line
 from ..inference.analysis import suspect_listeners
-from .findings import Finding, Region
+from .findings import Finding, Region, SuggestedHints
+from .hints import SeenCalls
 from .region import PlainRegion, finding_of
 from .report import AuditReport
 from .seen import SeenRegions
 
-__all__ = ["AuditReport", "Finding", "Region", "audit"]
+__all__ = ["AuditReport", "Finding", "Region", "SuggestedHints", "audit"]
 
 
 @contextmanager
-def audit(axis_sizes: Mapping[str, int] | None = None, *, invariance: bool = False) -> Generator[AuditReport]:
+def audit(
+    axis_sizes: Mapping[str, int] | None = None, *, invariance: bool = False, hints: bool = False
+) -> Generator[AuditReport]:
     """Read every ``shard_map`` that is traced inside the ``with``, whatever calls it.
 
     ```python
@@ -37,12 +40,13 @@ def audit(axis_sizes: Mapping[str, int] | None = None, *, invariance: bool = Fal
       invariance: whether to run, at the end, each region on one device and on axes of other sizes, with the arguments
         of a call, and to compare its global results, as `typedshmap.testing.assert_mesh_invariant` does; and its
         gradients, where the program takes them. Those that cannot be run again are listed.
+      hints: whether to suggest hints for each region, by the calls that were seen, in the report's ``hints``.
 
     Yields:
       The report, which fills as regions are traced.
     """
     report, lock = AuditReport(), threading.Lock()
-    seen, operands = SeenRegions(), ExitStack()
+    seen, calls, operands = SeenRegions(), SeenCalls(), ExitStack()
 
     def see(traced: _jax.jaxpr.TracedRegion) -> None:
         region = PlainRegion(traced, axis_sizes or {})
@@ -54,6 +58,8 @@ def audit(axis_sizes: Mapping[str, int] | None = None, *, invariance: bool = Fal
             with lock:
                 report.add(*read)
             seen.add(region, *read)
+        if hints and traced.origin == "written":
+            calls.add(region)
         deadlocks = seen.note_gradient(region)
         with lock:
             report.add_findings(deadlocks)
@@ -75,6 +81,7 @@ def audit(axis_sizes: Mapping[str, int] | None = None, *, invariance: bool = Fal
             yield report
     finally:
         suspect_listeners.remove(hear)
+        report.hints = calls.suggestions()
     if invariance:
         # Brings what compares programs along, which an audit that only reads does without.
         from .invariance import compare_on_meshes

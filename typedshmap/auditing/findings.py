@@ -68,3 +68,22 @@ class Region(NamedTuple):
     line: int
     is_complete: bool
     unread: tuple[str, ...]
+
+
+class SuggestedHints(NamedTuple):
+    """The hints that a region without hints may be given.
+
+    Attributes:
+      name: the name of its function.
+      file: the path of the file of the function.
+      line: the line of the function.
+      calls: how many calls were seen.
+      text: a signature that all of them agree with, and the calls of ``typed_shard_map`` that give it their mesh axes;
+        empty for the function of a library.
+    """
+
+    name: str
+    file: str
+    line: int
+    calls: int
+    text: str

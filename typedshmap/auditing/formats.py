@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors.phrases import count_text
-from .findings import KINDS, Finding, Region
+from .findings import KINDS, Finding, Region, SuggestedHints
 
 FORMATS = ("text", "github", "json", "sarif")
 _MOST_FINDINGS, _MOST_UNREAD = 24, 8
@@ -23,17 +23,24 @@ def shown_path(file: str) -> str:
     return file if relative.startswith("..") else relative
 
 
-def write_report(form: str, findings: Sequence[Finding], regions: Sequence[Region], summary: str = "") -> str:
-    """A report in one of the formats; where that has a last line, it is the summary."""
+def write_report(
+    form: str,
+    findings: Sequence[Finding],
+    regions: Sequence[Region],
+    summary: str = "",
+    hints: Sequence[SuggestedHints] | None = None,
+) -> str:
+    """A report in one of the formats; where that has a last line, it is the summary. Text and JSON hold hints."""
     match form:
         case "github":
             return _github(findings, summary or text_report(findings, regions).splitlines()[-1])
         case "json":
-            return _json(findings, regions)
+            return _json(findings, regions, hints)
         case "sarif":
             return _sarif(findings)
         case _:
-            return text_report(findings, regions)
+            report = text_report(findings, regions)
+            return report if hints is None else f"{hints_text(hints)}\n\n{report}"
 
 
 def finding_line(found: Finding) -> str:
@@ -59,6 +66,15 @@ def text_report(findings: Sequence[Finding], regions: Sequence[Region]) -> str:
     return "\n".join([*lines, f"typedshmap audit: {read}; {count_text(errors, 'error')}, {suspects}"])
 
 
+def hints_text(hints: Sequence[SuggestedHints]) -> str:
+    """The hints of all regions."""
+    blocks: list[str] = []
+    for one in hints:
+        head = f"# {one.name} at {shown_path(one.file)}:{one.line}, {count_text(one.calls, 'call')}"
+        blocks.append(f"{head}\n{one.text}" if one.text else f"{head}: the function of a library")
+    return "\n\n".join(blocks) or "# no call of jax.shard_map without hints was seen; below jax 0.10.2 none is"
+
+
 def _place(region: Region) -> str:
     return f"{shown_path(region.file)}:{region.line}"
 
@@ -81,11 +97,14 @@ def _property(text: str) -> str:
     return _escaped(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def _json(findings: Sequence[Finding], regions: Sequence[Region]) -> str:
-    def entry(one: Finding | Region) -> dict[str, Any]:
+def _json(findings: Sequence[Finding], regions: Sequence[Region], hints: Sequence[SuggestedHints] | None) -> str:
+    def entry(one: Finding | Region | SuggestedHints) -> dict[str, Any]:
         return {**one._asdict(), "file": shown_path(one.file)}
 
-    return json.dumps({"findings": [*map(entry, findings)], "regions": [*map(entry, regions)]}, indent=2)
+    document = {"findings": [*map(entry, findings)], "regions": [*map(entry, regions)]}
+    if hints is not None:
+        document["hints"] = [*map(entry, hints)]
+    return json.dumps(document, indent=2)
 
 
 def _sarif(findings: Sequence[Finding]) -> str:

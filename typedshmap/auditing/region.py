@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
-
-from jax.sharding import PartitionSpec
 
 from .. import _jax
 from ..errors.causes import Suspected
@@ -22,7 +20,7 @@ from ..errors.varying import (
     UnmentionedVarying,
     UntypedVarying,
 )
-from ..hints.array_hint import ArrayHint, parse_array_hint
+from ..hints.array_hint import hint_of_spec
 from ..hints.context import LayoutAssertion, MeshContext
 from ..inference.claims import Origin, contradiction, make_claim
 from ..inference.interpreter import CLAIM, Interpreter
@@ -32,9 +30,6 @@ from .findings import Finding, Region
 _BODY = Subject("spec", "body")
 
 _NO_DEGREES = "whether results grow with '{}', as it cannot be traced on an axis of another size"
-
-# What may be the same on every shard, or not, for all that is known.
-_UNKNOWN = {"opaque": "", "ring": ", of what the shards send on (ppermute)"}
 
 
 class PlainRegion:
@@ -90,8 +85,9 @@ class PlainRegion:
             unread += [_NO_DEGREES.format(axis) for axis in found.kinds.unread]
         for failure in failures:
             cause = failure.what.cause if isinstance(failure.what, UnmentionedVarying) else None
-            if cause is not None and cause.kind in _UNKNOWN:
-                unread.append(f"{failure.subject.phrase}, which depends on {cause.origin}{_UNKNOWN[cause.kind]}")
+            if cause is not None and cause.may_agree:
+                parts = ", of what the shards send on (ppermute)" if cause.kind == "ring" else ""
+                unread.append(f"{failure.subject.phrase}, which depends on {cause.origin}{parts}")
             else:
                 findings.append(finding_of(failure, *self.key))
         region = Region(*self.key, not unread, tuple(dict.fromkeys(unread)))
@@ -157,7 +153,7 @@ class PlainRegion:
         for number, at in enumerate(self.results):
             spec, var = self.params["out_specs"][at], found.body.outvars[at]
             rank, subject = len(var.aval.shape), self._result(number)
-            stated = LayoutAssertion(_hint_of_spec(spec, rank), self.context, subject, self.name)
+            stated = LayoutAssertion(hint_of_spec(spec, rank), self.context, subject, self.name)
             claim = make_claim(stated, rank, origin)
             assert claim is not None
             what = contradiction(claim, found.results[at], var.aval.shape, found.interpreter, True)
@@ -189,12 +185,6 @@ def finding_of(failure: Failure, region: str, file: str = "", line: int = 0) -> 
     if isinstance(place, Place):
         file, line = place.file, place.line
     return Finding("suspect" if isinstance(what, Suspect) else "error", _kind(what), message, file, line, region)
-
-
-@lru_cache(maxsize=4096)
-def _hint_of_spec(spec: PartitionSpec, rank: int) -> ArrayHint:
-    """What a PartitionSpec says of an array of a rank, as a hint."""
-    return parse_array_hint("Shaped", None, (Any, " ".join("_" * rank), spec))
 
 
 def _kind(what: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ..errors import TypedShmapError
 from ..errors.places import is_ignored
-from .findings import KINDS, Finding, Region
+from .findings import KINDS, Finding, Region, SuggestedHints
 from .formats import text_report
 
 
@@ -16,11 +16,13 @@ class AuditReport:
     Attributes:
       findings: what is wrong, errors before suspects, in the order of files and lines.
       regions: the regions, in the order in which they were first seen.
+      hints: at the end of an audit with ``hints=True`` those that each region may be given.
     """
 
     def __init__(self) -> None:
         self._findings: dict[tuple[str, str, int], Finding] = {}
         self._regions: dict[tuple[str, str, int], Region] = {}
+        self.hints: list[SuggestedHints] = []
 
     @property
     def findings(self) -> list[Finding]:

@@ -37,6 +37,8 @@ def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     add("--mesh", metavar="dp=4,tp=2", help="the sizes to assume for mesh axes that have size 1 in the program")
     invariance = "at the end, also run each region on one device and on other meshes, and compare the global results"
     add("--invariance", action="store_true", help=invariance)
+    hints = "print, per shard_map, the signature that its calls suggest; nothing is edited"
+    add("--hints", action="store_true", help=hints)
     add("--format", choices=FORMATS, default="text", help="the format of the report; by default text")
     add("--baseline", metavar="FILE", type=Path, help="leave out the findings in this baseline")
     add("--write-baseline", metavar="FILE", type=Path, help="write the findings as a baseline")
@@ -50,6 +52,8 @@ def run(given: argparse.Namespace) -> int:
     Raises:
       UsageError: for a command line that cannot be read, and a program that is not there.
     """
+    if given.hints and given.format not in ("text", "json"):
+        raise cli.UsageError(f"--hints is printed as text or json, not as {given.format}")
     try:
         lengths = parse_mesh(given.mesh) if given.mesh is not None else {}
     except ValueError as error:
@@ -63,7 +67,7 @@ def run(given: argparse.Namespace) -> int:
         make_devices(given.devices)
     is_document = given.format in ("json", "sarif")
     output = cli.output_on_stderr() if is_document else nullcontext()
-    with output, audit(lengths, invariance=given.invariance) as report:
+    with output, audit(lengths, invariance=given.invariance, hints=given.hints) as report:
         code = run_program(given.program, given.module, given.arguments)
     if code and not report.regions and given.devices is None and jax.device_count() == 1:
         print("audit: the program found 1 device; --devices 8 makes as many virtual ones", file=sys.stderr)
@@ -73,7 +77,8 @@ def run(given: argparse.Namespace) -> int:
             write_baseline(given.write_baseline, findings)
         except StructureError as error:
             raise cli.UsageError(f"--write-baseline {error}") from None
-    print(write_report(given.format, findings, report.regions), flush=True)
+    hints = report.hints if given.hints else None
+    print(write_report(given.format, findings, report.regions, hints=hints), flush=True)
     if given.write_baseline is not None:
         return code
     return code or (cli.FAILED if _is_wrong(findings, given.strict) else cli.DONE)

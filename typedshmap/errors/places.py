@@ -136,7 +136,12 @@ def running_place(is_traced: bool = False) -> str:
 
 def running_line() -> tuple[str, int, str] | None:
     """The file, the line and the function of the user's that is running; None if there is none."""
-    return next(_users_lines(_frames_from(inspect.currentframe())), None)
+    return next(running_lines(), None)
+
+
+def running_lines() -> Iterator[tuple[str, int, str]]:
+    """The same of all functions of the user's that are running, from the innermost on."""
+    return _users_lines(_frames_from(inspect.currentframe()))
 
 
 def _users_lines(frames: Iterable[types.FrameType]) -> Iterator[tuple[str, int, str]]:

@@ -60,7 +60,7 @@ class Report(Record):
         if first.hint is not None:
             label, (hint, span) = f"    {first.subject}: ", first.hint.around(sentence.span)
             value.append(f"{label}{hint}")
-            if sentence.span is not None:
+            if sentence.span is not None and first.hint.dims:  # a PartitionSpec has none that could be shown
                 value.append(" " * len(label) + hint.carets(span))
         if first.got is not None:
             value.append(f"    got {first.got}{' per shard' if self.per_shard else ''}")

@@ -53,6 +53,11 @@ class Cause(NamedTuple):
         dims = [(dim, f"sharded over {quoted_axes(axes)}") for dim, axes in self.dims or (("", self.axes),)]
         return " and ".join(f"{dim} ({sharded})" if dim else f"a dim {sharded}" for dim, sharded in dims)
 
+    @property
+    def may_agree(self) -> bool:
+        """Whether the shards may be the same or not, for all that is known: of a kernel's results, of a ring's."""
+        return self.kind in ("opaque", "ring")
+
     def words(self, terms: Terms, may_be_unreduced: bool, may_vary: bool) -> str:
         """Since when, and what to write instead."""
         over, origin = quoted_axes(self.axes), self.origin

@@ -9,6 +9,7 @@ import types
 import typing
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, ForwardRef, TypeVar
 
 import jax
@@ -190,6 +191,13 @@ def parse_array_hint(
     hint = ArrayHint(dtypes, dtype_name, _array_classes(array_type, written), spec, written)
     _refuse_unfit_scalars(hint)
     return hint
+
+
+@lru_cache(maxsize=4096)
+def hint_of_spec(spec: PartitionSpec, rank: int) -> ArrayHint:
+    """What a PartitionSpec says of an array of a rank, as a hint, which is written as the spec is."""
+    text = HintText(_jax.array.spec_text(spec))
+    return replace(parse_array_hint("Shaped", None, (Any, " ".join("_" * rank), spec), text), takes_rules=False)
 
 
 def _parse_spec(dims: str, written: HintText, pspec: PartitionSpec | None = None) -> Spec:

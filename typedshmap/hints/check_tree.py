@@ -21,11 +21,12 @@ from .. import _jax
 from ..errors import TypedShmapError, failures
 from ..errors.failures import Failure, HintText, Subject
 from ..errors.phrases import excerpt, quoted_axes, shortened
+from ..errors.varying import UnmentionedVarying
 from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, Match, RankMismatch, Sizes
 from ..records import Record
 from . import structure
-from .array_hint import ArrayHint, is_of_rank, rank_of
+from .array_hint import ArrayHint, hint_of_spec, is_of_rank, rank_of
 from .check_array import check_array, describe
 from .containers import by_fields, items_of, key_name, may_match, wrong_container, wrong_structure
 from .context import (
@@ -140,6 +141,8 @@ class TreeCheck:
             case structure.Untyped():
                 for path, part in self._flatten(value, None, subject)[0]:
                     self.leaves.append(CheckedLeaf(part, None, subject.at(path)))
+            case structure.BySpec(specs):
+                self._visit_by_spec(specs, value, subject)
             case structure.BareTree(kind, hint):
                 self._visit_bare_tree(kind, hint, value, subject)
             case UnionOf():
@@ -249,6 +252,22 @@ class TreeCheck:
                 self._visit_array(hint, part, subject.at(path))
             else:
                 self.leaves.append(CheckedLeaf(part, None, subject.at(path)))
+
+    def _visit_by_spec(self, specs: Sequence[Any], value: Any, subject: Subject) -> None:
+        """Take what JAX takes by a spec; what varies by its type where the spec has it the same must not leave."""
+        found, region = self._flatten(value, None, subject)[0], self.region
+        axes = region.boundary_axes & frozenset(region.sizes) if region.has_vma else frozenset[str]()
+        shapes = _jax.array.shapes_of([part for _, part in found])
+        for (path, part), spec, shape in zip(found, specs, shapes, strict=True):
+            hint = None if spec is None else hint_of_spec(spec, len(shape))
+            self.leaves.append(CheckedLeaf(part, hint, subject.at(path)))
+            if hint is None or not axes or not _jax.array.is_tracer(part):
+                continue
+            extra, layout = _jax.array.manual_type(part).varying & axes, region.layout(hint)
+            if isinstance(layout, Layout) and (extra := extra - layout.sharded - layout.unreduced):
+                named = tuple(axis for axis in region.sizes if axis in extra)
+                what = UnmentionedVarying(named, True, extra <= region.explicit)
+                self.failures.append(Failure(what, subject.at(path), hint.text, _type_text(part)))
 
     def _visit_union(self, node: UnionOf, value: Any, subject: Subject, leaf: str | None) -> None:
         """Take the first member that fits; the others bind nothing.

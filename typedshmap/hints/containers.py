@@ -75,7 +75,7 @@ def may_match(node: Node, value: Any) -> bool:
             return not holds_array(value) and is_instance(value, hint)
         case UnionOf(options, _):
             return any(may_match(option, value) for option in options)
-        case structure.Untyped() | PyTreeOf():
+        case structure.Untyped() | structure.BySpec() | PyTreeOf():
             return True
         case structure.BareTree(kind):
             return isinstance(value, kind)

@@ -16,6 +16,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain, repeat
 from typing import Any
@@ -34,6 +35,25 @@ from .structure import OPTION, Node, Static, Untyped, array_hints, hint_name, wa
 EMPTY = inspect.Parameter.empty
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_BY_POSITION = inspect.Signature([inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)])
+TAKEN_BY_SPECS = (*POSITIONAL, inspect.Parameter.VAR_POSITIONAL)
+
+
+class Specs(Record, eq=False):
+    """What is given in the place of hints, as ``jax.shard_map`` takes it.
+
+    Attributes:
+      in_specs: the specs of the positional arguments; ``...`` where none are given.
+      out_specs: those of the result; ``...`` where it has a hint.
+    """
+
+    in_specs: Any
+    out_specs: Any
+
+    @property
+    def has_results(self) -> bool:
+        """Whether the result needs no hint."""
+        return self.out_specs is not ...
 
 
 class BoundCall(Record):
@@ -147,6 +167,11 @@ class HintedSignature(Record):
         return BoundCall(self.signature, bound.arguments, given, args, kwargs)
 
     @property
+    def by_position(self) -> HintedSignature:
+        """The function as one of arguments by position that have no hints."""
+        return replace(self, signature=_BY_POSITION, parameters={}, positional=())
+
+    @property
     def has_plain_parameters(self) -> bool:
         """Whether each parameter has a hint and takes one argument by position or name, which no partial has bound."""
         plain = self._plain_parameters
@@ -230,6 +255,7 @@ class LazySignature:
         in_types: Any = None,
         out_types: Any = EMPTY,
         strict: bool = True,
+        specs: Specs | None = None,
     ) -> None:
         """Read a function's hints.
 
@@ -239,6 +265,7 @@ class LazySignature:
           in_types: a tuple of hints, one per positional argument, or one hint; instead of annotations.
           out_types: the hint of the result, instead of the annotation.
           strict: whether a parameter or a result without a hint is an error.
+          specs: what is given in the place of hints that are missing, or that cannot be read.
 
         Raises:
           AnnotationSyntaxError: for a hint that is missing or cannot be read.
@@ -246,7 +273,7 @@ class LazySignature:
         if not callable(function):
             got = f"{value_text(function)} of type {type(function).__name__}"
             raise StructureError(f"a function is wanted, got {got}", running_place())
-        self._given = (function, in_types, out_types, strict)
+        self._given = (function, in_types, out_types, strict, specs)
         self.in_types, self.out_types = in_types, out_types
         self._string_locals: Mapping[str, Any] = {}
         self.known: HintedSignature | None = None
@@ -286,7 +313,8 @@ class LazySignature:
                 first = args[0] if args else None
                 owner = first if isinstance(first, type) else type(first)
                 own = {cls.__name__: cls for cls in reversed(owner.__mro__)}
-                self.known = _read(*self._given, {**own, **self._string_locals})
+                local, has_specs = {**own, **self._string_locals}, self._given[-1] is not None
+                self.known = _read(*self._given, local, may_be_undefined=has_specs)
         return self.known
 
 
@@ -295,7 +323,9 @@ def _read(
     in_types: Any,
     out_types: Any,
     strict: bool,
+    specs: Specs | None,
     local: Mapping[str, Any],
+    may_be_undefined: bool = False,
 ) -> HintedSignature:
     name, source = name_of(function), _unwrap_annotations(function)
     given, bound_by_name = (), set[str]()
@@ -306,7 +336,7 @@ def _read(
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         # Kernels written in C show no signature; in_types gives them one by position.
-        signature = inspect.Signature([inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)])
+        signature = _BY_POSITION
     if in_types is not None and not isinstance(in_types, tuple):
         if isinstance(in_types, (list, dict)):
             got = type(in_types).__name__
@@ -316,14 +346,16 @@ def _read(
 
     names = NameScope({**local, **_closure_variables(source)})
     replaced = covered if out_types is EMPTY else {*covered, "return"}
-    hints = _resolved_hints(source, names.local, name, replaced)
+    hints = _resolved_hints(source, names.local, name, replaced, specs is not None, may_be_undefined)
+    if specs is not None and specs.has_results and hints.get("return") is Any:
+        del hints["return"]
     first = list(signature.parameters)[: len(given)]
     may_be_bare = {"self", "cls", *first, *bound_by_name}
     parameters: dict[str, Node] = {}
     for parameter, declared in signature.parameters.items():
         if parameter in hints:
             parameters[parameter] = _node(hints[parameter], names, name, parameter, source)
-        elif not strict or parameter in may_be_bare:
+        elif not strict or parameter in may_be_bare or (specs is not None and declared.kind in TAKEN_BY_SPECS):
             continue
         elif declared.default is not EMPTY or declared.kind in _VARIADIC:
             parameters[parameter] = OPTION
@@ -339,7 +371,7 @@ def _read(
         result = _node(out_types, names, name, "the result")
     elif "return" in hints:
         result = _node(hints["return"], names, name, "return", source)
-    if strict and result is None:
+    if strict and result is None and not (specs is not None and specs.has_results):
         raise _missing_hint(name, "the result", _RESULT_EXAMPLE, hint_place(source, "return"))
     if strict and result is not None and any(_is_any(part) for _, part in walk(result)):
         what = "the result, or a part of it, annotated as Any,"
@@ -478,7 +510,14 @@ def _unwrap_annotations(function: Any) -> Any:
             return function
 
 
-def _resolved_hints(function: Any, local: Mapping[str, Any], name: str, covered: Collection[str]) -> dict[str, Any]:
+def _resolved_hints(
+    function: Any,
+    local: Mapping[str, Any],
+    name: str,
+    covered: Collection[str],
+    may_be_text: bool = False,
+    may_be_undefined: bool = False,
+) -> dict[str, Any]:
     """A function's annotations, its strings evaluated.
 
     Args:
@@ -486,12 +525,14 @@ def _resolved_hints(function: Any, local: Mapping[str, Any], name: str, covered:
       local: names beside the function's globals.
       name: the function's name in messages.
       covered: the parameters whose annotations are not read, and may use undefined names.
+      may_be_text: whether an annotation that is no expression is left out.
+      may_be_undefined: whether one is that uses an undefined name.
     """
     annotations = getattr(function, "__annotations__", None) or {}
     found = {parameter: hint for parameter, hint in annotations.items() if parameter not in covered}
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     names = getattr(function, "__globals__", None) or vars(module or builtins)
-    for parameter, hint in found.items():
+    for parameter, hint in list(found.items()):
         if not (strings := _strings_in(hint)):
             continue
         what, place = _phrase(parameter), partial(hint_place, function, parameter)
@@ -502,8 +543,13 @@ def _resolved_hints(function: Any, local: Mapping[str, Any], name: str, covered:
             error.place = place()
             raise
         except NameError as error:
-            raise _undefined_name(name, what, error, place()) from None
+            if not may_be_undefined:
+                raise _undefined_name(name, what, error, place()) from None
+            del found[parameter]
         except Exception as error:  # whatever the expression raises
+            if may_be_text:
+                del found[parameter]
+                continue
             if bad := [text for text in strings if _parse_expression(text) is None]:
                 text = bad[0] if len(bad[0]) < _LONGEST else bad[0][: _LONGEST - 4] + "..."
                 problem = f"a hint is a string that is not a Python expression: {text}"

@@ -123,6 +123,12 @@ class BareTree(Record, eq=False):
     leaf: ArrayHint
 
 
+class BySpec(Record, eq=False):
+    """Any pytree: each leaf has a PartitionSpec in the place of a hint, or None, and is static."""
+
+    specs: tuple[Any, ...]
+
+
 def bare_tree(kind: type, name: str) -> BareTree:
     """Any pytree of a class, by its name in messages."""
     return BareTree(kind, replace(bare_array_hint(ArrayLike), text=HintText(name)))
@@ -132,7 +138,7 @@ UNHINTED = bare_tree(object, "PyTree")
 """What a class holds beside its hints."""
 
 Container: TypeAlias = FixedTuple | SequenceOf | MappingOf | Fields
-Node: TypeAlias = ArrayLeaf | Static | Untyped | Container | UnionOf | PyTreeOf | BareTree | LikeOf
+Node: TypeAlias = ArrayLeaf | Static | Untyped | Container | UnionOf | PyTreeOf | BareTree | LikeOf | BySpec
 
 NONE = Static(type(None))
 OPTION = Static(object)
@@ -177,7 +183,7 @@ def walk(node: Node) -> Iterator[tuple[str, Node]]:
                 inside = [(path + step(name), item) for name, item in fields.items()]
             case LikeOf(_, _, parameters, other):
                 inside = [(f"{path}[...]", parameters), (f"{path}[...]", other)]
-            case ArrayLeaf() | Static() | Untyped() | BareTree():
+            case ArrayLeaf() | Static() | Untyped() | BareTree() | BySpec():
                 continue
         waiting += reversed(inside)
 
@@ -194,7 +200,7 @@ def declares_arrays(node: Node, kinds: tuple[type, ...] = (ArrayLeaf,)) -> bool:
 
 def holds_arrays(node: Node) -> bool:
     """Whether any array is declared in a node, or may be in it undeclared."""
-    return isinstance(node, ArrayLeaf) or declares_arrays(node, (ArrayLeaf, BareTree))
+    return isinstance(node, ArrayLeaf) or declares_arrays(node, (ArrayLeaf, BareTree, BySpec))
 
 
 def is_named(node: Node) -> bool:
@@ -238,7 +244,7 @@ def node_name(node: Node) -> str:
             return name
         case BareTree(kind):
             return "PyTree" if kind is object else kind.__name__
-        case Untyped():
+        case Untyped() | BySpec():
             return "Any"
 
 
@@ -270,7 +276,7 @@ def map_hints(node: Node, change: Callable[[ArrayHint], ArrayHint]) -> Node:
                     record.fields.update((name, changed(inner)) for name, inner in part.fields.items())
                     record.is_open = False
                 return records[id(part)]
-            case Static() | Untyped():
+            case Static() | Untyped() | BySpec():
                 return part
 
     return changed(node)

@@ -316,6 +316,9 @@ def analyze_region(
                 continue
             failure = Failure(what, result.subject, result.hint.text, _inferred_type(var.aval, fact, interpreter))
         failure = replace(failure, what=region.with_cause_of_result(failure.what, at))
+        cause = getattr(failure.what, "cause", None)
+        if failure.subject.kind == "spec" and type(result) is not Refused and cause is not None and cause.may_agree:
+            continue  # a PartitionSpec states it, as JAX takes it; a hint has assume for that
         failure = replace(failure, place=failure.cause_place or region.place_of_result(at))
         wrong.append(Contradiction(failure, analysis.typed.name, origin.region, result.sizes))
     if wrong:

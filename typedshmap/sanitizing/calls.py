@@ -133,7 +133,7 @@ class Comparer:
         def compare_if_due(*shards: Any) -> None:
             _under(shards[0] if gated else True, compare, shards[len(gated) :])
 
-        jax.shard_map(
+        _jax.mesh.shard_map(
             compare_if_due,
             mesh=self.mesh,
             in_specs=(*(PartitionSpec() for _ in gated), *specs),
@@ -171,7 +171,7 @@ def _checker(
     def compare_replicas(*shards: Any) -> Any:
         return compare_shards(shards, agreeing, names, True)
 
-    mapped = jax.shard_map(
+    mapped = _jax.mesh.shard_map(
         compare_replicas, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), axis_names=frozenset(names)
     )
     return jax.jit(mapped)

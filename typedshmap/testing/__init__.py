@@ -6,5 +6,16 @@ from .cost import assert_cost
 from .invariance import assert_mesh_invariant
 from .marks import mesh_invariant
 from .proving import Proof, prove
+from .same_program import assert_same_program
 
-__all__ = ["Inputs", "Proof", "assert_cost", "assert_mesh_invariant", "inputs", "mesh_invariant", "prove", "strategies"]
+__all__ = [
+    "Inputs",
+    "Proof",
+    "assert_cost",
+    "assert_mesh_invariant",
+    "assert_same_program",
+    "inputs",
+    "mesh_invariant",
+    "prove",
+    "strategies",
+]

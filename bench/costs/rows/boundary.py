@@ -64,6 +64,16 @@ def call_in_calls(effort: Effort) -> Result:
     return of_counts(calls(_typed(mesh)), calls(partial(_call, by_hand(mesh))))
 
 
+@counted(GROUP, "call with 1,000 leaves by specs, calls", "hints")
+def call_by_specs_in_calls(effort: Effort) -> Result:
+    """The same call by `in_specs` and `out_specs`, where the function has no hints."""
+    mesh = make_abstract(*SMALL)
+    by_specs = typed_shard_map(
+        lambda weights: norm(weights), mesh=mesh, in_specs=(unrolled.specs(LAYERS),), out_specs=P()
+    )
+    return of_counts(calls(partial(_call, by_specs)), calls(_typed(mesh)))
+
+
 @benchmark(GROUP, f"call with 1,000 leaves, {ON_LARGE}", over(1.1), devices(make_abstract(*SMALL)))
 def call_on_large(effort: Effort) -> Result:
     """The same call, on a mesh of many devices against one of few."""
@@ -105,4 +115,13 @@ def specs_of_many(effort: Effort) -> Result:
     return of_times(take_turns(ours, other, effort))
 
 
-ROWS: tuple[Benchmark, ...] = (noise, call, call_in_calls, call_on_large, specs, specs_on_large, specs_of_many)
+ROWS: tuple[Benchmark, ...] = (
+    noise,
+    call,
+    call_in_calls,
+    call_by_specs_in_calls,
+    call_on_large,
+    specs,
+    specs_on_large,
+    specs_of_many,
+)

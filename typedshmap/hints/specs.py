@@ -1,0 +1,173 @@
+"""``in_specs`` and ``out_specs`` for what has no hint, as ``jax.shard_map`` takes them: prefix trees, None, ``Infer``.
+
+A spec becomes the hint of an array of any dims, for all that reads hints. What JAX refuses of specs, JAX words.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from .. import _jax
+from ..errors.failures import Failure, WrongSharding
+from ..notation.spec import Axes, Dim
+from .array_hint import ArrayHint
+from .check_arguments import BoundArgument
+from .check_tree import CheckedLeaf
+from .context import MeshContext
+from .signature import TAKEN_BY_SPECS, BoundCall, HintedSignature, Specs
+from .structure import BySpec, Node, Untyped, array_hints, holds_arrays
+
+INFER = inspect.signature(_jax.mesh.shard_map).parameters["in_specs"].default
+"""What ``jax.shard_map`` has in the place of ``in_specs`` that are not given."""
+
+
+class Unreadable(Exception):
+    """Specs that JAX refuses, or that only JAX can read."""
+
+
+def specs_of_arguments(
+    specs: Specs,
+    typed: HintedSignature,
+    bound: BoundCall,
+    arguments: Sequence[BoundArgument],
+    infer: Callable[[Any], PartitionSpec] | None,
+) -> list[tuple[Any, ...] | None]:
+    """For each argument the specs of its leaves; None where its hint says all, or it is static.
+
+    Args:
+      specs: what is given in the place of hints.
+      typed: the function.
+      bound: the call.
+      arguments: its arguments.
+      infer: the spec in an array's type; None where the mesh axes do not let it be inferred.
+
+    Raises:
+      Unreadable: for specs that do not fit the arguments.
+    """
+    kinds = {name: parameter.kind for name, parameter in typed.signature.parameters.items()}
+    positional = [at for at, (name, *_) in enumerate(arguments) if kinds[name] in TAKEN_BY_SPECS]
+    taken = positional[len(typed.given) :]
+    while taken and arguments[taken[-1]][0] not in bound.given:
+        taken.pop()
+    counts = {at: len(_jax.tree.leaves(arguments[at][3])) for at in positional}
+    # What a partial gives, and a default, is the function's own, unless a hint says how it is sharded.
+    own = [at for at in positional if at not in taken and not says_sharding(arguments[at][2])]
+    found: dict[int, tuple[Any, ...] | None] = {at: (None,) * counts[at] for at in own}
+    if specs.in_specs is not ... and specs.in_specs is not INFER:
+        each = iter(leaf_specs(specs.in_specs, tuple([arguments[at][3] for at in taken]), takes_none=True))
+        found |= {at: tuple(islice(each, counts[at])) for at in taken}
+        return [found.get(at) for at in range(len(arguments))]
+    is_bare = [at for at in taken if isinstance(arguments[at][2], Untyped) and arguments[at][0] not in ("self", "cls")]
+    if infer is not None:
+        silent = [at for at in taken if holds_arrays(arguments[at][2]) and not says_sharding(arguments[at][2])]
+        found |= {at: tuple(map(infer, _jax.tree.leaves(arguments[at][3]))) for at in (*is_bare, *silent)}
+    elif is_bare:
+        raise Unreadable("in_specs are inferred over Explicit axes only")
+    return [found.get(at) for at in range(len(arguments))]
+
+
+def leaf_specs(specs: Any, tree: Any, takes_none: bool) -> list[Any]:
+    """The specs of the leaves of a tree, of which they are a prefix.
+
+    Args:
+      specs: the prefix tree.
+      tree: the tree.
+      takes_none: whether None stands for a tree that is static, and not for no leaves.
+
+    Raises:
+      Unreadable: for specs that are no prefix.
+    """
+    try:
+        leaves, structure = jax.tree_util.tree_flatten(tree)
+        found, own = jax.tree_util.tree_flatten(specs)
+        if own != structure:
+            is_leaf = _is_none if takes_none else None
+            found = list[Any]()
+            jax.tree_util.tree_map(
+                lambda spec, part: found.extend([spec] * len(jax.tree_util.tree_leaves(part))),
+                specs,
+                tree,
+                is_leaf=is_leaf,
+            )
+    except Exception as error:
+        raise Unreadable(str(error)) from None
+    lengths = {spec: _length(spec) for spec in dict.fromkeys(found) if spec is not None}
+    for spec, shape in zip(found, _jax.array.shapes_of(leaves), strict=True):
+        if spec is not None and lengths[spec] > len(shape):
+            raise Unreadable(f"{spec} is too long")
+    return found
+
+
+def _is_none(spec: Any) -> bool:
+    return spec is None
+
+
+def _length(spec: Any) -> int:
+    """For how many dims a spec has entries."""
+    if not isinstance(spec, PartitionSpec) or _jax.array.non_name_entries(spec):
+        raise Unreadable(f"{spec} does not name mesh axes")
+    return len(_jax.array.spec_entries(spec).dim_axes)
+
+
+def with_specs(argument: BoundArgument, specs: tuple[Any, ...] | None) -> BoundArgument:
+    """An argument that has its specs for a hint, unless its hint says how it is sharded, or holds no array by both."""
+    name, subject, node, value = argument
+    if specs is None or says_sharding(node):
+        return argument
+    if any(spec is not None for spec in specs):
+        return name, subject, BySpec(specs), value
+    return (name, subject, Untyped(), value) if holds_arrays(node) else argument
+
+
+def says_sharding(node: Node | None) -> bool:
+    """Whether a hint says how arrays are sharded: a bare ``jax.Array``, and ``"..."``, leave it to a spec."""
+    hints = array_hints(node) if node is not None else ()
+    return any(hint.spec.marks or hint.spec.rest is None or len(hint.spec.dims) > 1 for hint in hints)
+
+
+def disagreements(
+    leaves: Iterable[CheckedLeaf], specs: Iterable[Any], name: str, context: MeshContext
+) -> list[Failure]:
+    """Where hints say otherwise than the specs of the same leaves.
+
+    Args:
+      leaves: those of an argument, or of a result, that has a hint.
+      specs: their specs.
+      name: what the specs are called.
+      context: where the leaves enter or leave a region.
+    """
+    found: list[Failure] = []
+    for leaf, spec in zip(leaves, specs, strict=True):
+        given = f"{'None (static)' if spec is None else _jax.array.spec_text(spec)} in {name}"
+        if leaf.hint is None:
+            if spec is not None:
+                what = WrongSharding("a static value", given, f"write None in {name}, or hint it as an array")
+                found.append(Failure(what, leaf.subject))
+            continue
+        rank = len(_jax.array.shapes_of([leaf.value])[0])
+        hinted = context.spec(leaf.hint, rank)
+        if spec is not None and _jax.array.spec_entries(spec, rank) == _jax.array.spec_entries(hinted, rank):
+            continue
+        cure = f"write one and the same in {name} and in the hint"
+        if spec is not None and leaf.hint.spec.rest is None:
+            cure = f'if {name} is right, write "{_with_axes(leaf.hint, spec, rank)}" in the hint'
+        what = WrongSharding(_jax.array.spec_text(hinted), given, cure)
+        found.append(Failure(what, leaf.subject, leaf.hint.text, _jax.array.type_text(leaf.value)))
+    return found
+
+
+def _with_axes(hint: ArrayHint, spec: PartitionSpec, rank: int) -> str:
+    """The dims of a hint, sharded as a spec says."""
+    layout = _jax.array.spec_entries(spec, rank)
+    parts: list[str] = []
+    for dim, axes in zip(hint.spec.dims, layout.dim_axes, strict=True):
+        parts.append(str(replace(dim, axes=Axes(axes) if axes else None) if isinstance(dim, Dim) else dim))
+    marks = [*(f"+{axis}" for axis in sorted(layout.unreduced)), *(f"-{axis}" for axis in sorted(layout.reduced))]
+    return " ".join([*parts, *marks])
