@@ -11,10 +11,12 @@ from .errors import ShapeError, TypedShmapError
 from .errors.failures import Bound, Failure, Subject
 from .errors.phrases import value_text
 from .errors.places import running_place
+from .hints import enforcement
 from .hints.array_hint import ArrayHint
 from .hints.check_array import check_array
 from .hints.check_tree import CheckedLeaf, TreeCheck, check_value
 from .hints.context import CallScope, MeshContext, current_mesh_context, current_scope, intern_context
+from .hints.enforcement import enforced
 from .hints.global_sharding import check_at_compile_time
 from .hints.parse_hint import parse_hint_or_dims
 from .hints.structure import ArrayLeaf, Node, UnionOf, array_hints, holds_arrays, walk
@@ -66,7 +68,7 @@ def check(x: T, hint: Any) -> T:
     """
     region, node = current_mesh_context(), parse_hint_or_dims(hint)
     name, checked = check_in_scope(x, node, region, _CHECKED, "check")
-    if not region.manual:
+    if not region.manual and enforcement.IS_ON:
         for leaf in checked.leaves:
             if leaf.hint is not None and _jax.array.is_tracer(leaf.value):
                 hints, place = _candidate_hints(leaf, leaf.hint, node, checked), running_place()
@@ -79,7 +81,7 @@ def check_in_scope(x: Any, node: Node, region: MeshContext, subject: Subject, ve
     """Check a value in the current scope, which takes over the sizes that it binds; with the name for messages."""
     scope = current_scope() or CallScope(verb, {})
     checked = check_value(node, x, subject, region, scope.arguments, scope.sizes)
-    if checked.failures:
+    if checked.failures and enforced(checked.failures):
         raise checked.error(scope.function)
     scope.sizes = checked.sizes
     return scope.function, checked

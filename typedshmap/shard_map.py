@@ -25,10 +25,11 @@ from .errors import StructureError, TypedShmapError, placed_at_decoration
 from .errors.failures import RETURN, Failure, PlainMessage, Subject, sizes_text
 from .errors.phrases import mesh_text, quoted_axes, value_text
 from .errors.varying import DivergentCollective, UnmarkedUnreduced, UnmentionedVarying
-from .hints import context
+from .hints import context, enforcement
 from .hints.check_arguments import BoundArgument, array_leaves, check_arguments, unknown_axes
 from .hints.check_array import describe
 from .hints.check_tree import CheckedLeaf, assert_layouts, check_value, checked_leaves, result_place
+from .hints.enforcement import enforced
 from .hints.signature import EMPTY, BoundCall, LazySignature, Specs
 from .hints.specs import Unreadable, disagreements, leaf_specs, says_sharding, specs_of_arguments, with_specs
 from .hints.structure import BySpec, Untyped, array_hints, holds_arrays
@@ -254,12 +255,12 @@ class _RegionCall:
 
         self.checked = check_arguments(given, self.bound.arguments, self.outer_context)
         unknown = unknown_axes(typed.result, self.outer_context, RETURN) if typed.result is not None else []
-        if failures := (*self.checked.failures, *unknown):
+        if failures := (*enforced(self.checked.failures), *unknown):
             raise self.outer_context.error(typed.name, failures, self.checked.sizes)
 
         self.given_specs = self._compare_specs(specs)
         self.arrays = [leaf.value for leaf in self.checked.leaves if leaf.hint is not None]
-        self.analysis = RegionAnalysis(self.manual) if self.entered else None
+        self.analysis = RegionAnalysis(self.manual) if self.entered and enforcement.IS_ON else None
         self.analyzed_after: Callable[..., Any] | None = None
         self.is_again = False  # traced to know what its numbers do: what is wrong with its results is told already
         # What the body fills in when it is traced.
@@ -337,7 +338,7 @@ class _RegionCall:
                     self._compare_programs(traced)
                 return _jax.programs.compiled(traced, self.arrays, self.typed.name) or program
             elif self.typed.result is None or holds_arrays(self.typed.result):
-                self.analyzed_after = mapped
+                self.analyzed_after = mapped if self.analysis else None
                 return mapped
             else:  # without results, by which the region would be found in the program around
                 program = _jax.staging.inline_jit(mapped)
@@ -424,7 +425,8 @@ class _RegionCall:
 
     def _analyze(self, traced: _jax.jaxpr.TracedRegion | None) -> bool:
         """Compare what the hints and checks of the body assert with what its jaxpr does; False if parts are missing."""
-        assert self.analysis is not None
+        if self.analysis is None:  # nothing is enforced
+            return True
         try:
             return analyze_region(self.analysis, traced, self.arrays, self.results, self._retraced)
         except TypedShmapError as error:  # of an argument that is returned as it is, which no equation made
@@ -516,7 +518,7 @@ class _RegionCall:
                 node, subject = BySpec(tuple(specs)), Subject("spec", "return")
         assert node is not None
         checked = check_value(node, result, subject, region, self.bound.arguments, scope.sizes)
-        leaves, sizes, failures = checked.leaves, checked.sizes, checked.failures
+        leaves, sizes, failures = checked.leaves, checked.sizes, enforced(checked.failures)
         if specs is not None and not failures and not isinstance(node, BySpec):
             failures = disagreements(leaves, specs, "out_specs", region)
         self.results.clear()

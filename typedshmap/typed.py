@@ -15,6 +15,7 @@ from .errors.varying import UnmentionedVarying
 from .hints import context
 from .hints.check_arguments import check_arguments
 from .hints.check_tree import check_value, result_place
+from .hints.enforcement import enforced
 from .hints.fitting import FittingValues, fitting_values
 from .hints.resumption import AwaitedInScope, in_scope
 from .hints.signature import HintedSignature, LazySignature, is_generator
@@ -125,7 +126,7 @@ def _check_arguments(
     else:
         bound = typed.bind(args, kwargs)
         checked = check_arguments(typed.arguments(bound), bound.arguments, region)
-        if checked.failures:
+        if checked.failures and enforced(checked.failures):
             raise checked.error(typed.name)
         named, sizes = bound.arguments, checked.sizes
         is_plain = len(args) == len(typed.parameters) and typed.has_plain_parameters
@@ -160,7 +161,7 @@ def _check_result(
             axes = tuple(axis for axis in region.sizes if axis in must_be_invarying)
             wrong = context.explained(value, UnmentionedVarying(axes, False, may_agree=True))
             checked.failures.append(Failure(wrong, at, leaf_hint.text, _jax.array.type_text(value)))
-    if checked.failures:
+    if checked.failures and enforced(checked.failures):
         place = result_place(typed, checked.failures, checked.leaves) if region.manual else ""
         raise checked.error(typed.name, place)
     # A result of rank 0 is looked at each time.

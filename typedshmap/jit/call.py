@@ -38,6 +38,7 @@ from ..hints.check_arguments import array_leaves, check_arguments, check_argumen
 from ..hints.check_array import describe
 from ..hints.check_tree import CheckedLeaf, check_value, result_place
 from ..hints.context import CallScope, current_axis_naming, decorator_axis_naming, scope_entered
+from ..hints.enforcement import enforced
 from ..hints.global_sharding import original_error
 from ..hints.signature import HintedSignature, LazySignature
 from ..hints.structure import BareTree, Static, Untyped, array_hints, declares_arrays, holds_arrays
@@ -302,7 +303,7 @@ class JitCall:
             self.keys.append(key)
             self.values += [value] if key.traced else []
         assert typed.result is not None
-        if failures := [*failures, *unknown_axes(typed.result, boundary, RETURN)]:
+        if failures := [*enforced(failures), *unknown_axes(typed.result, boundary, RETURN)]:
             raise boundary.error(typed.name, failures, self.sizes)
 
         self.traced_keys = [key for key in self.keys if key.traced]
@@ -398,8 +399,8 @@ class JitCall:
         # A constant is where it was made, and is placed like all results.
         leaves = [leaf for leaf in checked.leaves if _jax.array.is_tracer(leaf.value)]
         failures = (
-            checked.failures
-            or [wrong for leaf in leaves if (wrong := sharding_failure(leaf, context, is_result=True))]
+            enforced(checked.failures)
+            or enforced(wrong for leaf in leaves if (wrong := sharding_failure(leaf, context, is_result=True)))
             or _non_array_failures(checked.leaves, "which is not an array and cannot leave a program", _LEAVE_OUT)
         )
         if failures:
