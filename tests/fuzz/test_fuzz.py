@@ -61,7 +61,7 @@ def test_nothing_but_our_errors_comes_out_in_a_region(check_vma: bool, mesh: Mes
     regions = int(REGIONS * TIMES)
     found = tally_in_regions(Drawer(SEED, mesh), regions, IN_EACH, check_vma)
     assert found.escaped == {}
-    assert found.cases == regions * (IN_EACH + 1)
+    assert found.cases >= regions * (IN_EACH + 1)  # a body that is refused may be traced once more
     assert found.refused > found.cases / 2
 
 

@@ -9,6 +9,8 @@ from cures import BEGINNING, expect_right, meshes, outcomes, refusal
 from random_programs import drawn
 from tiers import slow
 
+from typedshmap._jax.versions import HAS_MANUAL_TYPES
+
 
 class Wrong(NamedTuple):
     """A program that is refused.
@@ -390,7 +392,18 @@ PROGRAMS = {
     "a check of a part": Wrong(ROWS, "z = check(x, \"_ k\"); return z.sum(0)", "k", "still sharded over 'dp'"),
 }  # fmt: skip
 
-CASES = [pytest.param(name, mode, id=f"{name}-{mode}") for name, one in PROGRAMS.items() for mode in one.modes]
+# A body that a check ends is read from one trace, of which jax 0.9 does not show that a number is a mean's.
+ENDED = {
+    "a check of a mean, and then a pattern",
+    "a mean that a check names, and that is summed",
+    "a mean, and a psum that does not fit it",
+}
+CASES = [
+    pytest.param(name, mode, id=f"{name}-{mode}")
+    for name, one in PROGRAMS.items()
+    for mode in one.modes
+    if HAS_MANUAL_TYPES or not mode or name not in ENDED
+]
 
 
 @pytest.mark.sample(5)
