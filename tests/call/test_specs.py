@@ -223,7 +223,7 @@ def test_a_forgotten_sum_is_an_error_with_its_place(mesh: Mesh):
             "    got f32[2,6]{V:(dp,tp)} per shard\n\n"
             "Mesh: dp=4, tp=2"
         )
-        assert place.startswith("test_specs.py:") and place.endswith("leaves partial sums: psum over 'tp'")
+        assert place.startswith("test_specs.py:") and place.endswith("leaves partial sums: psum over 'tp' of x @ w")
 
 
 def test_a_tree_of_results_is_named_by_its_paths(mesh: Mesh):
