@@ -31,7 +31,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AxisType
 
 from typedshmap import (
     Array,
@@ -214,7 +214,7 @@ def draw() -> tuple[Weights, Cache, np.ndarray]:
 
 
 def main() -> int:
-    mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("dp", "tp", "cp"))
+    mesh = jax.make_mesh((2, 2, 2), ("dp", "tp", "cp"), axis_types=(AxisType.Auto,) * 3)
     weights, empty, prompt = draw()
     with jax.set_mesh(mesh):
         placed, cache = shard((weights, empty), tuple[Weights, Caches])

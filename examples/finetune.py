@@ -35,7 +35,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from decoding import Attention, Caches, attend, normed, rotated
-from jax.sharding import Mesh
+from jax.sharding import AxisType, Mesh
 from quickstart import standard_library
 
 from typedshmap import (
@@ -408,7 +408,8 @@ def pretrained() -> Base:
 
 def plain_losses(base: Base, adapters: Adapters, text: np.ndarray) -> list[float]:
     """The losses of the epoch on one device."""
-    mesh, losses, state = Mesh(jax.devices()[:1], "fsdp"), list[float](), optimizer.init(adapters)
+    mesh = jax.make_mesh((1,), ("fsdp",), axis_types=(AxisType.Auto,))
+    losses, state = list[float](), optimizer.init(adapters)
 
     @jax.jit
     def plain_step(adapters, state, batch):
@@ -424,7 +425,7 @@ def plain_losses(base: Base, adapters: Adapters, text: np.ndarray) -> list[float
 
 
 def mesh_of(**axes: int) -> Mesh:
-    return Mesh(np.array(jax.devices()).reshape(*axes.values()), tuple(axes))
+    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
 
 
 def main() -> int:

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AxisType
 
 from typedshmap import (
     Array,
@@ -211,7 +211,7 @@ def train(weights: Weights, x: Array, target: Array) -> tuple[Weights, Metrics]:
 
 
 def main() -> int:
-    mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("dp", "ep"))
+    mesh = jax.make_mesh((2, 4), ("dp", "ep"), axis_types=(AxisType.Auto,) * 2)
     weights, x, target = shard(draw(), tuple[Weights, Texts, Texts], mesh)  # where the functions find their mesh
     worst = compare("before", weights, x, target)
     print(f"\n{'step':>4} {'loss':>10} {'dropped':>9}   tokens of each of {SIZES['experts']} experts, on dp=2, ep=4")

@@ -26,7 +26,7 @@ from typing import NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import AbstractMesh, AxisType
 
 from typedshmap import (
     Array,
@@ -148,7 +148,7 @@ def show_large() -> None:
 
 
 def main() -> int:
-    mesh, rng, teacher = Mesh(np.array(jax.devices()), ("fsdp",)), np.random.default_rng(0), init(1)
+    mesh, rng, teacher = jax.make_mesh((8,), ("fsdp",), axis_types=(AxisType.Auto,)), np.random.default_rng(0), init(1)
     xs = rng.normal(size=(STEPS, BATCH, SIZES["model"])).astype(np.float32)
     ys = np.asarray(jax.vmap(forward, (None, 0))(teacher, xs))
     with jax.set_mesh(mesh):

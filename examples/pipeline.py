@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AxisType
 
 from typedshmap import (
     Array,
@@ -183,7 +183,7 @@ def compare(layers, x: np.ndarray, y: np.ndarray) -> float:
 
 def main() -> int:
     rng = np.random.default_rng(0)
-    with jax.set_mesh(Mesh(np.array(jax.devices()).reshape(2, 4), ("dp", "pp"))):
+    with jax.set_mesh(jax.make_mesh((2, 4), ("dp", "pp"), axis_types=(AxisType.Auto,) * 2)):
         layers = init(jax.random.key(0))
         show_schedules(layers, rng)
         worst = compare(layers, *data(MICRO, rng))

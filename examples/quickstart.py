@@ -31,7 +31,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AxisType
 
 import typedshmap as ts
 from typedshmap import (
@@ -289,7 +289,7 @@ def show_mistakes(state: State, text: np.ndarray, odd_text: np.ndarray) -> None:
 
 
 def main() -> int:
-    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"))
+    mesh = jax.make_mesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
     rng, source = np.random.default_rng(0), standard_library()
     with jax.set_mesh(mesh):
         state = init(jax.random.key(0))

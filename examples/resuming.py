@@ -38,8 +38,7 @@ from textwrap import shorten
 from typing import Any
 
 import jax
-import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AxisType, Mesh
 from transformer import BATCH, SEQ, SIZES, State, init, sample, standard_library, train_step
 
 from typedshmap import TypedShmapError, shape_structs
@@ -197,7 +196,7 @@ def mesh_of(text: str) -> Mesh:
     fsdp, tp = map(int, sizes)
     if names != ("fsdp", "tp") or fsdp * tp > len(jax.devices()):
         raise argparse.ArgumentTypeError(f"wants fsdp=..,tp=.. of {len(jax.devices())} devices, got {text}")
-    return Mesh(np.array(jax.devices()[: fsdp * tp]).reshape(fsdp, tp), ("fsdp", "tp"))
+    return jax.make_mesh((fsdp, tp), ("fsdp", "tp"), axis_types=(AxisType.Auto,) * 2)
 
 
 def arguments() -> argparse.Namespace:

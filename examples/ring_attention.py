@@ -32,7 +32,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AxisType, Mesh
 
 from typedshmap import (
     Array,
@@ -248,7 +248,7 @@ def compare(dtype: str, mesh: Mesh) -> bool:
 
 
 def main() -> int:
-    mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("dp", "cp"))
+    mesh = jax.make_mesh((2, 4), ("dp", "cp"), axis_types=(AxisType.Auto,) * 2)
     show_work(mesh.shape["cp"])
     print("off from plain attention, relative to the largest entry\n")
     print(f"{'':9}{'out':>10}{'d q':>10}{'d k':>10}{'d v':>10}{'allowed':>12}")

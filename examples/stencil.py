@@ -25,7 +25,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AxisType
 
 from typedshmap import Array, Float32, explain, ppermute, reduce, typed, typed_jit, typed_shard_map
 
@@ -139,7 +139,7 @@ def show_messages() -> None:
 
 
 def main() -> int:
-    mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("y", "x"))
+    mesh = jax.make_mesh((2, 4), ("y", "x"), axis_types=(AxisType.Auto,) * 2)
     start, still = drops(np.random.default_rng(0)), np.zeros((HEIGHT, WIDTH), np.float32)
     expected = plain(start, still, STEPS)
     is_right = True

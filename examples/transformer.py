@@ -34,7 +34,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AxisType
 
 from typedshmap import (
     Array,
@@ -301,7 +301,7 @@ def main() -> int:
     # Most of the time here is compilation; jax reads this when it makes its devices.
     os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=1"
     source, losses = standard_library(), []
-    with jax.set_mesh(Mesh(np.array(jax.devices()).reshape(4, 2), ("fsdp", "tp"))):
+    with jax.set_mesh(jax.make_mesh((4, 2), ("fsdp", "tp"), axis_types=(AxisType.Auto,) * 2)):
         state = init(jax.random.key(0))
         start, batch = jax.device_get((state, sample(source, 1)))
         print(f"{sum(w.size for w in jax.tree.leaves(start.weights)):,} weights on fsdp=4, tp=2", flush=True)
