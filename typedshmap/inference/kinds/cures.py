@@ -6,6 +6,7 @@ any other one on the equations as they are."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -151,7 +152,8 @@ def _cures(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool) -> Ite
     wrong = {at: verdict for at, verdict in read.verdicts.items() if verdict.says == "wrong"}
     parts = dict.fromkeys(read.values[at].part for at in wrong)
     parts |= dict.fromkeys(part for verdict in wrong.values() for loss in verdict.losses for part in loss.parts)
-    made = _makers(reading.makers_of(parts))
+    losing = {_site(loss.eqn) for verdict in wrong.values() for loss in verdict.losses} - {None}
+    made = _makers(reading.makers_of(parts), losing)
     stated = [eqn for eqn, claim, value in reading.claimed if axis in claim.layout.unreduced and value.part in parts]
     made += [group for group in _by_line(stated) if group not in made]  # what a hint says to be due is taken after it
     sums = [eqn for eqn, _, _ in reading.collectives.values() if _is_reduction(eqn)]
@@ -178,7 +180,7 @@ def _cures(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool) -> Ite
             yield _cure(text, group, operation, name)
     if kinds.is_differentiated:  # what a gradient is of
         origins = [origin for origin in reading.makers.values() if origin.eqn is not None]
-        forward = _makers([each for each in origins if not _jax.jaxpr.is_transposed(each.eqn)])
+        forward = _makers([each for each in origins if not _jax.jaxpr.is_transposed(each.eqn)], losing)
         yield from _insertions(forward, over, operations, reading.ends)
         made = [*made, *forward]
     results = tuple(at for at in wrong if at in kinds.results)
@@ -245,14 +247,20 @@ def _cure(text: str, group: EquationGroup, operation: str, replaces: str = "") -
     return Cure(text, line=_line(group), operation=operation, changes=changes)
 
 
-def _makers(origins: Sequence[Beginning]) -> list[EquationGroup]:
-    """The equations that made parts, those of one line together; then all of them."""
+def _makers(origins: Sequence[Beginning], losing: AbstractSet[Any]) -> list[EquationGroup]:
+    """The equations that made parts, those of one line together; then all of them.
+
+    Args:
+      origins: where parts began.
+      losing: the user's calls that lose a part: one that made it as well leaves no place for a collective.
+    """
     eqns = list[Any]()
     for origin in origins:
         if origin.eqn is not None:
             eqns.append(next((eqn for eqn in (origin.eqn, *origin.calls) if _place(eqn)), origin.eqn))
             # What a loop makes may become whole after it.
             eqns += [eqn for eqn in origin.calls[-1:] if _jax.primitives.primitive(eqn.primitive.name).kind == "loop"]
+    eqns = [eqn for eqn in eqns if _site(eqn) not in losing]
     groups = _by_line(eqns)
     return [*groups, _distinct(eqns)] if len(groups) > 1 else groups
 
@@ -273,6 +281,11 @@ def _place(eqn: Any) -> str:
     """Where the user wrote an equation; of one that differentiation made where the gradient was asked for."""
     find = _jax.source.gradient_place if _jax.jaxpr.is_transposed(eqn) else _jax.source.equation_place
     return find(eqn)
+
+
+def _site(eqn: Any) -> Any:
+    """The user's call that made an equation; None of one that differentiation made."""
+    return None if _jax.jaxpr.is_transposed(eqn) else _jax.source.call_site(eqn)[1]
 
 
 def _is_reduction(eqn: Any) -> bool:
