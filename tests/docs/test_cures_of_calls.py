@@ -49,11 +49,9 @@ def hint(old: str, new: str, spec: str) -> Way:
 
 
 ON_DP = "'dp', None"
-SOME_EXPLICIT = (
-    'Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(AxisType.Auto, AxisType.Explicit))'
-)
+SOME_EXPLICIT = 'jax.make_mesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Auto, AxisType.Explicit))'
 WHOLE = f"NamedSharding({SOME_EXPLICIT}, P())"
-ONE = 'Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("dp", "tp"))'
+ONE = 'jax.make_mesh((1, 1), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)'
 MLP = "np.maximum(x @ w, 0)"
 REPORTED = PROGRAMS["A traced array without any mesh"].code.partition(")(x)\n")[2]
 NOISE = "np.concatenate([x[2 * i : 2 * i + 2] + jax.random.normal(jax.random.fold_in(jax.random.key(0), i), (2, 16)) for i in range(4)])"
