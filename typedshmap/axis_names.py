@@ -51,9 +51,13 @@ naming_context = jax.make_user_context(default_value=())
 """The namings of the context managers around, the innermost last: a tuple of its own for each that is entered."""
 
 
+FLAX = "flax.linen"
+"""The module in which Flax's rules are, if it is imported."""
+
+
 def flax_naming() -> AxisNaming:
-    """The rules of ``flax.linen.logical_axis_rules`` around, if Flax is imported; one object for equal ones."""
-    find = getattr(sys.modules.get("flax.linen"), "get_logical_axis_rules", None)
+    """The rules of ``flax.linen.logical_axis_rules`` around, if `FLAX` is imported; one object for equal ones."""
+    find = getattr(sys.modules.get(FLAX), "get_logical_axis_rules", None)
     rules = find() if find is not None else ()
     return _naming_of_flax(tuple((name, tuple(axes) if isinstance(axes, list) else axes) for name, axes in rules))
 

@@ -255,10 +255,11 @@ class _RegionCall:
 
         self.checked = check_arguments(given, self.bound.arguments, self.outer_context)
         unknown = unknown_axes(typed.result, self.outer_context, RETURN) if typed.result is not None else []
-        if failures := (*enforced(self.checked.failures), *unknown):
+        failures = self.checked.failures and enforced(self.checked.failures)
+        if failures := [*failures, *unknown]:
             raise self.outer_context.error(typed.name, failures, self.checked.sizes)
 
-        self.given_specs = self._compare_specs(specs)
+        self.given_specs = None if specs is None else self._compare_specs(specs)
         self.arrays = [leaf.value for leaf in self.checked.leaves if leaf.hint is not None]
         self.analysis = RegionAnalysis(self.manual) if self.entered and enforcement.IS_ON else None
         self.analyzed_after: Callable[..., Any] | None = None
@@ -299,10 +300,8 @@ class _RegionCall:
         given = [(each, specs) for each, specs in pairs if not isinstance(each[2], Untyped)]
         return [each for each, _ in given], [specs for _, specs in given]
 
-    def _compare_specs(self, specs: Sequence[tuple[Any, ...] | None] | None) -> list[PartitionSpec | None] | None:
+    def _compare_specs(self, specs: Sequence[tuple[Any, ...] | None]) -> list[PartitionSpec | None]:
         """The specs of the arrays that have them given, with which their hints agree."""
-        if specs is None:
-            return None
         found, failures = list[PartitionSpec | None](), list[Failure]()
         for ((_, _, node, _), leaves), each in zip(self.checked.by_argument(), specs, strict=True):
             if each is not None and not isinstance(node, BySpec):
@@ -518,7 +517,8 @@ class _RegionCall:
                 node, subject = BySpec(tuple(specs)), Subject("spec", "return")
         assert node is not None
         checked = check_value(node, result, subject, region, self.bound.arguments, scope.sizes)
-        leaves, sizes, failures = checked.leaves, checked.sizes, enforced(checked.failures)
+        leaves, sizes = checked.leaves, checked.sizes
+        failures = checked.failures and enforced(checked.failures)
         if specs is not None and not failures and not isinstance(node, BySpec):
             failures = disagreements(leaves, specs, "out_specs", region)
         self.results.clear()

@@ -251,6 +251,14 @@ def committed_sharding(x: Any) -> jax.sharding.Sharding | None:
     return x.sharding if is_concrete and x.committed else None
 
 
+def place_of(x: Any) -> tuple[Any, ...]:
+    """What decides how a concrete value is moved, beside where to: equal for those that are moved alike."""
+    if isinstance(x, np.ndarray):
+        return np.ndarray, x.ndim
+    is_array = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+    return (x.sharding, x.committed, x.ndim) if is_array else (id(x),)
+
+
 def explicit_spec(x: Any) -> NamedSharding | None:
     """The sharding in a value's type, if its mesh has Explicit axes."""
     sharding = jax.typeof(x).sharding if isinstance(x, (jax.Array, jax.Ref)) else None

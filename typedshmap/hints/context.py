@@ -14,10 +14,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial, reduce
 from itertools import repeat
+from sys import modules
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from .. import _jax
-from ..axis_names import NO_NAMING, AliasPairs, AxisNaming, flax_naming, naming_context
+from ..axis_names import FLAX, NO_NAMING, AliasPairs, AxisNaming, flax_naming, naming_context
 from ..errors import TypedShmapError, error_of
 from ..errors.failures import Failure, Fault, Subject
 from ..errors.report import Report
@@ -312,7 +313,8 @@ def current_mesh_context(own: AxisNaming = NO_NAMING, is_stated: bool = True) ->
       own: the naming of the decorator that asks.
       is_stated: whether a match is asserted of the value, so that the analysis of the body may decide it.
     """
-    mesh, context, scope, flax = _jax.mesh.context_mesh(), naming_context.value, _scope.get(), flax_naming()
+    mesh, context, scope = _jax.mesh.context_mesh(), naming_context.value, _scope.get()
+    flax = flax_naming() if FLAX in modules else NO_NAMING
     if mesh.empty and (of_jit := _jax.mesh.jit_mesh.value) is not None:
         mesh = of_jit
     if scope is not None and scope.cached is not None:
@@ -321,7 +323,7 @@ def current_mesh_context(own: AxisNaming = NO_NAMING, is_stated: bool = True) ->
         if is_same and of_naming is own and of_stated == is_stated:
             return region
     if scope is None and not mesh.manual_axes:
-        return _context_outside(mesh, (flax, *context), own)
+        return _context_outside(mesh, context if flax is NO_NAMING else (flax, *context), own)
     manual_axes = _jax.mesh.manual_axes(mesh)
     outer = scope.region if scope is not None else _NOWHERE
     if is_own := outer.sizes == dict(manual_axes):
@@ -368,7 +370,8 @@ def current_axis_naming(own: AxisNaming = NO_NAMING) -> AxisNaming:
     Args:
       own: the naming of the decorator that asks, which is the innermost.
     """
-    scope, contexts, flax = _scope.get(), naming_context.value, flax_naming()
+    scope, contexts = _scope.get(), naming_context.value
+    flax = flax_naming() if FLAX in modules else NO_NAMING
     if scope is None and not contexts and flax is NO_NAMING:
         return own
     decorators = () if scope is None else (scope.naming, *contexts[scope.depth :])

@@ -19,6 +19,7 @@ import functools
 import inspect
 import keyword
 import operator
+import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
@@ -31,7 +32,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .. import _jax
-from ..axis_names import AxisNaming, flax_naming
+from ..axis_names import FLAX, AxisNaming, flax_naming
 from ..errors import StructureError
 from ..errors.failures import RETURN, Failure, PlainMessage, Subject
 from ..hints.check_arguments import array_leaves, check_arguments, check_arguments_as_traced, unknown_axes
@@ -110,7 +111,8 @@ class JitFunction:
         if is_outside := _jax.trace.is_outside_traces():
             naming = decorator_axis_naming(self.naming)
             mesh = None if self._has_devices else _jax.mesh.ambient_devices()
-            form = (None if naming is self.naming else naming, flax_naming(), mesh, len(args), *kwargs)
+            flax = flax_naming() if FLAX in sys.modules else None
+            form = (None if naming is self.naming else naming, flax, mesh, len(args), *kwargs)
             trusted = self._trusted.get(form)
             if trusted is not None:
                 try:

@@ -128,7 +128,7 @@ class Operation(Record):
       hints: what each side of the pattern means, the result last.
       region: the mesh context of the call.
       where: how an error names the call.
-      mesh: the mesh around; None where none is known.
+      mesh: the mesh around; None where none is known, and where all of its axes are manual.
     """
 
     verb: str
@@ -301,7 +301,9 @@ class Operation(Record):
         """
         values = [operand.value for operand in operands]
         explicit = self.region.explicit.difference(self.region.sizes)
-        known = self.explicit_axes(operands) if explicit else {}
+        if not explicit:
+            return f(*values)
+        known = self.explicit_axes(operands)
         is_stated = not self.region.manual and bool(explicit & self.placed_axes)
         # What is unreduced or reduced in its type is so for few functions, and for none on Auto axes.
         is_marked = any(_jax.array.has_marked_type(value) for value in values)
@@ -404,7 +406,8 @@ class Operation(Record):
         Raises:
           ShapeError, VaryingError, ShardingError, StructureError: for one that does not fit.
         """
-        self._require_mesh()
+        if self.mesh is None and not self.region.manual:
+            self._refuse_axes()
         operands: list[Operand] = []
         for index, value in enumerate(values):
             subject = Subject("operand", "operand" if len(self.pattern.operands) == 1 else f"operand {index + 1}")
@@ -419,7 +422,7 @@ class Operation(Record):
                 if isinstance(found, Failure):
                     raise self.error(found)
                 must_be_invarying = found[1]
-                if self.region.manual and self.placed_axes:
+                if self.region.manual and self.mesh is not None and self.placed_axes:
                     self._refuse_placed(index, value, subject)
             shape = tuple(_jax.array.aval_of(value).shape)
             layout = self.resolve_side(index, len(shape) - len(hint.spec.dims) + 1)
@@ -432,10 +435,8 @@ class Operation(Record):
             operands.append(Operand(value, shape, subject, layout, invarying - layout.differing))
         return operands
 
-    def _require_mesh(self) -> None:
-        """Refuse brackets over mesh axes where no mesh is known."""
-        if self.region.manual or self.mesh is not None:
-            return
+    def _refuse_axes(self) -> None:
+        """Refuse brackets over mesh axes, as no mesh is known."""
         for index, side in enumerate(self.pattern.sides):
             if self.layout(index).axes:
                 name = next(name for name, _ in written_axes(side.dims, side.marks) if self.meaning(name))
@@ -450,7 +451,7 @@ class Operation(Record):
 
     def refuse_uneven(self, result: SideLayout, shape: Sequence[int]) -> None:
         """Refuse a result of this shape, per shard, that does not divide over the axes that are not manual."""
-        if not self.placed_axes:
+        if self.mesh is None or not self.placed_axes:
             return
         sizes, layout = dict(self.region.mesh or ()), self.placed_layout(len(shape))
         for place, size, axes in zip(result.dims, shape, layout.dim_axes, strict=True):
@@ -563,8 +564,7 @@ class Operation(Record):
           is_stated: whether the jaxpr states it as well, where the equations themselves do not show the layout.
         """
         region = self.region
-        if self.placed_axes:
-            assert self.mesh is not None
+        if self.mesh is not None and self.placed_axes:
             source, rank = f'{self.where} "{self.pattern.source}"', len(_jax.array.aval_of(value).shape)
             value = place_stated(value, self.placed_layout(rank), self.mesh, region, source)
         if not region.manual:
@@ -616,7 +616,8 @@ def current_operation(
     scope, region = context.current_scope(), context.current_mesh_context()
     where = verb if scope is None else f"{verb} in {scope.function}"
     if region.manual or not pattern.has_sharding:
-        return Operation(verb, pattern, hints, region, where, _jax.mesh.context_mesh() if region.manual else None)
+        is_open = len(region.manual) < len(region.mesh or ())
+        return Operation(verb, pattern, hints, region, where, _jax.mesh.context_mesh() if is_open else None)
     mesh = _jax.mesh.known_mesh() or next(
         (own for value in values if (own := _jax.mesh.value_mesh(value)) is not None), None
     )

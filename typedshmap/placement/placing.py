@@ -88,8 +88,15 @@ def shard(x: Any, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *,
     kind = read_memory_kind(place.verb, place.mesh, memory_kind)
     tree, failures = check_leaves(place, x, node), list[Failure]()
     layouts: dict[int, Layout] = {}  # of the arrays that are placed
+    wanted: dict[int, NamedSharding] = {}  # at once, of those that are elsewhere
+    known: dict[Any, NamedSharding | None] = {}  # most leaves are like others
     for at, (leaf, within, _) in enumerate(tree.leaves):
         if leaf.hint is None:
+            continue
+        alike = (leaf.hint, id(within), *_jax.array.place_of(leaf.value)) if is_outside else None
+        if alike in known:
+            if (sharding := known[alike]) is not None:
+                wanted[at] = sharding
             continue
         layout = within.layout_at(leaf.hint, rank_of(leaf.value))
         is_placed = is_outside or not layout.is_silent
@@ -97,13 +104,18 @@ def shard(x: Any, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *,
             failures.append(Failure(wrong, leaf.subject, leaf.hint.text, _jax.array.type_text(leaf.value)))
         elif place.mesh is None and layout.axes:
             raise no_mesh(place.verb)
+        elif place.mesh is not None and is_outside:
+            sharding = _jax.placing.sharding_at_rest(leaf.value, layout, place.mesh, kind)
+            known[alike] = None if _jax.placing.is_placed(leaf.value, sharding) else sharding
+            if known[alike] is not None:
+                wanted[at] = sharding
         elif place.mesh is not None and is_placed:
             layouts[at] = layout
         elif kind is not None:
             layouts[at] = replace(layout, unconstrained=frozenset(range(len(layout.dim_axes))))
     if failures:
         raise place.error(failures)
-    return tree.with_values(_placed(tree, layouts, place, kind, is_outside))
+    return tree.with_values(_moved(tree, wanted, place) if is_outside else _stated(tree, layouts, place, kind))
 
 
 def _why_unplaceable(leaf: CheckedLeaf, layout: Layout, place: PlacementContext, is_placed: bool) -> Fault | None:
@@ -126,26 +138,25 @@ def _why_unplaceable(leaf: CheckedLeaf, layout: Layout, place: PlacementContext,
     return PlainMessage(f"{problem}; JAX moves none between them")
 
 
-def _placed(
-    tree: PlacedTree, layouts: Mapping[int, Layout], place: PlacementContext, kind: str | None, is_outside: bool
-) -> list[Any]:
-    """The leaves of a tree, those that have a layout placed: at once all that are on devices here by one call."""
-    values, moved, mesh = [each.leaf.value for each in tree.leaves], dict[int, NamedSharding](), place.mesh
-    if mesh is None:  # where nothing is placed
-        return values
-    for at, layout in layouts.items():
-        if not is_outside:
-            values[at] = place_stated(values[at], layout, mesh, tree.leaves[at].place.context, "shard", kind)
-            continue
-        wanted = _jax.placing.sharding_at_rest(values[at], layout, mesh, kind)
-        if _jax.placing.is_placed(values[at], wanted):
-            continue
-        if devices_of(place).is_multi_process or layout.unreduced:
-            values[at] = _move_alone(tree.leaves[at], wanted)
+def _stated(tree: PlacedTree, layouts: Mapping[int, Layout], place: PlacementContext, kind: str | None) -> list[Any]:
+    """The leaves of a tree, those that have a layout placed where a program is traced."""
+    values = [each.leaf.value for each in tree.leaves]
+    for at, layout in layouts.items() if place.mesh is not None else ():
+        values[at] = place_stated(values[at], layout, place.mesh, tree.leaves[at].place.context, "shard", kind)
+    return values
+
+
+def _moved(tree: PlacedTree, wanted: Mapping[int, NamedSharding], place: PlacementContext) -> list[Any]:
+    """The leaves of a tree, some moved: all that are on devices here by one call."""
+    values, together = [each.leaf.value for each in tree.leaves], dict[int, NamedSharding]()
+    is_multi_process = bool(wanted) and devices_of(place).is_multi_process
+    for at, sharding in wanted.items():
+        if is_multi_process or sharding.spec.unreduced:
+            values[at] = _move_alone(tree.leaves[at], sharding)
         else:
-            moved[at] = wanted
-    placed = jax.device_put([values[at] for at in moved], list(moved.values()))
-    for at, value in zip(moved, placed, strict=True):
+            together[at] = sharding
+    placed = jax.device_put([values[at] for at in together], list(together.values()))
+    for at, value in zip(together, placed, strict=True):
         values[at] = value
     return values
 
