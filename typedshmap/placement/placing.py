@@ -93,9 +93,9 @@ def shard(x: Any, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *,
     for at, (leaf, within, _) in enumerate(tree.leaves):
         if leaf.hint is None:
             continue
-        alike = (leaf.hint, id(within), *_jax.array.place_of(leaf.value)) if is_outside else None
-        if alike in known:
-            if (sharding := known[alike]) is not None:
+        like = (leaf.hint, id(within), *_jax.array.place_of(leaf.value)) if is_outside else None
+        if like in known:
+            if (sharding := known[like]) is not None:
                 wanted[at] = sharding
             continue
         layout = within.layout_at(leaf.hint, rank_of(leaf.value))
@@ -106,8 +106,8 @@ def shard(x: Any, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *,
             raise no_mesh(place.verb)
         elif place.mesh is not None and is_outside:
             sharding = _jax.placing.sharding_at_rest(leaf.value, layout, place.mesh, kind)
-            known[alike] = None if _jax.placing.is_placed(leaf.value, sharding) else sharding
-            if known[alike] is not None:
+            known[like] = None if _jax.placing.is_placed(leaf.value, sharding) else sharding
+            if known[like] is not None:
                 wanted[at] = sharding
         elif place.mesh is not None and is_placed:
             layouts[at] = layout
@@ -140,9 +140,11 @@ def _why_unplaceable(leaf: CheckedLeaf, layout: Layout, place: PlacementContext,
 
 def _stated(tree: PlacedTree, layouts: Mapping[int, Layout], place: PlacementContext, kind: str | None) -> list[Any]:
     """The leaves of a tree, those that have a layout placed where a program is traced."""
-    values = [each.leaf.value for each in tree.leaves]
-    for at, layout in layouts.items() if place.mesh is not None else ():
-        values[at] = place_stated(values[at], layout, place.mesh, tree.leaves[at].place.context, "shard", kind)
+    values, mesh = [each.leaf.value for each in tree.leaves], place.mesh
+    if mesh is None:  # where nothing is placed
+        return values
+    for at, layout in layouts.items():
+        values[at] = place_stated(values[at], layout, mesh, tree.leaves[at].place.context, "shard", kind)
     return values
 
 
