@@ -143,6 +143,14 @@ def test_a_body_is_traced_again_where_a_verdict_depends_on_a_number(body: Any, i
     assert seen[0] == (4, 4) and (len(seen) > 1) == is_again
 
 
+def test_one_line_may_count_rows_of_a_shard_and_as_many_others(mesh: Mesh) -> None:
+    def means(x: ROWS, w: WEIGHT) -> tuple[Float[Array, "k"], Float[Array, ""]]:
+        rows, columns = (each.mean(0) for each in (x, w))
+        return lax.pmean(rows, "dp"), columns
+
+    assert warned_of(means, mesh) == []
+
+
 def test_an_audit_always_asks_what_numbers_do(mesh: Mesh) -> None:
     def closed_over(x: Any, w: Any) -> Any:
         return lax.psum((x @ w).sum(), "dp") * (1 / 8)

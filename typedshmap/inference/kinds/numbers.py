@@ -55,6 +55,8 @@ class Numbers:
         """How long the operands' other dims are: a number that is one of them counts no rows of a shard."""
         # What is learnt of the counts by which JAX's means divide, by where they stand.
         self.counts: dict[Any, int] = {}
+        self.ambiguous = set[Any]()
+        """Those of a line that counts sharded rows in one call, and as many others in another: a second trace tells."""
         self.is_asked = False
         """Whether it had to be asked where the last number stands."""
         self.is_open = False
@@ -149,12 +151,8 @@ class Numbers:
             if axes is not None:
                 return (1 if number > 1 else -1) if self.axis in axes else 0
         if role == "mean":
-            return self.known(
-                Form(
-                    Fraction(0),
-                    ((("count", place or id(eqn), max(number, 1 / number)), Fraction(1 if number > 1 else -1)),),
-                )
-            )
+            count = "count", place or id(eqn), max(number, 1 / number)
+            return Form(Fraction(0), ((count, Fraction(1 if number > 1 else -1)),))
         is_seen = _jax.versions.HAS_MANUAL_TYPES  # before jax 0.10 a traceback may be that of another call
         if is_seen and (self._is_length(abs(number)) or self._is_written(eqn, abs(number))):
             return 0
@@ -185,7 +183,7 @@ class Numbers:
             return degree
         constant, left = degree.constant, []
         for number, times in degree.numbers:
-            if number in self.counts:
+            if number in self.counts and number not in self.ambiguous:
                 constant += times * self.counts[number]
             else:
                 left.append((number, times))
@@ -193,10 +191,11 @@ class Numbers:
 
     def learn_count(self, degree: Degree, is_of_sharded: bool) -> None:
         """Note that a mean is over a sharded dim, so that its count is that of a shard's rows; or over another."""
-        if isinstance(degree := self.known(degree), Form):
-            for number, _ in degree.numbers:
-                if number[0] == "count" and (is_of_sharded or number[2] not in self.pieces):
-                    self.counts[number] = -1 if is_of_sharded else 0
+        for number, _ in degree.numbers if isinstance(degree, Form) else ():
+            if number[0] == "count" and (is_of_sharded or number[2] not in self.pieces):
+                found = -1 if is_of_sharded else 0
+                if self.counts.setdefault(number, found) != found:
+                    self.ambiguous.add(number)
 
     def _may_count(self, number: float) -> bool:
         """Whether a number may be of shards or of a shard's rows, or one over such a number."""
