@@ -12,7 +12,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
-from typedshmap import Array, Float, SuspectWarning, audit, typed_shard_map
+from typedshmap import Array, Float, SuspectWarning, audit, psum, reduce, typed_shard_map
 from typedshmap.inference.kinds.region import Kinds
 
 ROWS, WEIGHT, ROW = Float[Array, "[b/dp] k"], Float[Array, "k"], Float[Array, "[b/dp]"]
@@ -143,12 +143,20 @@ def test_a_body_is_traced_again_where_a_verdict_depends_on_a_number(body: Any, i
     assert seen[0] == (4, 4) and (len(seen) > 1) == is_again
 
 
-def test_one_line_may_count_rows_of_a_shard_and_as_many_others(mesh: Mesh) -> None:
-    def means(x: ROWS, w: WEIGHT) -> tuple[Float[Array, "k"], Float[Array, ""]]:
-        rows, columns = (each.mean(0) for each in (x, w))
-        return lax.pmean(rows, "dp"), columns
+def test_one_line_may_count_rows_of_a_shard_and_as_many_others() -> None:
+    mesh = Mesh(np.array(jax.devices()[:6]).reshape(2, 3), ("tp", "dp"))
 
-    assert warned_of(means, mesh) == []
+    def means(
+        x: Float[Array, "d [a/tp] [c/dp] b"], y: Float[Array, "[r/dp]"]
+    ) -> tuple[Float[Array, "[c/dp]"], Float[Array, ""]]:
+        patterns = "d [a/tp] [c/dp] b -> [c/dp]", "[r/dp] -> ~dp"
+        first, second = (reduce(each, pattern, "mean") for each, pattern in zip((x, y), patterns, strict=True))
+        return first, psum(second, "~dp -> ")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SuspectWarning)
+        arguments = np.ones((12, 2, 6, 1), np.float32), np.ones(36, np.float32)
+        jax.eval_shape(typed_shard_map(means, mesh=mesh), *arguments)
 
 
 def test_an_audit_always_asks_what_numbers_do(mesh: Mesh) -> None:
