@@ -159,6 +159,15 @@ def test_one_line_may_count_rows_of_a_shard_and_as_many_others() -> None:
         jax.eval_shape(typed_shard_map(means, mesh=mesh), *arguments)
 
 
+def test_a_mean_may_count_the_only_row_of_a_shard(mesh: Mesh) -> None:
+    def mean(x: Float[Array, "_ [a/dp]"]) -> Float[Array, ""]:
+        return lax.pmean(jnp.mean(x.reshape(3, 3, 1)), "dp")  # the body fits one size of 'dp' only
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SuspectWarning)
+        jax.eval_shape(typed_shard_map(mean, mesh=mesh), np.ones((9, mesh.shape["dp"]), np.float32))
+
+
 def test_an_audit_always_asks_what_numbers_do(mesh: Mesh) -> None:
     def closed_over(x: Any, w: Any) -> Any:
         return lax.psum((x @ w).sum(), "dp") * (1 / 8)

@@ -50,6 +50,7 @@ class Numbers:
         self._constants = constants
         self.is_blind, self.is_tied = is_blind, is_tied
         self.axis, self.traces, self.sizes, self.lengths = axis, tuple(traces), sizes, frozenset(lengths) - {1}
+        self.has_single_row = 1 in lengths
         self.pieces = frozenset[int]()
         self.unsharded = frozenset[int]()
         """How long the operands' other dims are: a number that is one of them counts no rows of a shard."""
@@ -139,9 +140,13 @@ class Numbers:
             first = first.astype(np.float32)
         if not first.any():
             return ANY
-        if first.ndim or first.dtype.kind in "iu" or first.dtype.kind == "c" or not self._may_count(abs(float(first))):
+        if first.ndim or first.dtype.kind in "iu" or first.dtype.kind == "c":
             return 0
-        number, self.is_asked = float(first), True
+        number = float(first)
+        may_count = self._may_count(abs(number))
+        if not may_count and not (self.has_single_row and _is_whole(abs(number))):
+            return 0
+        self.is_asked = True
         codes, place = _jax.source.call_site(eqn) if eqn is not None else ([], None)
         role = _role_of(codes)
         if role == "constant":
@@ -153,6 +158,8 @@ class Numbers:
         if role == "mean":
             count = "count", place or id(eqn), max(number, 1 / number)
             return Form(Fraction(0), ((count, Fraction(1 if number > 1 else -1)),))
+        if not may_count:  # of a single row only a mean says that it is one of those it counts
+            return 0
         is_seen = _jax.versions.HAS_MANUAL_TYPES  # before jax 0.10 a traceback may be that of another call
         if is_seen and (self._is_length(abs(number)) or self._is_written(eqn, abs(number))):
             return 0
@@ -199,13 +206,10 @@ class Numbers:
 
     def _may_count(self, number: float) -> bool:
         """Whether a number may be of shards or of a shard's rows, or one over such a number."""
-        if not 1e-9 < number < 1e9 or number == 1:
+        if not _is_whole(number):
             return False
-        count = number if number > 1 else 1 / number
-        rounded, size = round(count), self.traces[0]
-        return isclose(count, rounded, rel_tol=1e-6) and (
-            rounded % size == 0 or any(rounded % length == 0 for length in self.lengths)
-        )
+        count, size = round(max(number, 1 / number)), self.traces[0]
+        return count % size == 0 or any(count % length == 0 for length in self.lengths)
 
     def _is_length(self, number: float) -> bool:
         """Whether a number is as large as a dim is long that is not sharded, and that no shard's rows are."""
@@ -262,6 +266,14 @@ def _codes() -> Mapping[Any, str]:
         for code in _jax.source.codes_of(function):
             found[code] = role
     return found
+
+
+def _is_whole(number: float) -> bool:
+    """Whether a number, or one over it, counts more than one of something."""
+    if not 1e-9 < number < 1e9 or number == 1:
+        return False
+    count = max(number, 1 / number)
+    return isclose(count, round(count), rel_tol=1e-6)
 
 
 def _is_in_text(eqn: Any, number: float) -> bool:
