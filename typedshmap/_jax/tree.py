@@ -150,17 +150,39 @@ def flatten(value: Any) -> tuple[list[Any], Any]:
     return found, structure
 
 
-def flatten_with_paths(value: Any, is_leaf: Callable[[Any], bool] | None) -> tuple[list[tuple[str, Any]], Any]:
-    """The leaves of a pytree, each with its path, and its structure.
+def flatten_with_paths(
+    value: Any, is_leaf: Callable[[Any], bool] | None = None
+) -> tuple[list[Any], tuple[str, ...], Any]:
+    """The leaves of a pytree, their paths, and its structure.
 
     Raises:
       BadTree: for a value that JAX cannot take apart.
     """
     try:
+        if is_leaf is None:
+            leaves, structure = jax.tree_util.tree_flatten(value)
+            if (paths := _known_paths(structure)) is not None:
+                return leaves, paths, structure
         found, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_leaf)
     except Exception as error:
         raise BadTree(str(error)) from None
-    return [(jax.tree_util.keystr(path), part) for path, part in found], structure
+    return [part for _, part in found], tuple([jax.tree_util.keystr(path) for path, _ in found]), structure
+
+
+def _known_paths(structure: Any) -> tuple[str, ...] | None:
+    try:
+        return _paths_in(structure)
+    except TypeError:  # it has no hash
+        return None
+
+
+@lru_cache(maxsize=64)
+def _paths_in(structure: Any) -> tuple[str, ...] | None:
+    """The paths of the leaves of a structure; None where only a value shows them."""
+    if not takes_any_leaves(structure):
+        return None
+    found, _ = jax.tree_util.tree_flatten_with_path(structure.unflatten(range(structure.num_leaves)))
+    return tuple([jax.tree_util.keystr(path) for path, _ in found])
 
 
 def unflatten_like(value: Any, leaves: Iterable[Any]) -> Any:

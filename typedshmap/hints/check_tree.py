@@ -40,7 +40,7 @@ from .context import (
     restate_layouts,
 )
 from .global_sharding import with_value_mesh
-from .leaf_hints import MOST_STRUCTURES, LeafHints, known_structures
+from .leaf_hints import MOST_STRUCTURES, LeafHints, known_structures, subjects_at
 from .python_types import describe_static, holds_array, is_instance, number_hint
 from .signature import HintedSignature
 from .structure import (
@@ -139,8 +139,8 @@ class TreeCheck:
                     self.failures.append(Failure(wrong, subject, HintText(name) if name else None, _type_text(value)))
                 self._close_over(value, subject)
             case structure.Untyped():
-                for path, part in self._flatten(value, None, subject)[0]:
-                    self.leaves.append(CheckedLeaf(part, None, subject.at(path)))
+                leaves, subjects, _ = self._flatten(value, subject)
+                self.leaves += checked_leaves(leaves, repeat(None), subjects)
             case structure.BySpec(specs):
                 self._visit_by_spec(specs, value, subject)
             case structure.BareTree(kind, hint):
@@ -204,14 +204,15 @@ class TreeCheck:
         self.leaves.append(CheckedLeaf(value, hint, subject, must_be_invarying))
 
     def _flatten(
-        self, value: Any, is_leaf: Callable[[Any], bool] | None, subject: Subject
-    ) -> tuple[list[tuple[str, Any]], Any]:
-        """The leaves of a value by their paths, and its treedef; None and no leaves if JAX cannot take it apart."""
+        self, value: Any, subject: Subject, is_leaf: Callable[[Any], bool] | None = None
+    ) -> tuple[list[Any], tuple[Subject, ...], Any]:
+        """The leaves of a value, their subjects, and its treedef; None and no leaves if JAX cannot take it apart."""
         try:
-            return _jax.tree.flatten_with_paths(value, is_leaf)
+            leaves, paths, treedef = _jax.tree.flatten_with_paths(value, is_leaf)
         except _jax.tree.BadTree as bad:
             self._note_bad_tree(bad, value, subject)
-            return [], None
+            return [], (), None
+        return leaves, subjects_at(subject, paths), treedef
 
     def _note_bad_tree(self, bad: _jax.tree.BadTree, value: Any, subject: Subject) -> None:
         what = failures.PlainMessage(f"is {describe(value)} that JAX cannot take apart: {bad}")
@@ -241,33 +242,34 @@ class TreeCheck:
             self._close_over(value, subject)
             return
         try:
-            found, _ = _jax.tree.flatten_with_paths(value, None)
+            leaves, paths, _ = _jax.tree.flatten_with_paths(value)
         except _jax.tree.BadTree as bad:
             if holds_array(value):
                 self._note_bad_tree(bad, value, subject)
             return
         shapes = _jax.array.SHAPES if self.region.role == "placement" else ()
-        for path, part in found:
+        for part, at in zip(leaves, subjects_at(subject, paths), strict=True):
             if self.region.role != "value" and isinstance(part, (*_jax.array.ARRAYS, *shapes)):
-                self._visit_array(hint, part, subject.at(path))
+                self._visit_array(hint, part, at)
             else:
-                self.leaves.append(CheckedLeaf(part, None, subject.at(path)))
+                self.leaves.append(CheckedLeaf(part, None, at))
 
     def _visit_by_spec(self, specs: Sequence[Any], value: Any, subject: Subject) -> None:
         """Take what JAX takes by a spec; what varies by its type where the spec has it the same must not leave."""
-        found, region = self._flatten(value, None, subject)[0], self.region
+        leaves, subjects, _ = self._flatten(value, subject)
+        region, kinds = self.region, list(zip(specs, map(len, _jax.array.shapes_of(leaves)), strict=True))
+        hints = {kind: None if kind[0] is None else hint_of_spec(*kind) for kind in dict.fromkeys(kinds)}
+        checked = checked_leaves(leaves, [hints[kind] for kind in kinds], subjects)
+        self.leaves += checked
         axes = region.boundary_axes & frozenset(region.sizes) if region.has_vma else frozenset[str]()
-        shapes = _jax.array.shapes_of([part for _, part in found])
-        for (path, part), spec, shape in zip(found, specs, shapes, strict=True):
-            hint = None if spec is None else hint_of_spec(spec, len(shape))
-            self.leaves.append(CheckedLeaf(part, hint, subject.at(path)))
-            if hint is None or not axes or not _jax.array.is_tracer(part):
+        for part, hint, at, _ in checked if axes else ():
+            if hint is None or not _jax.array.is_tracer(part):
                 continue
             extra, layout = _jax.array.manual_type(part).varying & axes, region.layout(hint)
             if isinstance(layout, Layout) and (extra := extra - layout.sharded - layout.unreduced):
                 named = tuple(axis for axis in region.sizes if axis in extra)
                 what = UnmentionedVarying(named, True, extra <= region.explicit)
-                self.failures.append(Failure(what, subject.at(path), hint.text, _type_text(part)))
+                self.failures.append(Failure(what, at, hint.text, _type_text(part)))
 
     def _visit_union(self, node: UnionOf, value: Any, subject: Subject, leaf: str | None) -> None:
         """Take the first member that fits; the others bind nothing.
@@ -303,7 +305,8 @@ class TreeCheck:
         """Check the leaves and the structure; one composed of names that are not bound yet waits for them."""
         first, failed, written = len(self.leaves), len(self.failures), " ".join(node.structure)
         is_flat = isinstance(node.leaf, ArrayLeaf | structure.Untyped)
-        found, treedef = self._flatten(value, None if is_flat else lambda part: may_match(node.leaf, part), subject)
+        is_leaf = None if is_flat else partial(may_match, node.leaf)
+        leaves, subjects, treedef = self._flatten(value, subject, is_leaf)
         unbound = set(node.structure).difference(self.sizes.structures, ("...",))
         known, wrong, cure = self.sizes.structures.get(written), None, None
         if not node.structure or treedef is None or (known is not None and known[0] == treedef):
@@ -318,8 +321,8 @@ class TreeCheck:
             cure = f'name the structure of another tree, as in PyTree[..., "{excerpt(names[0])}"]'
         if wrong is not None:
             self.failures.append(Failure(failures.PlainMessage(shortened(wrong, 1500), cure), subject))
-        for path, part in found:
-            self.visit(node.leaf, part, subject.at(path), f"{written}{path}" if node.structure else leaf)
+        for part, at in zip(leaves, subjects, strict=True):
+            self.visit(node.leaf, part, at, f"{written}{at.path[len(subject.path) :]}" if node.structure else leaf)
         if unbound and not self.is_second_visit and len(self.failures) == failed:
             self.deferred.append(Deferred(node, value, subject, leaf, first))
 
@@ -351,7 +354,7 @@ class TreeCheck:
 
     def _visit_leaves(self, hints: LeafHints, leaves: list[Any], subject: Subject) -> None:
         """Check the leaves of a value of a known structure, unless all are of the types that fitted last."""
-        region, before, subjects = self.region, self.sizes, hints.subjects(subject)
+        region, before, subjects = self.region, self.sizes, subjects_at(subject, hints.paths)
         types = self._types(leaves) if self.check is check_array else list[Any]()
         fitting = hints.fitting.get(subject)
         if types and fitting and fitting[0] is region and fitting[1] is before and fitting[2] == types:
@@ -408,20 +411,20 @@ class TreeCheck:
             self.failures.append(Failure(wrong, subject))
             self._close_over(value, subject)
             return
-        for path, part, is_similar in self.parts_like(node, value, subject):
+        for at, part, is_similar in self.parts_like(node, value, subject):
             if is_similar:
                 first = len(self.failures)
-                self.visit(node.parameters, part, subject.at(path))
+                self.visit(node.parameters, part, at)
                 found = [_with_cure(failure, node) for failure in self.failures[first:]]
                 # Of arrays of other ranks some may have the rank by accident, and another size.
                 self.failures[first:] = sorted(found, key=lambda failure: not isinstance(failure.what, RankMismatch))
             elif isinstance(part, _ARRAYS):
-                self._visit_array(node.other.hint, part, subject.at(path))
+                self._visit_array(node.other.hint, part, at)
             else:
-                self.leaves.append(CheckedLeaf(part, None, subject.at(path)))
+                self.leaves.append(CheckedLeaf(part, None, at))
 
-    def parts_like(self, node: LikeOf, value: Any, subject: Subject) -> list[tuple[str, Any, bool]]:
-        """The largest sub-trees of the parameters' structure, and the leaves beside them; each with its path."""
+    def parts_like(self, node: LikeOf, value: Any, subject: Subject) -> list[tuple[Subject, Any, bool]]:
+        """The largest sub-trees of the parameters' structure, and the leaves beside them; each with its subject."""
         members, similar = node.members, set[int]()
 
         def is_similar(part: Any) -> bool:
@@ -429,8 +432,8 @@ class TreeCheck:
                 similar.add(id(part))
             return found
 
-        found = self._flatten(value, is_similar, subject)[0]
-        return [(path, part, id(part) in similar) for path, part in found]
+        parts, subjects, _ = self._flatten(value, subject, is_similar)
+        return [(at, part, id(part) in similar) for part, at in zip(parts, subjects, strict=True)]
 
     def _has_structure(self, node: Node, value: Any) -> bool:
         """Whether a value has the structure of a hint; one that no class or key shows also has to have its ranks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
+from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,7 +17,7 @@ from .structure import ArrayLeaf, Container, Fields, FixedTuple, LikeOf, Mapping
 
 MOST_STRUCTURES = 16
 """How many structures are kept for one node."""
-_MOST_SUBJECTS = 4  # the weights of a call, those that it returns
+_MOST_FITTING = 4  # the weights of a call, those that it returns
 FittingTree = tuple[MeshContext, Sizes, list[Any], Sizes]
 
 
@@ -26,30 +27,25 @@ class LeafHints(Record):
     Attributes:
       hints: their hints.
       paths: their paths within the value.
-      subjects_by_root: their subjects, by the subject of the value; of a few values.
       fitting: what fitted last, by the subject of the value: where, the sizes that were bound before, the types of the
         leaves (JAX has one object for all types that are equal), and the sizes that are bound then; of a few values.
     """
 
     hints: tuple[ArrayHint, ...]
     paths: tuple[str, ...]
-    subjects_by_root: dict[Subject, tuple[Subject, ...]] = field(default_factory=dict[Subject, tuple[Subject, ...]])
     fitting: dict[Subject, FittingTree] = field(default_factory=dict[Subject, "FittingTree"])
-
-    def subjects(self, root: Subject) -> tuple[Subject, ...]:
-        """The subjects of the leaves of a value."""
-        found = self.subjects_by_root.get(root)
-        if found is None:
-            if len(self.subjects_by_root) >= _MOST_SUBJECTS:
-                self.subjects_by_root.clear()
-            found = self.subjects_by_root[root] = tuple(map(root.at, self.paths))
-        return found
 
     def keep_fitting(self, root: Subject, fitting: FittingTree) -> None:
         """Keep what fitted."""
-        if len(self.fitting) >= _MOST_SUBJECTS:
+        if len(self.fitting) >= _MOST_FITTING:
             self.fitting.clear()
         self.fitting[root] = fitting
+
+
+@lru_cache(maxsize=64)
+def subjects_at(root: Subject, paths: tuple[str, ...]) -> tuple[Subject, ...]:
+    """The subjects of the leaves of a value, by their paths."""
+    return tuple(map(root.at, paths))
 
 
 # Weak, since a node goes with the function or the class that it was made for.

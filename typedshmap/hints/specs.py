@@ -98,9 +98,8 @@ def leaf_specs(specs: Any, tree: Any, takes_none: bool) -> list[Any]:
             )
     except Exception as error:
         raise Unreadable(str(error)) from None
-    lengths = {spec: _length(spec) for spec in dict.fromkeys(found) if spec is not None}
-    for spec, shape in zip(found, _jax.array.shapes_of(leaves), strict=True):
-        if spec is not None and lengths[spec] > len(shape):
+    for spec, rank in dict.fromkeys(zip(found, map(len, _jax.array.shapes_of(leaves)), strict=True)):
+        if spec is not None and _length(spec) > rank:
             raise Unreadable(f"{spec} is too long")
     return found
 

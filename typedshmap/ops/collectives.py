@@ -429,13 +429,14 @@ def _reduce_tree(verb: str, tree: Any, axes: Any) -> Any:
     cure = "write '... +tp -> ...', or a mesh axis, 'tp', for a pytree"
     call, names = _read_axes(verb, axes, "neither a pattern nor a mesh axis", cure)
     try:
-        leaves, _ = _jax.tree.flatten_with_paths(tree, None)
+        leaves, paths, _ = _jax.tree.flatten_with_paths(tree)
     except _jax.tree.BadTree as error:
         raise call.error(Failure(PlainMessage(f"is not a pytree: {error}"), Subject("argument", "tree"))) from None
-    failures = [wrong for path, leaf in leaves if (wrong := _wrong_leaf(call, path, leaf, names)) is not None]
+    pairs = zip(paths, leaves, strict=True)
+    failures = [wrong for path, leaf in pairs if (wrong := _wrong_leaf(call, path, leaf, names)) is not None]
     if failures:
         raise call.error(*failures)
-    return _jax.tree.unflatten_like(tree, [_reduce_over(call, leaf, names) for _, leaf in leaves]) if names else tree
+    return _jax.tree.unflatten_like(tree, [_reduce_over(call, leaf, names) for leaf in leaves]) if names else tree
 
 
 def _read_axes(verb: str, axes: Any, problem: str, cure: str) -> tuple[Operation, MeshAxes]:

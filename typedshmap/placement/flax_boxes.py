@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -75,8 +76,9 @@ def check_leaves(place: PlacementContext, value: Any, node: Node | None) -> Plac
     if node is not None and not holds_boxes(value):
         leaves = tuple([PlacedLeaf(leaf, place) for leaf in place.require_match(node, value)])
         return PlacedTree(leaves, jax.tree_util.tree_structure(value), value)
-    found, structure = _jax.tree.flatten_with_paths(value, _jax.tree.is_box)
-    leaves = tuple(_read_leaf(place, part, Subject("boxed", "given", path)) for path, part in found)
+    parts, paths, structure = _jax.tree.flatten_with_paths(value, _jax.tree.is_box)
+    subjects = [Subject("boxed", "given", path) for path in paths]
+    leaves = tuple(map(partial(_read_leaf, place), parts, subjects))
     failures: list[tuple[PlacedLeaf, Failure]] = []
     for each in leaves:
         part, hint, subject, _ = each.leaf
