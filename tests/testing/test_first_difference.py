@@ -14,6 +14,7 @@ from typedshmap.testing import assert_mesh_invariant
 X = Float[Array, "[batch/dp] model"]
 W = Float[Array, "model"]
 MESHES = ["dp=4"]
+PLACE = "test_first_difference.py:{}"
 
 
 def difference(f: Any, **options: Any) -> list[str]:
@@ -167,6 +168,7 @@ def test_it_is_told_with_its_operands() -> None:
         "    add: float32[10] per shard, each shard's own",
         "    operand 0: float32[10] per shard, its sum over 'dp' is that on one device",
         "    operand 1: float32[10] per shard, as on one device",
+        f"    read as: a partial sum over 'dp', due since {PLACE.format(line_of(biased, 'x.sum'))} (biased)",
     ]
 
 
@@ -175,7 +177,41 @@ def test_in_a_gradient_it_is_the_transpose_of_the_line() -> None:
         "    called at test_first_difference.py:{} (differentiated)".format(line_of(differentiated, "jax.grad")),
         "    psum, in the gradient of this line: float32[] per shard, off by the number of shards over 'dp'",
         "    operand 0: 1.0",
+        "    read as: the same on every shard of 'dp', and is 4 times too large on dp=4: it grows with 'dp'",
     ]
+
+
+@typed_shard_map
+def of_means(x: X) -> Float[Array, ""]:
+    return jax.lax.psum(x.mean(), "dp")
+
+
+@typed_shard_map
+def of_largest(x: X) -> X:
+    def body(x: Array, _: None) -> tuple[Array, None]:
+        return x / 2 + x.max(), None
+
+    return jax.lax.scan(body, x, length=3)[0]
+
+
+@typed_shard_map
+def of_own_numbers(x: X) -> X:
+    return x + jax.random.normal(jax.random.key(0), x.shape)
+
+
+@pytest.mark.parametrize(
+    "f, known",
+    [
+        (of_means, "the same on every shard of 'dp', and is 4 times too large on dp=4: it grows with 'dp'"),
+        (of_largest, "add at {} takes each shard's own max over 'dp' for that of all"),
+        (of_own_numbers, "the same on every shard of 'dp', of a shard's shape"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
+def test_it_tells_what_is_read_of_the_value(f: Any, known: str) -> None:
+    *_, last = difference(f)
+    place = PLACE.format(line_of(f, "x.max()")) if "{}" in known else ""
+    assert last == f"    read as: {known.format(place)}"
 
 
 def test_a_failure_on_the_way_does_not_hide_the_difference(monkeypatch: pytest.MonkeyPatch) -> None:

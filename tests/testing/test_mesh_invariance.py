@@ -79,6 +79,7 @@ def test_a_local_mean_is_reported_in_full():
         "First difference: test_mesh_invariance.py:44 (center)\n"
         "    reduce_sum: float32[16] per shard, its sum over 'tp' is that on one device\n"
         "    operand 0: float32[16,12] per shard, dim 1 sharded over 'tp': as on one device\n"
+        "    read as: a partial sum over 'tp', due since test_mesh_invariance.py:44 (center)\n"
         "\n"
         "Sizes: batch=16, model=24\n"
         "Again: seed=0\n"

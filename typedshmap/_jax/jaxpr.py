@@ -259,6 +259,12 @@ def newly_manual_axes(params: Any) -> frozenset[str]:
     return frozenset(params["newly_manual_axes"] if "newly_manual_axes" in params else params["manual_axes"])
 
 
+def manual_sizes(params: Any) -> dict[str, int]:
+    """The mesh axes that a region makes manual, each with its size."""
+    manual = newly_manual_axes(params)
+    return {axis: size for axis, size in params["mesh"].shape.items() if axis in manual}
+
+
 def open_jaxpr(jaxpr: Any) -> Any:
     """A program without its constants; jax 0.12 has one class for both."""
     return getattr(jaxpr, "jaxpr", jaxpr)

@@ -11,6 +11,7 @@ import numpy as np
 from .. import _jax
 from .._jax.steps import Unreplayable
 from ..errors.phrases import count_text, quoted_axes
+from ..inference.kinds.described import describe_value
 from .agreement import Agreement
 from .first_difference import FirstDifference, first_difference
 from .replay import Run
@@ -60,7 +61,9 @@ def describe_first_difference(subject: FunctionUnderTest, one: Outcome, other: O
     lines = [f"{FIRST_DIFFERENCE}{places[0]}"]
     if places[1:]:
         lines.append(f"    called at {', '.join(places[1:][:_MOST_CALLS])}")
-    return Where([*lines, *(f"    {line}" for line in _facts(found))], _jax.jaxpr.is_transposed(found.step.eqn))
+    return Where(
+        [*lines, *(f"    {line}" for line in (*_facts(found), *_read(found)))], _jax.jaxpr.is_transposed(found.step.eqn)
+    )
 
 
 def _run_of(subject: FunctionUnderTest, outcome: Outcome, is_gradient: bool) -> Run:
@@ -95,6 +98,22 @@ def _facts(found: FirstDifference) -> list[str]:
         else:
             facts.append(f"operand {at}: {_type_text(found, number)}, {_words(found.agreement(number))}")
     return facts
+
+
+def _read(found: FirstDifference) -> list[str]:
+    """What the reading of its region knows of the value."""
+    step, compared = found.step, found.comparison
+    regions = [program.regions for program in (compared.program, compared.reference)]
+    if step.region is None or step.name == "item":
+        return []
+    here, *others = [each[step.region].eqn.params for each in regions if step.region < len(each)]
+    other = others[0] if len(regions[0]) == len(regions[1]) else None
+    result = next((at for at, number in enumerate(step.results) if found.is_off(number)), 0)
+    try:
+        known = list(describe_value(here, other, step.eqn.outvars[result]))
+    except Exception:  # what only reads a program hides no difference
+        return []
+    return [f"read as: {'; '.join(known)}"] if known else []
 
 
 def _type_text(found: FirstDifference, number: int) -> str:

@@ -130,9 +130,7 @@ def facts_of(program: SteppedProgram) -> dict[int, ShardingFact]:
     found = dict[int, ShardingFact]()
     for region in program.regions:
         params = region.eqn.params
-        manual = _jax.jaxpr.newly_manual_axes(params)
-        sizes = {axis: size for axis, size in params["mesh"].shape.items() if axis in manual}
-        interpreter = Interpreter(sizes, params.get("check_vma", True), RULES)
+        interpreter = Interpreter(_jax.jaxpr.manual_sizes(params), params.get("check_vma", True), RULES)
         for spec, number in zip(params["in_specs"], region.entering, strict=True):
             found[number] = fact_of_spec(spec, len(program.types[number].shape), interpreter.axes)
         for step in region.steps:

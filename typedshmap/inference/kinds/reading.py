@@ -312,6 +312,8 @@ class Reading:
         self.claimed: list[tuple[Any, Any, Share]] = []
         """What claims are made of: the equation, the claim, and what is known of the value."""
         self.outermost: JaxprRun | None = None
+        self.runs: dict[int, JaxprRun] = {}
+        """The last run of each jaxpr."""
         """The run of the region's body."""
         self.predicates: dict[int, Share] = {}
         """By the id of a branch or a loop, what decides which way it goes."""
@@ -365,6 +367,7 @@ class Reading:
         made = self._made
         frame = JaxprRun(body, caller, eqn, atoms)
         self.outermost = self.outermost or frame
+        self.runs[id(body)] = frame
         if is_call and caller is not None:
             caller.callees[id(eqn)] = frame
         values = frame.values
@@ -434,6 +437,10 @@ class Reading:
         if made == self._made:
             self._remembered[key] = body, outcome
         return outcome
+
+    def value_of(self, var: Any) -> Share | None:
+        """What a variable of some jaxpr was when that ran last; None for one of a jaxpr that was not read."""
+        return next((run.values[var] for run in self.runs.values() if var in run.values), None)
 
     def _together(self, a: Share, b: Share) -> Share | None:
         """What two plain values make, entry by entry; None where they do not lie along one dim."""

@@ -166,7 +166,7 @@ def _of_degree(kinds: Kinds, axis: str, read: RegionReading, degree: Any, place:
         made = next((eqn for eqn in sums if eqn is not None and _jax.jaxpr.is_transposed(eqn)), None)
         began = began if made is None else _jax.source.gradient_place(made)
     what = "a gradient" if is_gradient else "a value" if met else "a result"
-    problem = f"{what} {_factor(read.reading.numbers.known(degree), axis, kinds.sizes[axis])}{met}"
+    problem = f"{what} {factor_text(read.reading.numbers.known(degree), axis, kinds.sizes[axis])}{met}"
     kind: SuspectKind = "summed-gradient" if is_gradient else "double-sum"
     return Suspicion(Suspected(kind, (axis,), problem, cure=cure), began or place)
 
@@ -187,7 +187,7 @@ def _last_sum(read: RegionReading) -> Any:
     return collectives[-1] if collectives else None
 
 
-def _factor(degree: Any, axis: str, size: int) -> str:
+def factor_text(degree: Any, axis: str, size: int) -> str:
     """How far something of a degree is from the whole, in words."""
     if not isinstance(degree, int | Fraction):
         return f"changes with '{axis}'"

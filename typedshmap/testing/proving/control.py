@@ -29,7 +29,7 @@ def _region(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
     """A region: its operands are sharded as its in_specs say, and its results are to be as its out_specs say."""
     params, before = eqn.params, walk.sizes
     manual = _jax.jaxpr.newly_manual_axes(params)
-    walk.sizes = {**before, **{axis: size for axis, size in params["mesh"].shape.items() if axis in manual}}
+    walk.sizes = {**before, **_jax.jaxpr.manual_sizes(params)}
     try:
         entering = [
             _entering(walk, value, spec, var.aval.shape, manual)
