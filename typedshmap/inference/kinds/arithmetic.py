@@ -258,7 +258,7 @@ def locally(step: ReadEquation, *values: Share, kind: str = "sharded", **more: A
         if "drawn" in places
         else "counts places within the shard"
     )
-    return step.lost(why, *values, kind=kind, is_soft=True, **more)
+    return step.lost(why, *values, kind=kind, is_soft="drawn" not in places, **more)
 
 
 def _drawn_or_folded(*values: Share) -> str:

@@ -72,6 +72,8 @@ def judge(reading: Reading, value: Share, dim: int | None, is_sum: bool = False)
         if value.order > 0:  # in pieces, as of microbatches, whose order the caller may know
             return NOT_KNOWN
         return ResultVerdict("wrong", "order", value) if value.order else RIGHT
+    if value.place == "taken":  # every shard may take the same rows of what is whole, or it is as long by chance
+        numbers.is_open = True
     if value.kind == "same":
         return RIGHT if value.degree == ANY else ResultVerdict("unknown", "copies", value)
     return NOT_KNOWN

@@ -52,6 +52,8 @@ class Numbers:
         self.axis, self.traces, self.sizes, self.lengths = axis, tuple(traces), sizes, frozenset(lengths) - {1}
         self.has_single_row = 1 in lengths
         self.pieces = frozenset[int]()
+        self.results = frozenset[int]()
+        """How long the dims of a shard's results are that are sharded over the axis."""
         self.unsharded = frozenset[int]()
         """How long the operands' other dims are: a number that is one of them counts no rows of a shard."""
         # What is learnt of the counts by which JAX's means divide, by where they stand.
@@ -66,7 +68,7 @@ class Numbers:
     @property
     def row_lengths(self) -> frozenset[int]:
         """How long dims are that may be a shard's rows; none without a second trace, where only chance would tell."""
-        return frozenset() if self.is_blind else self.lengths
+        return frozenset() if self.is_blind else self.lengths | self.results
 
     @property
     def has_second(self) -> bool:

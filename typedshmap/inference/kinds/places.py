@@ -129,12 +129,17 @@ def cut(step: ReadEquation, values: list[Share]) -> Share:
     rows = step.rows
     if len(rows) == 1 and before[rows[0]] != after[rows[0]]:
         return step.lost("takes the same rows on every shard", value, kind="sharded", dim=rows[0], is_soft=True)
-    if step.eqn is step.other:
-        lengths = step.reading.numbers.row_lengths
-        taken = [dim for dim, size in enumerate(after) if size != before[dim] and size in lengths]
-        if taken:
-            return Share("local", value.degree, dim=taken[0])
-    return value
+    return _first_rows(step, value)
+
+
+def _first_rows(step: ReadEquation, value: Share) -> Share:
+    """A slice of what is the same on every shard, as far as one trace shows whether it is as long as a shard."""
+    value = value.but(number=None, line=None) if value is not SAME else value
+    if step.eqn is not step.other:
+        return value
+    lengths, shapes = step.reading.numbers.row_lengths, zip(step.shape(0), step.result_shape, strict=True)
+    taken = [dim for dim, (before, after) in enumerate(shapes) if after != before and after in lengths]
+    return Share("local", value.degree, dim=taken[0], place="taken") if taken else value
 
 
 def split(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
@@ -492,8 +497,9 @@ def gather(step: ReadEquation, values: list[Share]) -> Share:
     if kind == "sharded" and "local" in kinds and table.kind != "sharded":
         return NOT_KNOWN
     order = table.order or index.order
+    place = index.place if (kind, table.kind) == ("local", "same") else table.place
     return table.but(kind=kind, dim=dim, number=None, is_heard=table.is_heard or index.is_heard, order=order,
-                     part=None, name=table.name if table.kind == "sharded" else index.name)  # fmt: skip
+                     place=place, part=None, name=table.name if table.kind == "sharded" else index.name)  # fmt: skip
 
 
 def _of_own_rows(step: ReadEquation, table: Share, index: Share) -> Share:
@@ -615,7 +621,9 @@ def dynamic_slice(step: ReadEquation, values: list[Share]) -> Share:
             "is an index", next(each for each in starts if each.kind in ("sum", "extreme") or each.own), value
         )
     sizes, shape, numbers = step.params["slice_sizes"], step.shape(0), step.reading.numbers
-    moving = [dim for dim, start in enumerate(starts) if start.kind in ("own", "sharded")]
+    moving = [
+        dim for dim, start in enumerate(starts) if start.kind in ("own", "sharded") and sizes[dim] != shape[dim]
+    ]  # of a whole dim only one start is possible
     if moving:
         dim, start = moving[0], starts[moving[0]]
         if value.kind == "sum":
@@ -634,6 +642,8 @@ def dynamic_slice(step: ReadEquation, values: list[Share]) -> Share:
                 return step.lost("takes another slice than its own", value, kind="sharded", dim=dim)
         gauges: dict[str, Any] = value.gauges | {"gauge": "?" if value.own else ""}
         return Share("own", 0, is_heard=True, **gauges)
+    if value.kind == "same" and not value.own and not value.is_zero and step.eqn is step.other:
+        return _first_rows(step, value)
     if value is SAME and not step.rows:
         return SAME
     if step.rows and value.kind == "same" and not value.own and not value.is_zero:
@@ -714,6 +724,9 @@ def draw(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     rows = next((value for value in values if value.kind == "sharded" and isinstance(value.dim, int)), None)
     if rows is not None and not any(value.own or value.kind not in ("same", "sharded") for value in values):
         return [Share("sharded", 0, dim=rows.dim, name=rows.name)] * count  # by a key for each row
+    local = next((value for value in values if value.kind == "local"), None)
+    if local is not None and not any(value.own or value.kind not in ("same", "local") for value in values):
+        return [Share("local", 0, dim=local.dim, place="drawn")] * count  # a key for each row, the same on all shards
     if any(value.kind != "same" or value.own for value in values):
         return [Share("own", 0, is_heard=True, place="drawn")] * count
     rows = step.rows

@@ -264,6 +264,7 @@ _PURE = _jax.primitives.names_of(
     "cast", "moving", "joining", "sum", "product", "quotient", "homogeneous", "elementwise", "test", "extreme",
     "choice", "reducing", "ordering", "lookup", "placing", "matrix",
 ) - {CLAIM}  # fmt: skip
+_CUTS = frozenset(["slice", "dynamic_slice"])
 ENTRY_BY_ENTRY = _jax.primitives.names_of(
     "cast", "sum", "product", "quotient", "homogeneous", "elementwise", "test", "extreme", "choice"
 ) - {CLAIM, "dot_general", "conv_general_dilated", "conv", "ragged_dot", "ragged_dot_general", "bitcast_convert_type"}
@@ -411,6 +412,7 @@ class Reading:
                 and ((plain.kind == "same" and name in _PURE) or (name in ENTRY_BY_ENTRY and len(outvars) == 1))
                 and not (has_number and plain is SAME and not (name in ENTRY_BY_ENTRY and outvars[0].aval.shape))
                 and (eqn is other_eqn or name != "reduce_sum")  # which may add more entries in the other trace
+                and not (name in _CUTS and plain.kind == "same" and self._may_take_rows(eqn))
             ):
                 results: Sequence[Share] = (plain,) * len(outvars)
             else:
@@ -441,6 +443,11 @@ class Reading:
     def value_of(self, var: Any) -> Share | None:
         """What a variable of some jaxpr was when that ran last; None for one of a jaxpr that was not read."""
         return next((run.values[var] for run in self.runs.values() if var in run.values), None)
+
+    def _may_take_rows(self, eqn: Any) -> bool:
+        """Whether a slice is as long as a shard, so that every shard may take the same rows."""
+        lengths, pair = self.numbers.row_lengths, (eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape)
+        return any(after in lengths and after != before for before, after in zip(*pair, strict=True))
 
     def _together(self, a: Share, b: Share) -> Share | None:
         """What two plain values make, entry by entry; None where they do not lie along one dim."""

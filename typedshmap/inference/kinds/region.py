@@ -228,9 +228,15 @@ class Kinds:
         ]
         is_tied = len(traces) > 1 and axis in self.tied
         numbers = Numbers(axis, sizes, self.sizes, rows, is_blind, is_tied, lambda: self.constants)
+        places = [*self.results] if is_own else range(len(self.results))
+        pairs = zip(places, self.results.values(), strict=True)
+        numbers.results = frozenset(
+            body.outvars[place].aval.shape[dim]
+            for place, layout in pairs
+            if place < len(body.outvars) and (dim := layout.dim_of(axis)) is not None
+        ) - {1}
         reading = Reading(axis, numbers, RULES, self.claims if is_own else None, edits)
         found = reading.read(jaxpr, traces[-1], given)
-        places = [*self.results] if is_own else range(len(self.results))
         values, verdicts = dict[int, Share](), dict[int, ResultVerdict]()
         for at, place in zip(self.results, places, strict=True):
             layout = self.results[at]
