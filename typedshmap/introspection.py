@@ -76,7 +76,7 @@ def find_decorated(f: Any) -> DecoratedInfo | None:
 
 
 def _has_all_hints(signature: LazySignature) -> bool:
-    """Whether neither an argument nor the result leaves it to a spec how it is sharded, as far as hints are read yet."""
+    """Whether no argument, and not the result, leaves its sharding to a spec, as far as hints have been read."""
     typed = signature.known
     if typed is None or typed.positional or not says_sharding(typed.result):
         return False
