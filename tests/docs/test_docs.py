@@ -11,7 +11,7 @@ import typedshmap
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from blocks import ROOT, Block, blocks, run
+from blocks import ROOT, Block, outputs, run
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -26,9 +26,7 @@ def shown(page: Path) -> Any:
 
 @pytest.mark.parametrize("page", [*map(shown, PAGES)])
 def test_the_blocks_of_a_page_run_and_give_what_the_page_says(page: Path) -> None:
-    namespace: dict[str, object] = {"__name__": page.stem}
-    for block in blocks(page.read_text(encoding="utf-8")):
-        output = run(block, namespace)
+    for block, output in outputs(page):
         if block.expected is not None:
             assert output == block.expected, f"{page.name}, line {block.line}: {block.heading}"
 
