@@ -212,11 +212,13 @@ def train(weights: Weights, x: Array, target: Array) -> tuple[Weights, Metrics]:
 
 def main() -> int:
     mesh = jax.make_mesh((2, 4), ("dp", "ep"), axis_types=(AxisType.Auto,) * 2)
-    weights, x, target = shard(draw(), tuple[Weights, Texts, Texts], mesh)  # where the functions find their mesh
+    with jax.set_mesh(mesh):
+        weights, x, target = shard(draw(), tuple[Weights, Texts, Texts])
     worst = compare("before", weights, x, target)
     print(f"\n{'step':>4} {'loss':>10} {'dropped':>9}   tokens of each of {SIZES['experts']} experts, on dp=2, ep=4")
-    first = gradients(weights, x, target)[1]
-    weights, last = train(weights, x, target)
+    with jax.set_mesh(mesh):
+        first = gradients(weights, x, target)[1]
+        weights, last = train(weights, x, target)
     print()
     worst = max(worst, compare("after", weights, x, target))
     print(f"\n{explain(apply, mesh=['dp=512,ep=1', 'dp=64,ep=8', 'dp=8,ep=64'], **LARGE)}\n")

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AxisType
 
 from typedshmap import (
     Array,
@@ -110,13 +110,13 @@ def close(name, array, expected):
     return off < TOLERANCE
 
 
-def train(process, mesh):
+def train(process):
     own = own_batch(process)
-    batch = from_process_local(own, Batch, mesh)
+    batch = from_process_local(own, Batch)
     print(f"has x f32{list(own.x.shape)}, of f32{list(batch.x.shape)} over {batch.x.sharding.spec}")
 
     checkpoint = {".up": numbers("up", MODEL, FF), ".down": numbers("down", FF, MODEL)}
-    weights = from_callback(lambda path, index: checkpoint[path][index], Weights, mesh, model=MODEL, ff=FF)
+    weights = from_callback(lambda path, index: checkpoint[path][index], Weights, model=MODEL, ff=FF)
     up, down = checkpoint[".up"], checkpoint[".down"]
     is_right = True
     for step in range(STEPS):
@@ -129,12 +129,12 @@ def train(process, mesh):
     return close("up", weights.up, up) & close("down", weights.down, down) & is_right
 
 
-def show_mistake(process, mesh):
+def show_mistake(process):
     """Process 1 has too few rows: every process gets the same error, and none waits for the other."""
     own = own_batch(process)
     rows = len(own.x) - 8 * process
     try:
-        from_process_local(Batch(own.x[:rows], own.y[:rows]), Batch, mesh)
+        from_process_local(Batch(own.x[:rows], own.y[:rows]), Batch)
     except ShapeError as error:
         print(f"{type(error).__name__}: {error}" if process == 0 else str(error).splitlines()[0])
         return True
@@ -147,8 +147,8 @@ def work(address, process):
     jax.config.update("jax_num_cpu_devices", DEVICES)
     jax.distributed.initialize(address, num_processes=PROCESSES, process_id=process)
     print(f"is pid {os.getpid()}, with {jax.local_device_count()} of {jax.device_count()} devices")
-    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"))
-    is_right = train(process, mesh) & show_mistake(process, mesh)
+    with jax.set_mesh(jax.make_mesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)):
+        is_right = train(process) & show_mistake(process)
     return 0 if is_right else 1
 
 

@@ -17,6 +17,7 @@ from .errors import StructureError
 from .errors.phrases import value_text
 from .errors.places import running_place
 from .hints.signature import EMPTY, LazySignature, Specs, name_of
+from .hints.specs import says_sharding
 from .records import Record
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,8 +50,6 @@ class DecoratedInfo(Record):
 def wraps(function: Callable[..., Any], info: DecoratedInfo) -> Callable[[F], F]:
     """`functools.wraps`, also for partials and callable objects, with the info that `find_decorated` finds.
 
-    A function with specs has none: to the tools it is a plain one.
-
     The wrapper is kept from beartype's import hook: under ``beartype.claw`` every decorated function is checked again
     from outside, where its arguments are global and already checked.
     """
@@ -61,16 +60,28 @@ def wraps(function: Callable[..., Any], info: DecoratedInfo) -> Callable[[F], F]
         if not hasattr(function, "__name__"):
             wrapper.__name__ = wrapper.__qualname__ = name_of(function)
         wrapper.__no_type_check__ = True  # type: ignore[attr-defined]
-        if info.specs is None:
-            setattr(wrapper, _ATTRIBUTE, info)
+        setattr(wrapper, _ATTRIBUTE, info)
         return wrapper
 
     return name
 
 
 def find_decorated(f: Any) -> DecoratedInfo | None:
-    """A decorated function's hints and options, also through ``jax.jit`` and other wrappers; None for a plain one."""
-    return find_attribute(f, _ATTRIBUTE, DecoratedInfo)
+    """A decorated function's hints and options, also through ``jax.jit`` and other wrappers; None for a plain one.
+
+    One that has specs in the place of hints is plain to the tools: specs say neither ranks nor dtypes.
+    """
+    found = find_attribute(f, _ATTRIBUTE, DecoratedInfo)
+    return None if found is not None and found.specs is not None and not _has_all_hints(found.signature) else found
+
+
+def _has_all_hints(signature: LazySignature) -> bool:
+    """Whether no argument, and not the result, leaves its sharding to a spec, as far as hints have been read."""
+    typed = signature.known
+    if typed is None or typed.positional or not says_sharding(typed.result):
+        return False
+    names = list(typed.signature.parameters)[len(typed.given) :]
+    return all(says_sharding(typed.parameters.get(name)) for name in names)
 
 
 def find_attribute(f: Any, name: str, cls: type[T]) -> T | None:
@@ -145,9 +156,14 @@ def require_decorated(f: Any, verb: str) -> DecoratedInfo:
     """A decorated function's hints and options.
 
     Raises:
-      StructureError: for a function that no decorator of this library made.
+      StructureError: for a function that no decorator of this library made, or with specs where a hint is missing.
     """
     found = find_decorated(f)
+    if found is None and find_attribute(f, _ATTRIBUTE, DecoratedInfo) is not None:
+        raise StructureError(
+            f"{verb}: {name_of(f)}: its in_specs and out_specs say neither ranks nor dtypes, and hints are missing\n\n"
+            "Hint: write them; prove, assert_mesh_invariant, assert_cost and explain take its arguments instead"
+        )
     if found is None:
         raise StructureError(
             f"{verb}: wants a function made by typed_shard_map, typed_jit or typed, whose hints say what it takes; "

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
+import jax
+
 ROOT = Path(__file__).parents[2]
 FILE = "example.py"
 """What a block's code is called in messages."""
@@ -66,12 +68,19 @@ def run(block: Block, namespace: dict[str, object]) -> str:
     return printed.getvalue().rstrip("\n")
 
 
+def outputs(path: Path) -> list[tuple[Block, str]]:
+    """The python blocks of a file, each with what it gives; the mesh that they set is set for them alone."""
+    namespace: dict[str, object] = {"__name__": path.stem}
+    try:
+        return [(block, run(block, namespace)) for block in blocks(path.read_text(encoding="utf-8"))]
+    finally:
+        jax.set_mesh(None)
+
+
 def rewritten(path: Path) -> str:
     """A file with its text blocks made anew."""
-    source, namespace = path.read_text(encoding="utf-8"), {"__name__": path.stem}
-    pieces, done = [], 0
-    for block in blocks(source):
-        output = run(block, namespace)
+    source, pieces, done = path.read_text(encoding="utf-8"), [], 0
+    for block, output in outputs(path):
         if block.place is not None:
             pieces += [source[done : block.place[0]], output + "\n"]
             done = block.place[1]

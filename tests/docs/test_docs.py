@@ -5,13 +5,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
 import typedshmap
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from blocks import ROOT, Block, blocks, run
+from blocks import ROOT, Block, outputs, run
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -26,9 +27,7 @@ def shown(page: Path) -> Any:
 
 @pytest.mark.parametrize("page", [*map(shown, PAGES)])
 def test_the_blocks_of_a_page_run_and_give_what_the_page_says(page: Path) -> None:
-    namespace: dict[str, object] = {"__name__": page.stem}
-    for block in blocks(page.read_text(encoding="utf-8")):
-        output = run(block, namespace)
+    for block, output in outputs(page):
         if block.expected is not None:
             assert output == block.expected, f"{page.name}, line {block.line}: {block.heading}"
 
@@ -50,6 +49,14 @@ def test_every_module_that_the_table_of_the_layout_names_in_a_room_is_there() ->
         there = {path.stem for folder in folders for path in folder.glob("*")}
         missing += [f"{rooms}{name}" for name in inside if name not in there]
     assert missing == []
+
+
+def test_the_mesh_that_a_page_sets_is_its_own(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    code = 'import jax\n\njax.set_mesh(jax.make_mesh((8,), ("dp",)))\nprint(jax.sharding.get_mesh().size)\n'
+    page.write_text(f"```python\n{code}```\n", encoding="utf-8")
+    assert [output for _, output in outputs(page)] == ["8"]
+    assert jax.sharding.get_mesh().empty
 
 
 def test_a_block_that_says_something_else_is_noticed() -> None:

@@ -19,7 +19,7 @@ from typedshmap.explaining import Explanation
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
-from collectives import GROUPS, group_size
+from collectives import GROUPS, device_groups
 
 _BYTES = {
     "pred": 1,
@@ -150,7 +150,7 @@ def _group(rest: str, operation: str, devices: int) -> int:
         return 0
     groups = GROUPS.search(rest)
     assert groups is not None, rest
-    return group_size(groups[1], devices, rest)
+    return len(device_groups(groups[1], devices, rest)[0])
 
 
 def _bytes(type_text: str) -> int:

@@ -61,6 +61,26 @@ def test_a_collective_is_read(line: str, group: int, bytes_in: int, bytes_out: i
     assert (found.group_size, found.bytes_in, found.bytes_out, found.sent) == (group, bytes_in, bytes_out, sent)
 
 
+GROUPS = {
+    "{}": "01234567",
+    "{{0,1},{2,3},{5,4},{6,7}}": "01 23 45 67",
+    "[2,4]<=[8]": "0123 4567",
+    "[2,4]<=[4,2]T(1,0)": "0246 1357",
+    "mesh['a'=4,'b'=2] {'a'}": "0246 1357",
+    "mesh['a'=2,'b'=4] {'a','b'}": "01234567",
+    "mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}": "0246 1357",
+    "mesh['a'=2,'b'=4] {'b':(1)2}": "02 13 46 57",
+    "mesh['a'=2,'b'=4] {'b':(2)2}": "01 23 45 67",
+    "mesh['a'=2,'b'=4] {'a', 'b':(2)2}": "0145 2367",
+}
+
+
+@pytest.mark.parametrize(("text", "groups"), GROUPS.items(), ids=GROUPS)
+def test_the_devices_of_a_group_are_read(text: str, groups: str, reader: Any) -> None:
+    found = reader.device_groups(text, 8)
+    assert " ".join("".join(map(str, group)) for group in found) == groups
+
+
 @pytest.mark.parametrize(
     "line",
     [

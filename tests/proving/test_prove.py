@@ -2,13 +2,16 @@
 
 import re
 import warnings
+from contextlib import nullcontext
 from itertools import count
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import PartitionSpec as P
 
 import typedshmap
 from typedshmap import (
@@ -18,6 +21,7 @@ from typedshmap import (
     MeshAxisError,
     ShapeError,
     StructureError,
+    SuspectWarning,
     VaryingError,
     typed,
     typed_jit,
@@ -61,7 +65,7 @@ def test_what_is_proved_says_what_it_assumes() -> None:
 def test_what_is_refuted_has_the_place_and_the_mesh() -> None:
     found = prove(halved, batch=8, model=2)
     assert (found.verdict, found.assumed) == ("refuted", ())
-    assert found.place.startswith("test_prove.py:39")
+    assert found.place.startswith("test_prove.py:43")
     assert found.why.startswith("halved: return value depends on the mesh: it is 1/2 of what one device gives")
     assert str(found) == f"halved: refuted: {found.why}, at {found.place}"
 
@@ -279,9 +283,35 @@ def test_what_the_types_refuse_is_their_error() -> None:
         prove(partial_sum)
 
 
+def test_a_function_without_hints_is_proved_with_its_arguments(mesh: Mesh) -> None:
+    def mean_by_hand(x: Any) -> Any:
+        return jax.lax.pmean(x.mean(0), "dp")
+
+    def mean_of_means(x: Any) -> Any:
+        return jax.lax.pmean(x.sum(0), "dp")
+
+    for make in (typed_shard_map, jax.shard_map):
+        mapped = [make(f, mesh=mesh, in_specs=P("dp"), out_specs=P()) for f in (mean_by_hand, mean_of_means)]
+        with pytest.warns(SuspectWarning) if make is typed_shard_map else nullcontext():
+            found = [prove(f, x=jax.ShapeDtypeStruct((8, 4), np.float32)) for f in mapped]
+        assert [(one.function, one.verdict) for one in found] == [
+            ("mean_by_hand", "proved"),
+            ("mean_of_means", "refuted"),
+        ]
+        with pytest.raises(StructureError, match=r"^prove: mean_by_hand: it has no hints, so that it wants its arg"):
+            prove(mapped[0])
+
+
+def test_a_function_with_hints_beside_its_specs_needs_no_arguments(mesh: Mesh) -> None:
+    def doubled(x: Rows) -> Rows:
+        return 2 * x
+
+    assert prove(typed_shard_map(doubled, mesh=mesh, in_specs=P("dp"), out_specs=P("dp"))).verdict == "proved"
+
+
 def test_bad_input() -> None:
-    with pytest.raises(StructureError, match=r"^prove: wants a function made by typed_shard_map, typed_jit or typed"):
-        prove(lambda x: x)
+    with pytest.raises(StructureError, match=r"^prove: <lambda>: it has no hints, and no shard_map is traced in it"):
+        prove(lambda x: x, x=np.ones(8))
     with pytest.raises(
         StructureError, match=r"^prove: mean: neither a dim of its hints nor an argument is called 'rows'"
     ):

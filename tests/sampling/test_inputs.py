@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import PartitionSpec as P
 from lines import unplaced
 
 import typedshmap as ts
@@ -315,6 +316,11 @@ REFUSED = [
         lambda: inputs(print),
         "inputs: wants a function made by typed_shard_map, typed_jit or typed, whose hints say what it takes; "
         "got <built-in function print>",
+    ),
+    (
+        lambda: inputs(typed_shard_map(lambda x: x, mesh=MESH, in_specs=P("dp"), out_specs=P("dp"))),
+        "inputs: <lambda>: its in_specs and out_specs say neither ranks nor dtypes, and hints are missing\n\n"
+        "Hint: write them; prove, assert_mesh_invariant, assert_cost and explain take its arguments instead",
     ),
     (
         lambda: inputs(wrong, mesh=MESH),

@@ -104,6 +104,17 @@ def test_the_message_has_the_value_the_axis_the_shards_and_the_place() -> None:
     )
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, typed_jit], ids=["computed", "jax.jit", "typed_jit"])
+def test_the_devices_of_an_ambient_mesh_are_named(wrap: Any) -> None:
+    @typed_shard_map
+    def doubled(w: Float[Array, "[m/tp] f"]) -> Float[Array, "[m/tp] f"]:
+        return 2 * w
+
+    named = pytest.raises(ReplicaError, match=r"dp=2, tp=1 \(device 5\) has other bits")
+    with jax.set_mesh(MESH), named, sanitize(every=1):
+        jax.block_until_ready(wrap(doubled)(drifting(MESH, P("tp", None), w, 5)))
+
+
 def test_a_difference_is_raised_by_the_next_call_also_under_plain_jit() -> None:
     f, wrong = jax.jit(region()), drifting(MESH, P("tp", None), w, 5)
     with pytest.raises(ReplicaError), sanitize(every=1):

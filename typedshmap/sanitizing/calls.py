@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from .. import _jax
 from ..errors.failures import Subject
@@ -95,8 +95,8 @@ class Comparer:
                 yield value, hint, Replicated(subject, hint.text, got, agreeing, find_place)
 
     def comparison(self, claims: Sequence[Replicated], manual: tuple[tuple[str, int], ...]) -> ReplicaComparison:
-        devices = self.mesh if isinstance(self.mesh, Mesh) else None
-        return ReplicaComparison(self.function, tuple(claims), manual, self.region, self.sizes, devices, next(_numbers))
+        number = next(_numbers)
+        return ReplicaComparison(self.function, tuple(claims), manual, self.region, self.sizes, self.mesh, number)
 
     def compare_inside(self, values: Iterable[Claimed], is_due: Any) -> None:
         """Compare shards, where their region is being traced."""

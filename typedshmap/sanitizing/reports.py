@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from .. import _jax
 from ..errors import TypedShmapError
 from ..errors.failures import Failure, HintText, Subject
 from ..errors.varying import DifferingReplicas
@@ -47,7 +48,7 @@ class ReplicaComparison(NamedTuple):
       manual: the mesh axes of a report's rows, with their sizes.
       region: the mesh context of messages.
       sizes: the sizes of dims.
-      devices: the mesh with its devices, if they are known.
+      mesh: the mesh of the function, with its devices if they are known.
       number: of two that differ the one with the lower number is raised.
     """
 
@@ -56,7 +57,7 @@ class ReplicaComparison(NamedTuple):
     manual: tuple[tuple[str, int], ...]
     region: MeshContext
     sizes: Sizes
-    devices: Mesh | None
+    mesh: _jax.mesh.AnyMesh
     number: int
 
     def error(self, sums: np.ndarray) -> TypedShmapError | None:
@@ -104,8 +105,9 @@ class ReplicaComparison(NamedTuple):
     def _shard_text(self, at: Sequence[Any], names: Sequence[str]) -> str:
         """``dp=2, tp=1 (device 5)``"""
         where = ", ".join(f"{name}={index}" for name, index in zip(names, at, strict=True))
-        mesh = self.devices
-        if mesh is None or set(mesh.axis_names) != set(names):
+        # Under jit JAX does not say on which devices the ambient mesh is; where an error is raised it does.
+        mesh = self.mesh if isinstance(self.mesh, Mesh) else _jax.mesh.ambient_devices()
+        if not isinstance(mesh, Mesh) or mesh.shape_tuple != self.mesh.shape_tuple or {*mesh.axis_names} != {*names}:
             return where
         device: Any = mesh.devices[tuple(at[names.index(name)] for name in mesh.axis_names)]
         process = f" of process {device.process_index}" if jax.process_count() > 1 else ""

@@ -21,6 +21,7 @@ from ...notation.match import NoValue
 from ...records import Record
 from ...sampling import mesh_of
 from ...sampling.arguments import FlatCall, Inputs
+from ...sampling.plain import is_plain, with_hints
 from ...sampling.plan import InputPlan, plan_inputs, size_of
 from ..describe_difference import FIRST_DIFFERENCE
 from ..invariance import DifferenceReport, assert_mesh_invariant
@@ -78,7 +79,8 @@ def prove(f: Any, *, grad: bool = False, timeout: float = 120, **sizes: Any) -> 
     is refuted only by a mesh on which it ran to its end, and gave another result.
 
     Args:
-      f: a function made by `typed_shard_map`, `typed_jit` or `typed`.
+      f: a function made by `typed_shard_map`, `typed_jit` or `typed`; or one without hints that calls
+        ``jax.shard_map``, with its arguments by name, arrays or ``jax.ShapeDtypeStruct``.
       grad: whether the vector-Jacobian products must be the same as well, of all results in all inexact arguments.
       timeout: the seconds that reading it may take, and then each run; after that it is unknown.
       **sizes: sizes by the names of dims, and arguments by their names, as for `inputs`; the others are drawn.
@@ -87,7 +89,8 @@ def prove(f: Any, *, grad: bool = False, timeout: float = 120, **sizes: Any) -> 
       The verdict.
 
     Raises:
-      StructureError: for a function without hints, and for a name that these do not have.
+      StructureError: for a name that its hints do not have; for a function without hints, arguments that it does not
+        take, and one that traces no region.
       ShapeError: for sizes that fit no mesh.
       MeshAxisError: where no mesh axis is known.
       TypedShmapError: for anything that is wrong with the function on every mesh.
@@ -95,11 +98,15 @@ def prove(f: Any, *, grad: bool = False, timeout: float = 120, **sizes: Any) -> 
     seconds: Any = timeout
     if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds < float("inf"):
         raise StructureError(f"{VERB}: timeout={value_text(timeout)} is not a number of seconds")
+    given = None
+    if is_plain(f):
+        f, given = with_hints(VERB, f, (), sizes)
+        sizes = {}
     read = _read(f, grad, sizes, time.monotonic() + timeout)
     if read.verdict == "proved":
         return read
     try:
-        assert_mesh_invariant(f, grad=grad, timeout=timeout, **sizes)
+        assert_mesh_invariant(f, grad=grad, timeout=timeout, arguments=given, **sizes)
     except AssertionError as error:
         if not error.args or not isinstance(error.args[0], DifferenceReport):
             return read  # it did not end, differs by itself, or is an assertion of the function's
