@@ -146,7 +146,7 @@ class Numbers:
             return 0
         number = float(first)
         may_count = self._may_count(abs(number))
-        if not may_count and not (self.has_single_row and _is_whole(abs(number))):
+        if not may_count and not (self.has_single_row and _is_count(abs(number))):
             return 0
         self.is_asked = True
         codes, place = _jax.source.call_site(eqn) if eqn is not None else ([], None)
@@ -208,7 +208,7 @@ class Numbers:
 
     def _may_count(self, number: float) -> bool:
         """Whether a number may be of shards or of a shard's rows, or one over such a number."""
-        if not _is_whole(number):
+        if not _is_count(number):
             return False
         count, size = round(max(number, 1 / number)), self.traces[0]
         return count % size == 0 or any(count % length == 0 for length in self.lengths)
@@ -270,7 +270,7 @@ def _codes() -> Mapping[Any, str]:
     return found
 
 
-def _is_whole(number: float) -> bool:
+def _is_count(number: float) -> bool:
     """Whether a number, or one over it, counts more than one of something."""
     if not 1e-9 < number < 1e9 or number == 1:
         return False
