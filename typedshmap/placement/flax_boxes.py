@@ -133,7 +133,7 @@ def _is_leaf(part: Any) -> bool:
     return len(children) == 1 and _jax.tree.one_level(children[0][1]) is None
 
 
-class _Names(NamedTuple):
+class _BoxMetadata(NamedTuple):
     """What a box says.
 
     Attributes:
@@ -153,16 +153,17 @@ class _Names(NamedTuple):
 _NAMES = ("out_sharding", "sharding_names", "sharding")
 
 
-def _names_of(box: Any) -> _Names:
+def _names_of(box: Any) -> _BoxMetadata:
     if (metadata := _metadata(box)) is None:
-        return _Names(box.names, getattr(box, "rules", None), box.mesh, hasattr(box, "rules"))
+        rules, mesh = getattr(box, "rules", None), getattr(box, "mesh", None)
+        return _BoxMetadata(box.names, rules, mesh, hasattr(box, "rules"))
     # Metadata that are empty say nothing.
     written = next((metadata[key] for key in _NAMES if metadata.get(key)), None)
     written = getattr(written, "sharding", written)  # of a Format
     rules, mesh = metadata.get("sharding_rules"), metadata.get("mesh")
     if isinstance(written, NamedSharding):
-        return _Names(written.spec, rules, written.mesh)
-    return _Names((written,) if isinstance(written, str) else written, rules, mesh)
+        return _BoxMetadata(written.spec, rules, written.mesh)
+    return _BoxMetadata((written,) if isinstance(written, str) else written, rules, mesh)
 
 
 def _metadata(box: Any) -> Mapping[str, Any] | None:
