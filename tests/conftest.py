@@ -64,6 +64,7 @@ _WARNS = "on jax 0.9 a check of a quotient by '~' silences no suspect"
 _FIRST = "on jax 0.9 what a function of JAX's own computes has the line of its first call"
 _AGAIN = "on jax 0.9 a body is traced again where any of its numbers may count shards"
 _GATHERED = "jax 0.9 makes another operation of a step of two"
+_FLAX = "the last Flax that takes jax 0.9 does otherwise, or warns"
 NOT_ON_JAX_0_9 = {
     "or_refused[a variance-": _UNKNOWN,
     "or_refused[a log-sum-exp-": _LACKS,
@@ -107,6 +108,11 @@ NOT_ON_JAX_0_9 = {
     "[a choice between two gradients-": _LACKS,
     "test_what_jax_types_as_unreduced_stays_accepted": _LACKS,
     "may_be_mapped_over_unjitted_and_twice[False]": "jax 0.9 shards the result otherwise",
+    "give_the_spec_of_flax[('foo', 'bad'": _FLAX,
+    "test_an_optimizer_may_be_sharded_otherwise": _FLAX,
+    "test_a_mesh_of_both_kinds_places_what_flax_refuses": _FLAX,
+    "test_a_model_is_made_in_jit_by_the_names_of_its_boxes": _FLAX,
+    "test_boxes_go_over_the_bridge_both_ways": _FLAX,
     "type_that_jaxtyping_wants[int | str-": "jaxtyping 0.3.4 looks at the first leaf only",
     "type_that_jaxtyping_wants[typing.Optional[int]-": "jaxtyping 0.3.4 looks at the first leaf only",
 }

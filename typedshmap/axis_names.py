@@ -14,10 +14,11 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 
 import jax
+from jax.sharding import PartitionSpec
 
 from .errors import MeshAxisError
 from .errors.phrases import value_text
-from .notation.layout import Rules
+from .notation.layout import ANY, Rules
 
 AxesLike = str | tuple[str, ...] | list[str] | None
 RulesLike = Mapping[str, AxesLike] | tuple[tuple[str, AxesLike], ...] | list[tuple[str, AxesLike]]
@@ -99,7 +100,8 @@ def axis_rules(rules: RulesLike, fallback: Fallback = "unsharded") -> AxisRules:
 
     The rules are tried in order. A rule gives its mesh axes to the dim of its name, if that
     has none yet and if all of them are free: each mesh axis is used at most once per array. A rule
-    of None leaves its dim unsharded. Brackets win over rules, and ``[dim/]`` says unsharded.
+    of None leaves its dim unsharded, and one of ``"?"`` or ``P.UNCONSTRAINED`` leaves it to be sharded in
+    any way, as ``[dim/?]``. Brackets win over rules, and ``[dim/]`` says unsharded.
     These are the semantics of ``flax.linen.logical_to_mesh_axes``.
 
     ```python
@@ -109,8 +111,8 @@ def axis_rules(rules: RulesLike, fallback: Fallback = "unsharded") -> AxisRules:
     ```
 
     Args:
-      rules: pairs of a dim's name and its mesh axis, its mesh axes (major to minor), or None; a name
-        may have several. Or a dict.
+      rules: pairs of a dim's name and its mesh axis, its mesh axes (major to minor), None, or ``"?"``; a
+        name may have several. Or a dict.
       fallback: what a name means for which no rule is left: ``"unsharded"``, ``"unconstrained"`` (as
         ``[dim/?]``), or an ``"error"``.
 
@@ -211,7 +213,7 @@ def read_rules(rules: Any) -> Rules | None:
                 f"the rule {value_text(pair)} is not a pair of a dim's name and its mesh axes, as in ('batch', 'data')"
             )
         name, given = pair
-        axes = _read_axes("rule for", name, given)
+        axes = ANY if given is PartitionSpec.UNCONSTRAINED else _read_axes("rule for", name, given)
         if len(set(axes)) < len(axes):
             raise MeshAxisError(f"the rule for '{name}' has a mesh axis twice: {value_text(given)}")
         found.append((name, axes))

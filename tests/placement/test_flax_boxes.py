@@ -218,15 +218,15 @@ Hint: axis_aliases({'model': ...}) maps a name to mesh axes""",
 Mesh: dp=4, tp=2; rules: embed=dp
 Hint: make embed a multiple of 4, or pad it and mask the rest""",
     ),
-    "another number of names than dims": (
-        lambda mesh: shard({"a": nn.LogicallyPartitioned(jnp.ones((8, 4)), names=("embed",))}, mesh=mesh),
+    "more names than dims": (
+        lambda mesh: shard({"a": nn.LogicallyPartitioned(jnp.ones((8, 4)), names=("embed", "mlp", None))}, mesh=mesh),
         ShapeError,
-        """shard: given['a'] has 2 dims, but its box has 1
+        """shard: given['a'] has 2 dims, but its box has at least 3
 
-    given['a']: LogicallyPartitioned names=('embed')
+    given['a']: LogicallyPartitioned names=('embed', 'mlp', None)
     got f32[8,4]
 
-Mesh: dp=4, tp=2; rules: embed=dp""",
+Mesh: dp=4, tp=2; rules: embed=dp, mlp=tp""",
     ),
 }
 

@@ -13,6 +13,7 @@ import pytest
 from expecting import fails, numbers, same
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from placed import MESHES
 
 from typedshmap import (
     Array,
@@ -404,7 +405,7 @@ def test_a_placed_value_may_be_placed_otherwise(mesh: Mesh) -> None:
 
 
 def test_a_value_is_placed_on_an_explicit_mesh() -> None:
-    explicit = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
+    explicit = MESHES["Explicit"]
     placed = shard(x, X, explicit)
     assert str(jax.typeof(placed)) == "float32[8@dp,4]"
     with jax.set_mesh(explicit):
@@ -412,7 +413,7 @@ def test_a_value_is_placed_on_an_explicit_mesh() -> None:
 
 
 def test_a_value_is_placed_as_reduced_on_explicit_axes() -> None:
-    explicit = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
+    explicit = MESHES["Explicit"]
     assert str(jax.typeof(shard(x, Float[Array, "[b/dp] d -tp"], explicit))) == "float32[8@dp,4]{R:tp}"
 
 

@@ -5,12 +5,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import flax.linen as nn
 import jax
 import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from placed import AUTO, EXPLICIT, MESHES, RUN, U, X, either_mesh, every_mesh, is_sharded, put
 
 from typedshmap import (
     Array,
@@ -20,7 +20,6 @@ from typedshmap import (
     ShardingError,
     VaryingError,
     axis_aliases,
-    axis_rules,
     check,
     partition_specs,
     shape_structs,
@@ -31,40 +30,13 @@ from typedshmap import (
 )
 from typedshmap._jax.versions import HAS_MANUAL_TYPES
 
-AUTO, EXPLICIT = AxisType.Auto, AxisType.Explicit
-U = P.UNCONSTRAINED
-MESHES = {
-    "Auto": jax.make_mesh((4, 2), ("dp", "tp"), axis_types=(AUTO, AUTO)),
-    "Explicit": jax.make_mesh((4, 2), ("dp", "tp"), axis_types=(EXPLICIT, EXPLICIT)),
-    "mixed": jax.make_mesh((4, 2), ("dp", "tp"), axis_types=(AUTO, EXPLICIT)),
-    "mixed, the other way": jax.make_mesh((4, 2), ("dp", "tp"), axis_types=(EXPLICIT, AUTO)),
-}
-X = np.arange(128.0, dtype=np.float32).reshape(8, 16)
 ROWS, BOTH = Float[Array, "[b/dp] d"], Float[Array, "[b/dp] [d/tp]"]
-every_mesh = pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES)
-
-
-def put(mesh: Mesh, spec: P | None = None, **options: Any) -> Any:
-    return jax.device_put(X, NamedSharding(mesh, P("dp") if spec is None else spec, **options))
-
-
-def is_sharded(got: Any, mesh: Mesh, spec: P) -> bool:
-    np.testing.assert_array_equal(np.asarray(jax.block_until_ready(got)), X)
-    wanted = NamedSharding(mesh, spec, memory_kind=got.sharding.memory_kind)
-    return bool(got.sharding.is_equivalent_to(wanted, got.ndim))
-
 
 HINTS = {
     "one axis": ("[b/tp] d", P("tp")),
     "two dims": ("[b/dp] [d/tp]", P("dp", "tp")),
     "swapped": ("[b/tp] [d/dp]", P("tp", "dp")),
     "unsharded": ("[b/] d", P()),
-}
-RUN: dict[str, Callable[[Any], Any]] = {
-    "eager": lambda f: f,
-    "jit": lambda f: jax.jit(lambda x: f(x)),
-    "remat": lambda f: jax.jit(jax.checkpoint(lambda x: f(x))),
-    "cond": lambda f: jax.jit(lambda x: jax.lax.cond(x.sum() > 0, lambda y: f(y), lambda y: f(y), x)),
 }
 
 
@@ -122,7 +94,7 @@ def test_a_loop_places_its_rows(mesh: Mesh) -> None:
 # What is placed already
 
 
-@pytest.mark.parametrize("mesh", [MESHES["Auto"], MESHES["Explicit"]], ids=["Auto", "Explicit"])
+@either_mesh
 @pytest.mark.parametrize("spec", [P("dp"), P("dp", None), P(("dp",)), P(("dp",), None)], ids=str)
 def test_what_is_placed_already_is_the_same_object(mesh: Mesh, spec: P) -> None:
     x = put(mesh, spec)
@@ -298,15 +270,6 @@ def test_a_dim_of_any_sharding_is_refused_at_a_boundary(where: str) -> None:
     assert "has '[n/?]' in its hint, but at the boundary of a manual region every sharding is written" in str(
         caught.value
     )
-
-
-def test_a_rule_may_leave_dims_without_one_unconstrained() -> None:
-    with axis_rules({"d": "tp"}, fallback="unconstrained"), jax.set_mesh(MESHES["Auto"]):
-        assert partition_specs(Float[Array, "b d"]) == P(U, "tp")
-        assert partition_specs(Float[Array, "b 4"]) == P(U, None)
-        assert partition_specs(Float[Array, "[b/] d"]) == P(None, "tp")
-        assert is_sharded(jax.jit(lambda x: shard(x, "b d"))(put(MESHES["Auto"])), MESHES["Auto"], P("dp", "tp"))
-        assert is_sharded(shard(put(MESHES["Auto"]), "b d"), MESHES["Auto"], P("dp", "tp"))
 
 
 # Regions
@@ -558,33 +521,3 @@ def test_what_is_reduced_does_not_lose_that() -> None:
 def test_a_partial_sum_is_refused_on_auto_axes() -> None:
     with pytest.raises(ShardingError, match="mesh axis 'dp' is of type Auto"):
         shard(X, "b d +dp", MESHES["Auto"])
-
-
-# Flax's rules
-
-
-def test_rules_of_flax_are_read_where_none_of_ours_are_in_force() -> None:
-    mesh = MESHES["Auto"]
-    with nn.logical_axis_rules([("b", "dp"), ("d", "tp")]), jax.set_mesh(mesh):
-        assert partition_specs(Float[Array, "b d"]) == P("dp", "tp")
-        assert is_sharded(shard(X, "b d"), mesh, P("dp", "tp"))
-        assert is_sharded(jax.jit(lambda x: shard(x, "b d"))(X), mesh, P("dp", "tp"))
-        with axis_rules({"b": "tp"}):
-            assert partition_specs(Float[Array, "b d"]) == P("tp", None)
-    assert partition_specs(Float[Array, "b d"]) == P(None, None)
-
-
-@pytest.mark.parametrize("decorator", [typed_jit, typed_shard_map], ids=["typed_jit", "typed_shard_map"])
-def test_rules_of_flax_take_part_in_the_keys_of_caches(decorator: Any) -> None:
-    mesh = MESHES["Auto"]
-
-    @decorator(mesh=mesh)
-    def f(x: Float[Array, "b d"]) -> Float[Array, "b d"]:
-        return x
-
-    for _ in range(3):
-        for axis in ("dp", "tp"):
-            with nn.logical_axis_rules([("b", axis)]):
-                for _ in range(3):
-                    assert is_sharded(f(X), mesh, P(axis))
-        assert is_sharded(f(X), mesh, P())

@@ -17,7 +17,7 @@ from ..notation.layout import Layout
 from .array import SHAPES, committed_sharding, explicit_spec, has_marked_type, is_mapped, spec_entries, spec_of
 from .mesh import AnyMesh, context_mesh, explicit_axes
 from .trace import is_outside_traces, is_staged
-from .versions import HAS_MANUAL_TYPES
+from .versions import ADDS_UNREDUCED_AXES, HAS_MANUAL_TYPES
 
 
 def place(x: Any, layout: Layout, mesh: AnyMesh, memory_kind: str | None = None) -> Any:
@@ -51,6 +51,13 @@ def place(x: Any, layout: Layout, mesh: AnyMesh, memory_kind: str | None = None)
         spec = PartitionSpec() if known is None else known.spec
         x = jax.device_put(x, NamedSharding(mesh, spec, memory_kind=memory_kind))
     return x
+
+
+def fatal_axes(x: Any, layout: Layout) -> tuple[frozenset[str], frozenset[str]]:
+    """The axes over which a traced value is unreduced and those that a layout adds, where XLA would end the process."""
+    known = None if ADDS_UNREDUCED_AXES or is_outside_traces() else explicit_spec(x)
+    have = frozenset[str]() if known is None else known.spec.unreduced
+    return have, layout.unreduced - have if have else frozenset()
 
 
 def _reshard(x: Any, sharding: NamedSharding) -> Any:

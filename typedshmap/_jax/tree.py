@@ -83,13 +83,12 @@ def with_attributes(value: Any, attributes: Mapping[str, Any]) -> Any:
 
 def is_box(value: Any) -> bool:
     """Whether a value is a box of Flax: ``nnx.Variable``, or one of ``flax.linen``."""
-    cls = type(value)
-    return is_variable_class(cls) or (_has_box(cls) and hasattr(value, "names"))
+    return is_variable_class(type(value)) or is_linen_box(value)
 
 
 def is_linen_box(value: Any) -> bool:
-    """Whether a value is a box of ``flax.linen``: ``nn.Partitioned``, ``nn.LogicallyPartitioned``."""
-    return _has_box(type(value)) and hasattr(value, "names")
+    """Whether a value is a box of ``flax.linen``: ``nn.Partitioned``, ``nn.LogicallyPartitioned``, ``NNXMeta``."""
+    return _has_box(type(value)) and (hasattr(value, "names") or hasattr(value, "metadata"))
 
 
 @lru_cache(maxsize=1024)

@@ -41,6 +41,9 @@ if _installed < _numbers(LOWEST):
 # Before 0.10 the manual type of a value has no name of its own, and the functions below make up for what is missing.
 HAS_MANUAL_TYPES = _installed >= (0, 10)
 
+# Before 0.10 XLA ends the process where, in a loop, a value that is unreduced already is made so over another axis.
+ADDS_UNREDUCED_AXES = HAS_MANUAL_TYPES
+
 # Before 0.10.2 a traced program has no variable for a result that nothing uses.
 DROPS_UNUSED = _installed < (0, 10, 2)
 

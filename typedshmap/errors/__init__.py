@@ -121,6 +121,7 @@ _CLASSES = {
     DtypeError: failures.WrongDtype | failures.UnusableDtype,
     ShardingError: failures.WrongSharding
     | varying.LostMark
+    | varying.AddedMark
     | failures.BoundaryMark
     | failures.OpenDim
     | failures.PatternLayoutMismatch

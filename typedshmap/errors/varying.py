@@ -176,6 +176,20 @@ class LostMark(Fault):
         return Sentence(problem, cure=cure)
 
 
+class AddedMark(Fault):
+    """A value that is unreduced, and is to be so over other axes, too, which XLA does not survive."""
+
+    before: tuple[str, ...]
+    added: tuple[str, ...]
+
+    def words(self, terms: Terms) -> Sentence:
+        problem = f"is unreduced over {quoted_axes(self.before)}: on jax 0.9 XLA may end the process"
+        problem += f" where it becomes so over {quoted_axes(self.added)}, too"
+        return Sentence(
+            problem, cure=f"write {terms.written('+', self.before + self.added)} where it becomes unreduced"
+        )
+
+
 class UnmarkedReduced(Fault):
     """A result that JAX types as reduced over mesh axes its hint does not mark with ``-``."""
 

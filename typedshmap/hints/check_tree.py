@@ -124,6 +124,8 @@ class TreeCheck:
         match node:
             case ArrayLeaf(hint):
                 self._visit_array(hint, value, subject, leaf)
+            case Static() if node is structure.NONE and self.region.role == "placement" and holds_array(value):
+                self.visit(structure.Untyped(), value, subject)  # as None among JAX's shardings
             case Static(hint) if getattr(value, "shape", None) == () and (number := number_hint(value, hint)):
                 self._visit_array(number, value, subject, leaf)
             case Static(hint, parts):
@@ -278,7 +280,7 @@ class TreeCheck:
         """
         branches = [self._branch(self.is_second_visit) for _ in node.options]
         for option, branch in zip(node.options, branches, strict=True):
-            branch.visit(option, value, subject, leaf)
+            branch.visit(structure.ABSENT if option is structure.NONE else option, value, subject, leaf)
         fitting = [branch for branch in branches if not branch.failures]
         if any(branch.deferred for branch in branches):
             self.deferred.append(Deferred(node, value, subject, leaf, len(self.leaves)))

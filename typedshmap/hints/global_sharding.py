@@ -26,6 +26,7 @@ from .. import _jax
 from ..errors import MeshAxisError, TypedShmapError, error_of
 from ..errors.failures import BoundaryMark, Failure, Fault, NoUnionMember, PlainMessage, Subject, WrongSharding
 from ..errors.report import Report
+from ..errors.varying import AddedMark
 from ..notation.layout import Layout
 from ..notation.match import Indivisible, Sizes, compile_dims, match
 from .array_hint import ArrayHint
@@ -51,7 +52,14 @@ def place_stated(
       region: the mesh context.
       source: who says so.
       memory_kind: where it is kept; None for where it is.
+
+    Raises:
+      ShardingError: for what XLA does not survive.
     """
+    before, added = _jax.placing.fatal_axes(value, layout)
+    if added:
+        what = AddedMark(tuple(sorted(before)), tuple(sorted(added)))
+        raise region.error(source, (Failure(what, Subject("placed", "given")),))
     placed = _jax.placing.place(value, layout, mesh, memory_kind)
     state_sharding(placed, layout, region, source)
     return placed

@@ -141,6 +141,8 @@ Container: TypeAlias = FixedTuple | SequenceOf | MappingOf | Fields
 Node: TypeAlias = ArrayLeaf | Static | Untyped | Container | UnionOf | PyTreeOf | BareTree | LikeOf | BySpec
 
 NONE = Static(type(None))
+ABSENT = Static(type(None))
+"""None as a member of a union: what it says is that there is no array."""
 OPTION = Static(object)
 """A parameter without a hint that need not be given."""
 

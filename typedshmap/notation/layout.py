@@ -16,11 +16,15 @@ from .spec import Dim, Name, Spec, written_axes
 Aliases = Mapping[str, tuple[str, ...]]
 
 
+ANY = ("?",)
+"""What a rule stands for that leaves a dim to be sharded in any way, as ``[dim/?]``."""
+
+
 class Rules(Record):
     """Mesh axes for dims without brackets, by the dims' names.
 
     Attributes:
-      pairs: names, each with mesh axes, major to minor, or none; the first whose axes are free wins.
+      pairs: names, each with mesh axes, major to minor, or none, or `ANY`; the first whose axes are free wins.
       fallback: what a name means for which no rule is left: an unsharded dim, one of any sharding, or an error.
     """
 
@@ -223,6 +227,7 @@ def resolve(
             unruled.setdefault(name, []).append(at)
     # The rules are gone through in their order, not the dims, as ``flax.linen.logical_to_mesh_axes`` does.
     taken: dict[str, tuple[str, ...]] = {}
+    unconstrained = {at for at, dim in enumerate(spec.dims) if dim.axes is not None and dim.axes.is_any}
     is_silent = not spec.marks and all(dim.axes is None for dim in spec.dims)
     for name, written in rules.pairs:
         dims = unruled.get(name)
@@ -230,6 +235,10 @@ def resolve(
             continue
         if len(dims) > 1:
             return RuledTwice(name, spec.dims[dims[1]].span)
+        if written == ANY:
+            unconstrained.update(unruled.pop(name))
+            is_silent = False
+            continue
         axes = tuple(axis for word in written for axis in aliases.get(word, (word,)))
         if not used.isdisjoint(axes):
             taken[name] = (*taken.get(name, ()), *axes)
@@ -241,7 +250,6 @@ def resolve(
     if unruled and rules.fallback == "error":
         name, dims = next(iter(unruled.items()))
         return NoRule(name, taken.get(name, ()), spec.dims[dims[0]].span)
-    unconstrained = {at for at, dim in enumerate(spec.dims) if dim.axes is not None and dim.axes.is_any}
     if rules.fallback == "unconstrained":
         unconstrained.update(*unruled.values())
     for dim, axes in zip(spec.dims, dim_axes, strict=True) if mesh is not None and explicit else ():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -105,6 +105,7 @@ def placement_context(
     values: Iterable[Any] = (),
     takes_sums: bool = False,
     is_optional: bool = False,
+    boxed: Callable[[], Mesh | None] = lambda: None,
 ) -> PlacementContext:
     """The context of the given mesh, of the ambient one, or of that of a typed_jit around.
 
@@ -115,6 +116,7 @@ def placement_context(
       values: what is placed, which may be on a mesh, and lends its devices to one without.
       takes_sums: whether a partial sum may be placed.
       is_optional: whether there may be no mesh.
+      boxed: finds the mesh that boxes of Flax name, for where none else is known.
 
     Raises:
       MeshAxisError: for something that is not a mesh, for no mesh or no devices where they are needed, and in a manual
@@ -124,7 +126,7 @@ def placement_context(
         raise MeshAxisError(f"{verb}: inside a manual region a value is one shard, which is where it is")
     found = read_mesh(mesh) or _jax.mesh.known_mesh()
     if found is None:
-        found = next((own for each in values if (own := _jax.mesh.value_mesh(each)) is not None), None)
+        found = next((own for each in values if (own := _jax.mesh.value_mesh(each)) is not None), None) or boxed()
     if found is None and not is_optional:
         raise no_mesh(verb)
     if isinstance(found, AbstractMesh) and _jax.trace.is_outside_traces():

@@ -1,17 +1,17 @@
 """Trees that Flax has boxed: a box names the dims of its array, and the names are read as a hint.
 
-``nn.LogicallyPartitioned``, ``nn.Partitioned`` and ``nnx.Variable`` are recognized by their attributes, so that Flax
-is never imported."""
+``nn.LogicallyPartitioned``, ``nn.Partitioned``, ``nnx.Variable`` and the bridge's ``NNXMeta`` are recognized by their
+attributes, so that Flax is never imported."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .. import _jax
 from ..axis_names import read_rules
@@ -60,11 +60,7 @@ class PlacedTree(NamedTuple):
         for at, each in enumerate(self.leaves):
             if each.box is not None and not (are_specs and _jax.tree.is_linen_box(each.box)):
                 values[at] = _jax.tree.replace_children(each.box, [values[at]])
-        return (
-            _jax.tree.replace_leaves(self.tree, values, _jax.tree.is_box)
-            if are_specs
-            else self.structure.unflatten(values)
-        )
+        return _jax.tree.replace_leaves(self.tree, values, _is_leaf) if are_specs else self.structure.unflatten(values)
 
 
 def check_leaves(place: PlacementContext, value: Any, node: Node | None) -> PlacedTree:
@@ -76,7 +72,7 @@ def check_leaves(place: PlacementContext, value: Any, node: Node | None) -> Plac
     if node is not None and not holds_boxes(value):
         leaves = tuple([PlacedLeaf(leaf, place) for leaf in place.require_match(node, value)])
         return PlacedTree(leaves, jax.tree_util.tree_structure(value), value)
-    parts, paths, structure = _jax.tree.flatten_with_paths(value, _jax.tree.is_box)
+    parts, paths, structure = _jax.tree.flatten_with_paths(value, _is_leaf)
     subjects = [Subject("boxed", "given", path) for path in paths]
     leaves = tuple(map(partial(_read_leaf, place), parts, subjects))
     failures: list[tuple[PlacedLeaf, Failure]] = []
@@ -121,8 +117,60 @@ def holds_boxes(value: Any) -> bool:
     return not _jax.tree.is_endless(value) and any(map(_jax.tree.is_box, _jax.tree.leaves(value, _jax.tree.is_box)))
 
 
+def mesh_of_boxes(value: Any) -> Mesh | None:
+    """The mesh that the first box with one names."""
+    if _jax.tree.is_endless(value):
+        return None
+    boxes = filter(_jax.tree.is_box, _jax.tree.leaves(value, _jax.tree.is_box))
+    return next((names.mesh for names in map(_names_of, boxes) if names.mesh is not None), None)
+
+
+def _is_leaf(part: Any) -> bool:
+    """Whether this is a box that is read whole; what one without names holds, perhaps a tree, has none either."""
+    if not _jax.tree.is_box(part):
+        return False
+    if _names_of(part).written is not None:
+        return True
+    children = _jax.tree.one_level(part) or []
+    return len(children) == 1 and _jax.tree.one_level(children[0][1]) is None
+
+
+class _BoxMetadata(NamedTuple):
+    """What a box says.
+
+    Attributes:
+      written: the names; None where it has none.
+      rules: its own rules; None where it has none.
+      mesh: its mesh; None where it has none.
+      is_logical: whether the names are those of dims, not mesh axes.
+    """
+
+    written: Any
+    rules: Any
+    mesh: Any
+    is_logical: bool = True
+
+
 # What Flax has called the names of an nnx.Variable, the newest first.
 _NAMES = ("out_sharding", "sharding_names", "sharding")
+
+
+def _names_of(box: Any) -> _BoxMetadata:
+    if (metadata := _metadata(box)) is None:
+        rules, mesh = getattr(box, "rules", None), getattr(box, "mesh", None)
+        return _BoxMetadata(box.names, rules, mesh, hasattr(box, "rules"))
+    # Metadata that are empty say nothing.
+    written = next((metadata[key] for key in _NAMES if metadata.get(key)), None)
+    written = getattr(written, "sharding", written)  # of a Format
+    rules, mesh = metadata.get("sharding_rules"), metadata.get("mesh")
+    if isinstance(written, NamedSharding):
+        return _BoxMetadata(written.spec, rules, written.mesh)
+    return _BoxMetadata((written,) if isinstance(written, str) else written, rules, mesh)
+
+
+def _metadata(box: Any) -> Mapping[str, Any] | None:
+    """What ``nnx`` says of a variable; None for a box of ``flax.linen`` alone."""
+    return box.get_metadata() if _jax.tree.is_variable_class(type(box)) else getattr(box, "metadata", None)
 
 
 def _read_leaf(place: PlacementContext, part: Any, subject: Subject) -> PlacedLeaf:
@@ -133,26 +181,21 @@ def _read_leaf(place: PlacementContext, part: Any, subject: Subject) -> PlacedLe
     """
     if not _jax.tree.is_box(part):
         return PlacedLeaf(CheckedLeaf(part, _UNSHARDED, subject), place)
-    cls, children, is_linen = type(part).__name__, _jax.tree.one_level(part), _jax.tree.is_linen_box(part)
+    cls, children, names = type(part).__name__, _jax.tree.one_level(part), _names_of(part)
     if children is None or len(children) != 1:
         raise AnnotationSyntaxError(f"{cls} is a box of Flax that does not hold just one value")
-    if is_linen:
-        written, own_rules, is_logical = part.names, getattr(part, "rules", None), hasattr(part, "rules")
-    else:
-        metadata = part.get_metadata()
-        written = next((metadata[key] for key in _NAMES if metadata.get(key) is not None), None)
-        written = written.spec if isinstance(written, NamedSharding) else written
-        own_rules, is_logical = metadata.get("sharding_rules"), True
-    hint, rules, context = _parse_names(cls, written, is_logical), read_rules(own_rules), place.context
-    rules = rules if rules is not None else context.rules
+    hint, own, context = _parse_names(cls, names.written, names.is_logical), read_rules(names.rules), place.context
+    rules = own if own is not None else context.rules
     known = rules if rules is not None else Rules(fallback="error")  # without any rules, every name is an error
-    if not is_linen:
-        # In nnx a name without a rule is itself a mesh axis.
-        names = [dim.label for dim in hint.spec.dims if isinstance(dim, Dim) and dim.label is not None]
+    if _metadata(part) is not None:
+        # In nnx a box's own rules come before those in force, and a name without a rule is itself a mesh axis.
+        if own is not None and context.rules is not None:
+            known = replace(context.rules, pairs=(*own.pairs, *context.rules.pairs))
+        labels = [dim.label for dim in hint.spec.dims if isinstance(dim, Dim) and dim.label is not None]
         ruled = {name for name, _ in known.pairs}
         axes = None if rules is None or context.mesh is None else dict(context.mesh)
-        own = tuple((name, (name,)) for name in names if name not in ruled and (axes is None or name in axes))
-        known = replace(known, pairs=(*known.pairs, *own))
+        itself = tuple((name, (name,)) for name in labels if name not in ruled and (axes is None or name in axes))
+        known = replace(known, pairs=(*known.pairs, *itself))
     within = replace(place, context=intern_context(replace(context, rules=known)))
     return PlacedLeaf(CheckedLeaf(children[0][1], hint, subject), within, part)
 
@@ -161,8 +204,11 @@ def _parse_names(cls: str, written: Any, is_logical: bool) -> ArrayHint:
     if written is None:
         return ArrayHint(None, "Shaped", Any, Spec((Rest(None),)), HintText(cls))
     if isinstance(written, PartitionSpec):
-        dim_axes = _jax.array.spec_entries(written).dim_axes
-        written = tuple(axes[0] if len(axes) == 1 else axes or None for axes in dim_axes)
+        layout = _jax.array.spec_entries(written)
+        entries: list[Any] = [axes[0] if len(axes) == 1 else axes or None for axes in layout.dim_axes]
+        for at in layout.unconstrained:
+            entries[at] = PartitionSpec.UNCONSTRAINED
+        written = tuple(entries)
     if not isinstance(written, (tuple, list)):
         raise AnnotationSyntaxError(
             f"{cls}: its names are {value_text(written)}; they are a tuple with a name or None per dim"
@@ -175,9 +221,14 @@ def _parse_names(cls: str, written: Any, is_logical: bool) -> ArrayHint:
         if is_logical and isinstance(entry, str):
             dims.append(Dim(Anything(), None, label=entry, span=span, size_span=span))
             continue
+        if entry is PartitionSpec.UNCONSTRAINED:
+            dims.append(Dim(Anything(), Axes((), span=span, is_any=True), span=span, size_span=span))
+            continue
         axes: Iterable[Any] = () if entry is None else (entry,) if isinstance(entry, str) else entry
         if not isinstance(axes, (tuple, list)) or not all(isinstance(axis, str) for axis in axes):
             raise AnnotationSyntaxError(f"{cls}: {value_text(entry)} among its names is not a name")
         dims.append(Dim(Anything(), Axes(tuple(axes), span=span), span=span, size_span=span))
     source = ", ".join(map(repr, written))
-    return ArrayHint(None, "Shaped", Any, Spec(tuple(dims), (), source), HintText(f"{cls} names=(", source, ")"))
+    # As in JAX's specs, dims behind the last name are unsharded.
+    spec = Spec((*dims, Rest(None)), (), source)
+    return ArrayHint(None, "Shaped", Any, spec, HintText(f"{cls} names=(", source, ")"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar, overload
 
 import jax
@@ -26,8 +27,9 @@ from ..hints.signature import EMPTY
 from ..hints.structure import ArrayLeaf, Node
 from ..meshes import read_mesh
 from ..notation.layout import Layout
+from ..notation.spec import written_axes
 from .context import PlacementContext, devices_of, no_mesh, placement_context, read_memory_kind
-from .flax_boxes import PlacedLeaf, PlacedTree, check_leaves, holds_boxes
+from .flax_boxes import PlacedLeaf, PlacedTree, check_leaves, holds_boxes, mesh_of_boxes
 from .structs import default_dtype, structs_of
 
 T = TypeVar("T")
@@ -56,9 +58,10 @@ def shard(x: Any, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *,
       hint: its hint, or the class whose hints it has. A tree that Flax has boxed
         (``nn.LogicallyPartitioned``, ``nn.Partitioned``, ``nnx``) needs none. A hint without any sharding
         (no bracket, mark or rule that applies) means unsharded where arrays are placed at once; under
-        ``jit``, and where no mesh is known, it says nothing.
-      mesh: the mesh; by default the ambient one, that of a `typed_jit` around, or the value's own. It may be
-        abstract under ``jit``, and where the value is on devices of a mesh like it.
+        ``jit`` it says nothing. Where no mesh is known, a hint without brackets and marks says nothing.
+        What is hinted ``Any`` or None stays as it is.
+      mesh: the mesh; by default the ambient one, that of a `typed_jit` around, the value's own, or that
+        which its boxes name. It may be abstract under ``jit``, and where the value is on devices of a mesh like it.
       memory_kind: where the arrays are kept, ``"device"`` or ``"pinned_host"``; by default where they are.
 
     Returns:
@@ -84,13 +87,14 @@ def shard(x: Any, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *,
     is_outside = _jax.trace.is_outside_traces()
     values = [] if _jax.tree.is_endless(x) else _jax.tree.leaves(x)
     needs = "devices" if is_outside else "mesh"
-    place = placement_context("shard", mesh, needs, values, takes_sums=True, is_optional=True)
+    boxed = partial(mesh_of_boxes, x)
+    place = placement_context("shard", mesh, needs, values, takes_sums=True, is_optional=True, boxed=boxed)
     kind = read_memory_kind(place.verb, place.mesh, memory_kind)
     tree, failures = check_leaves(place, x, node), list[Failure]()
     layouts: dict[int, Layout] = {}  # of the arrays that are placed
     wanted: dict[int, NamedSharding] = {}  # at once, of those that are elsewhere
     known: dict[Any, NamedSharding | None] = {}  # most leaves are like others
-    for at, (leaf, within, _) in enumerate(tree.leaves):
+    for at, (leaf, within, box) in enumerate(tree.leaves):
         if leaf.hint is None:
             continue
         like = (leaf.hint, id(within), *_jax.array.place_of(leaf.value)) if is_outside else None
@@ -103,7 +107,9 @@ def shard(x: Any, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *,
         if (wrong := _why_unplaceable(leaf, layout, place, is_placed)) is not None:
             failures.append(Failure(wrong, leaf.subject, leaf.hint.text, _jax.array.type_text(leaf.value)))
         elif place.mesh is None and layout.axes:
-            raise no_mesh(place.verb)
+            # Rules alone ask for no mesh, so that one model runs without, as in Flax.
+            if box is not None or any(written_axes(leaf.hint.spec.dims, leaf.hint.spec.marks)):
+                raise no_mesh(place.verb)
         elif place.mesh is not None and is_outside:
             sharding = _jax.placing.sharding_at_rest(leaf.value, layout, place.mesh, kind)
             known[like] = None if _jax.placing.is_placed(leaf.value, sharding) else sharding

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -31,7 +32,7 @@ from ..notation.spec import Anything as AnySize
 from ..notation.spec import Braces, Dim, Name, Rest, names_in_expression
 from ..records import Record
 from .context import PlacementContext, placement_context, read_memory_kind
-from .flax_boxes import check_leaves, holds_boxes
+from .flax_boxes import check_leaves, holds_boxes, mesh_of_boxes
 
 GIVEN = Subject("placed", "given")
 """The origin of a size that is given by keyword."""
@@ -79,7 +80,7 @@ def shardings(
 
     Args:
       T: a hint, or a class whose fields have hints.
-      mesh: the mesh, which may be abstract; by default the ambient one.
+      mesh: the mesh, which may be abstract; by default the ambient one, or that which boxes of Flax name.
       like: a value of that type, which fixes ranks and lengths where the hint leaves them open.
       memory_kind: the memory of the arrays, ``"pinned_host"``; by default that of computations.
 
@@ -91,7 +92,8 @@ def shardings(
       StructureError: for a hint whose ranks or lengths are open, without ``like``.
       ShardingError: for a mark ``~``, for ``+`` or ``-`` over Auto axes, and for a kind of memory that there is not.
     """
-    place = placement_context("shardings", mesh, needs="mesh", takes_sums=True)
+    boxed = partial(mesh_of_boxes, T if like is None else like)
+    place = placement_context("shardings", mesh, needs="mesh", takes_sums=True, boxed=boxed)
     kind = read_memory_kind(place.verb, place.mesh, memory_kind)
     return _map_hints(place, T, like, lambda place, hint, rank: place.sharding(hint, rank, kind))
 
