@@ -30,6 +30,7 @@ KINDS = {
     "other words": "does not match",
 }
 KINDS |= {"no error": "not raised", "other": ""}
+HEADING = f"| jax | pass plainly | pass by name | {' | '.join(KINDS)} |"
 BY_NAME = "TYPEDSHMAP_BY_NAME"
 
 
@@ -73,6 +74,13 @@ def kind(message: str) -> str:
     return next(kind for kind, pattern in KINDS.items() if re.search(pattern, message))
 
 
+def with_row(page: str, line: str) -> str:
+    """A page with the row in its table, in the place of the one of the same version of JAX."""
+    head, rows, rest = re.split(r"(?<=--:\|\n)((?:\|.*\n)*)", page[page.index(HEADING) :], maxsplit=1)
+    others = [row for row in rows.splitlines() if row.split()[1] != line.split()[1]]
+    return page[: page.index(HEADING)] + head + "".join(f"{row}\n" for row in sorted([*others, line])) + rest
+
+
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
@@ -85,6 +93,6 @@ if __name__ == "__main__":
     counts = Counter(map(kind, failed.values()))
     figures = [version("jax"), len(passed), len(passed) - len(failed), *(counts[each] for each in KINDS)]
     line = f"| {' | '.join(map(str, figures))} |"
-    print(f"\n| jax | pass plainly | pass by name | {' | '.join(KINDS)} |\n{line}")
+    print(f"\n{HEADING}\n{line}")
     if "--write" in sys.argv:
-        PAGE.write_text(re.sub(rf"\| {re.escape(version('jax'))} \| \d.*", line, PAGE.read_text()))
+        PAGE.write_text(with_row(PAGE.read_text(), line))

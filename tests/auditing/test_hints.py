@@ -250,6 +250,18 @@ def test_a_function_without_a_signature_of_its_own_has_its_hints_beside() -> Non
     )
 
 
+def test_a_bound_method_has_its_hints_beside() -> None:
+    class Layer:
+        def doubled(self, x):
+            return x * 2
+
+    call = mapped(Layer().doubled, P("dp"), P("dp"))
+    hint = 'Float[Array, "[_/dp]"]'
+    assert text_of(lambda: call(ones(8))) == (
+        f"typed_shard_map(f, mesh=mesh, in_types=({hint},), out_types={hint})  # here"
+    )
+
+
 def test_partial_sums_are_marked() -> None:
     mesh = AbstractMesh((4,), ("dp",), axis_types=(AxisType.Explicit,))
     with jax.sharding.use_abstract_mesh(mesh), audit(hints=True) as report:

@@ -203,7 +203,8 @@ class _Signature:
         else:
             more = f", in_types=({', '.join(map(str, hints))}{',' * (len(hints) == 1)}), out_types={result}"
         name = name_of(self.function)
-        name = name if name.replace(".", "").isidentifier() and inspect.isroutine(self.function) else "f"
+        is_named = inspect.isroutine(self.function) and not inspect.ismethod(self.function)  # one has its instance
+        name = name if is_named and name.replace(".", "").isidentifier() else "f"
         classes = () if self.unsaid else self._class_texts
         return "\n".join([*classes, *self.unsaid, *self._call_lines(f"{name}{{}}{more}")])
 
@@ -367,10 +368,9 @@ class _Signature:
         known = {axes for axes in vector if axes is not None}
         if len(known) == 1:
             return ",".join(known.pop())
-        filled = tuple(axes or () for axes in vector)
-        for other in self.axes:  # where no array was given, the axes may be those of another
-            if all(axes in (None, like) for axes, like in zip(vector, other, strict=True)):
-                filled = other
+        # Where no array was given, the axes may be those of another.
+        alike = (all(a in (None, b) for a, b in zip(vector, other, strict=True)) and other for other in self.axes)
+        filled = next(filter(None, alike), tuple(axes or () for axes in vector))
         if filled not in self.axes:
             mesh_axes = {axis for options in self.variants for axis, _ in options.mesh}
             while name in (*self.axes.values(), *mesh_axes):
