@@ -368,15 +368,14 @@ class _Signature:
         known = {axes for axes in vector if axes is not None}
         if len(known) == 1:
             return ",".join(known.pop())
-        # Where no array was given, the axes may be those of another.
-        alike = (all(a in (None, b) for a, b in zip(vector, other, strict=True)) and other for other in self.axes)
-        filled = next(filter(None, alike), tuple(axes or () for axes in vector))
-        if filled not in self.axes:
-            mesh_axes = {axis for options in self.variants for axis, _ in options.mesh}
-            while name in (*self.axes.values(), *mesh_axes):
-                name += "_"
-            self.axes[filled] = name
-        return self.axes[filled]
+        for other, given in self.axes.items():  # where no array was given, the axes may be those of another
+            if all(a in (None, b) for a, b in zip(vector, other, strict=True)):
+                return given
+        mesh_axes = {axis for options in self.variants for axis, _ in options.mesh}
+        while name in (*self.axes.values(), *mesh_axes):
+            name += "_"
+        self.axes[tuple(axes or () for axes in vector)] = name
+        return name
 
     def _contradicted(self) -> set[str]:
         """The names that stand for two sizes in one call."""
