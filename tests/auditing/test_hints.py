@@ -131,6 +131,51 @@ def test_what_differs_between_calls_is_left_open() -> None:
     )
 
 
+def test_an_array_of_lower_rank_than_another_is_sharded_keeps_its_spec() -> None:
+    def doubled(x):
+        return x * 2
+
+    by_rank = [(ones(3, 4, 2), P(None, None, "tp")), (ones(3, 2), P(None, "tp"))]
+    calls = [partial(mapped(doubled, spec, spec), x) for x, spec in by_rank]
+    assert text_of(*calls) == (
+        "def doubled(x): ...\n"
+        "# x keeps its spec: no hint says all that were seen\n"
+        "# the result keeps its spec: no hint says all that were seen\n\n"
+        "typed_shard_map(doubled, mesh=mesh, in_specs=in_specs, out_specs=out_specs)  # here"
+    )
+
+
+def test_a_tree_of_sharded_arrays_and_scalars_has_a_hint_for_each() -> None:
+    def step(state):
+        return state["w"].sum(1) + state["count"]
+
+    call = mapped(step, ({"w": P("dp"), "count": P()},), P("dp"))
+    assert text_of(lambda: call({"w": ones(8, 4), "count": np.int32(0)})) == (
+        "class State(TypedDict):\n"
+        '    count: Int[Array, ""]\n'
+        '    w: Float[Array, "[_/dp] _"]\n\n\n'
+        'def step(state: State) -> Float[Array, "[_/dp]"]: ...\n\n'
+        "typed_shard_map(step, mesh=mesh)  # here"
+    )
+
+
+def test_an_argument_that_some_callers_leave_out_has_the_axes_of_another() -> None:
+    def scaled(x, scale=None):
+        return x if scale is None else x * scale
+
+    def call(axis: Any, *args: Any) -> Any:
+        return mapped(scaled, (P(axis),) * len(args), P(axis))(*args)
+
+    x = ones(8)
+    (found,) = suggested(*(partial(call, axis, x, *more) for axis in ("dp", "tp") for more in ((), (x,))))
+    assert found.text.partition("\n\n")[0] == (
+        "def scaled(\n"
+        '    x: Float[Array, "[_/x_0]"],\n'
+        '    scale: Float[Array, "[_/x_0]"] | None = None,\n'
+        ') -> Float[Array, "[_/x_0]"]: ...'
+    )
+
+
 def test_a_default_of_none_may_stay() -> None:
     def scaled(x, scale=None):
         return x if scale is None else x * scale
@@ -202,6 +247,18 @@ def test_a_function_without_a_signature_of_its_own_has_its_hints_beside() -> Non
     call = mapped(partial(jnp.add, 1.0), P("dp"), P("dp"))
     assert text_of(lambda: call(ones(8))) == (
         'typed_shard_map(f, mesh=mesh, in_types=(Float[Array, "[_/dp]"],), out_types=Float[Array, "[_/dp]"])  # here'
+    )
+
+
+def test_a_bound_method_has_its_hints_beside() -> None:
+    class Layer:
+        def doubled(self, x):
+            return x * 2
+
+    call = mapped(Layer().doubled, P("dp"), P("dp"))
+    hint = 'Float[Array, "[_/dp]"]'
+    assert text_of(lambda: call(ones(8))) == (
+        f"typed_shard_map(f, mesh=mesh, in_types=({hint},), out_types={hint})  # here"
     )
 
 

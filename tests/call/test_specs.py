@@ -238,6 +238,12 @@ def test_a_tree_of_results_is_named_by_its_paths(mesh: Mesh):
         typed(x)
 
 
+def test_what_varies_is_a_value_error_by_either_name(mesh: Mesh):
+    for make in (typed_shard_map, jax.shard_map):
+        with pytest.raises(ValueError, match=r"var(ies|ying)"):
+            make(lambda x: x, mesh=mesh, in_specs=P("dp"), out_specs=P())(x)
+
+
 def test_a_deadlock_is_an_error(mesh: Mesh):
     def branches(x):
         return lax.cond(x.sum() > 0, lambda x: lax.psum(x, "dp"), lambda x: x, x)

@@ -203,7 +203,8 @@ class _Signature:
         else:
             more = f", in_types=({', '.join(map(str, hints))}{',' * (len(hints) == 1)}), out_types={result}"
         name = name_of(self.function)
-        name = name if name.replace(".", "").isidentifier() and inspect.isroutine(self.function) else "f"
+        is_named = inspect.isroutine(self.function) and not inspect.ismethod(self.function)  # one has its instance
+        name = name if is_named and name.replace(".", "").isidentifier() else "f"
         classes = () if self.unsaid else self._class_texts
         return "\n".join([*classes, *self.unsaid, *self._call_lines(f"{name}{{}}{more}")])
 
@@ -280,6 +281,9 @@ class _Signature:
         hint = self._hint(written, trees)
         if hint is None:
             self.classes = classes
+            if list(trees[0].by_path) == [()]:  # an array
+                self.unsaid.append(f"# {what} keeps its spec: no hint says all that were seen")
+                return ""
             self.unsaid.append(f"# {what} keeps its spec:")
             for path in islice(trees[0].by_path, _MOST_LEAVES):
                 leaves = [tree.by_path[path] for tree in trees if path in tree.by_path]
@@ -332,14 +336,15 @@ class _Signature:
         return name
 
     def _array(self, written: str, leaves: Sequence[_Leaf]) -> str | None:
-        """One hint for the arrays of several calls; None where those of one call have different specs."""
+        """One hint for the arrays of several calls; None where those of one call differ in their specs, or one is of
+        lower rank than another is sharded."""
         dims = self.names.get(written)
         name = "_".join(re.findall(r"\w+", written)) or "leaves"
         layouts = [_jax.array.spec_entries(leaf.spec, len(leaf.shape)) for leaf in leaves]
         marks = {(layout.unreduced, layout.reduced) for layout in layouts}
         ranks = {len(leaf.shape) for leaf in leaves}
         sharded = max(len(_trimmed(layout.dim_axes)) for layout in layouts)
-        if len(marks) > 1:
+        if len(marks) > 1 or sharded > min(ranks):
             return None
         count = max(ranks) if len(ranks) == 1 else sharded
         named = dims if dims is not None and ranks == {len(dims)} else ("_",) * count
@@ -363,13 +368,14 @@ class _Signature:
         known = {axes for axes in vector if axes is not None}
         if len(known) == 1:
             return ",".join(known.pop())
-        filled = tuple(axes or () for axes in vector)
-        if filled not in self.axes:
-            mesh_axes = {axis for options in self.variants for axis, _ in options.mesh}
-            while name in (*self.axes.values(), *mesh_axes):
-                name += "_"
-            self.axes[filled] = name
-        return self.axes[filled]
+        for other, given in self.axes.items():  # where no array was given, the axes may be those of another
+            if all(a in (None, b) for a, b in zip(vector, other, strict=True)):
+                return given
+        mesh_axes = {axis for options in self.variants for axis, _ in options.mesh}
+        while name in (*self.axes.values(), *mesh_axes):
+            name += "_"
+        self.axes[tuple(axes or () for axes in vector)] = name
+        return name
 
     def _contradicted(self) -> set[str]:
         """The names that stand for two sizes in one call."""

@@ -84,8 +84,8 @@ class ShardingError(TypedShmapError, TypeError):
     """A global array that is sharded otherwise than its hint says."""
 
 
-class VaryingError(TypedShmapError, TypeError):
-    """A value that varies, or is unreduced, otherwise than its hint says."""
+class VaryingError(TypedShmapError, TypeError, ValueError):
+    """A value that varies, or is unreduced, otherwise than its hint says; a ValueError as what JAX raises is."""
 
 
 class DivergenceError(TypedShmapError):
