@@ -282,6 +282,7 @@ def test_in_a_region_over_all_axes_nothing_moves(name: str) -> None:
     def f(x: Any) -> Any:
         seen.append(shard(x, "[b/dp] [d/tp]") is x)
         seen.append(shard(x, "[b/dp] [d/tp]", mesh) is x)
+        seen.append(shard(x, None) is x)
         return x
 
     region = typed_shard_map(f, mesh=mesh, in_types=BOTH, out_types=BOTH)

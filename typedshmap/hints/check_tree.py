@@ -124,7 +124,7 @@ class TreeCheck:
         match node:
             case ArrayLeaf(hint):
                 self._visit_array(hint, value, subject, leaf)
-            case Static() if node is structure.NONE and self.region.role == "placement" and holds_array(value):
+            case Static() if node is structure.NONE and self._places(subject) and holds_array(value):
                 self.visit(structure.Untyped(), value, subject)  # as None among JAX's shardings
             case Static(hint) if getattr(value, "shape", None) == () and (number := number_hint(value, hint)):
                 self._visit_array(number, value, subject, leaf)
@@ -155,6 +155,10 @@ class TreeCheck:
                 self.visit(node.fields["value"], value, subject, leaf)  # as in a dict of arrays alone
             case FixedTuple() | SequenceOf() | MappingOf() | Fields() | LikeOf():
                 self._visit_container(node, value, subject, leaf)
+
+    def _places(self, subject: Subject) -> bool:
+        """Whether a value is placed, in a region too, and not only looked at."""
+        return self.region.role == "placement" or subject.kind == "placed"
 
     def check_deferred(self) -> None:
         """Check the deferred parts, now that every argument has bound its names."""
