@@ -171,7 +171,7 @@ def flatten_with_paths(
 def _known_paths(structure: Any) -> tuple[str, ...] | None:
     try:
         return _paths_in(structure)
-    except TypeError:  # it has no hash
+    except Exception:  # what a class is flattened to beside its leaves has no hash, or cannot be compared
         return None
 
 
