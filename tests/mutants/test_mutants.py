@@ -55,6 +55,7 @@ MESSAGES = {
         First difference: classic_tensor_mlp.py:70 (by_hand)
             psum: float32[] per shard, off by the number of shards over 'tp'
             operand 0: float32[] per shard, as on one device
+            read as: the same on every shard of 'tp', and is 2 times too large on tp=2: it grows with 'tp'
 
         Sizes: model=8, ff=12, batch=6
         Again: seed=0

@@ -209,7 +209,7 @@ def _plain_sum(step: ReadEquation, a: Share, b: Share) -> Share:
     if kinds == {"same"}:
         return _mixed(step, a, b, "same") if degree is None else Share("same", degree)
     if kinds <= {"same", "local"}:
-        return Share("local", UNKNOWN if degree is None else degree, dim=dim, place=_drawn_or_folded(a, b))
+        return Share("local", UNKNOWN if degree is None else degree, dim=dim, place=_origin_of_rows(a, b))
     if kinds <= {"same", "sharded", "local"}:
         order, name = a.order or b.order, a.name if a.kind == "sharded" else b.name
         if degree is None:
@@ -258,13 +258,13 @@ def locally(step: ReadEquation, *values: Share, kind: str = "sharded", **more: A
         if "drawn" in places
         else "counts places within the shard"
     )
-    return step.lost(why, *values, kind=kind, is_soft="drawn" not in places, **more)
+    return step.lost(why, *values, kind=kind, is_soft="folded" in places, **more)
 
 
-def _drawn_or_folded(*values: Share) -> str:
+def _origin_of_rows(*values: Share) -> str:
     """Of what differs along a dim as long as a shard's, how it came to be."""
     places = {value.place for value in values}
-    return next((place for place in ("folded", "drawn") if place in places), "")
+    return next((place for place in ("folded", "drawn", "taken") if place in places), "")
 
 
 def _line(
@@ -411,7 +411,7 @@ def product(step: ReadEquation, a: Share, b: Share, is_quotient: bool = False) -
     )
     kind = "local" if "local" in kinds else "own" if is_own else "same"
     root = inverse or next((value.root for value in (a, b) if value.root and value.root[0] == "mean"), None)
-    place = _drawn_or_folded(a, b) if kind == "local" else ""
+    place = _origin_of_rows(a, b) if kind == "local" else ""
     return Share(kind, degree, dim=dim, number=numbers, root=root, is_positive=positive, place=place, **seen, **gauges)  # type: ignore[arg-type]
 
 
@@ -547,7 +547,7 @@ def nonlinear(step: ReadEquation, values: Sequence[Share], degree: Degree | None
             return step.lost("is not linear in what grows", *values, kind=kind, dim=dim)
     name_of = sharded.name if sharded is not None else ("", "")
     order = next((each.order for each in values if each.order), 0)
-    place = _drawn_or_folded(*values) if kind == "local" else ""
+    place = _origin_of_rows(*values) if kind == "local" else ""
     found = Share(kind, degree, dim=dim, order=order, name=name_of, place=place, **seen, **gauges)  # type: ignore[arg-type]
     return SAME if found == _BARE else found
 

@@ -55,6 +55,8 @@ def judge(reading: Reading, value: Share, dim: int | None, is_sum: bool = False)
             return ResultVerdict("wrong", "folded", value) if is_wrong else NOT_KNOWN
         case _:
             pass
+    if value.place == "taken" and dim is not None:  # as long as a shard, or so by chance
+        numbers.is_open = True
     is_right = numbers.is_degree(value.degree, 0)
     if is_right is None:
         return NOT_KNOWN
@@ -72,8 +74,6 @@ def judge(reading: Reading, value: Share, dim: int | None, is_sum: bool = False)
         if value.order > 0:  # in pieces, as of microbatches, whose order the caller may know
             return NOT_KNOWN
         return ResultVerdict("wrong", "order", value) if value.order else RIGHT
-    if value.place == "taken":  # every shard may take the same rows of what is whole, or it is as long by chance
-        numbers.is_open = True
     if value.kind == "same":
         return RIGHT if value.degree == ANY else ResultVerdict("unknown", "copies", value)
     return NOT_KNOWN

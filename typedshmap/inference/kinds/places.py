@@ -128,7 +128,7 @@ def cut(step: ReadEquation, values: list[Share]) -> Share:
         return value.but(number=None) if value.number is not None else value
     rows = step.rows
     if len(rows) == 1 and before[rows[0]] != after[rows[0]]:
-        return step.lost("takes the same rows on every shard", value, kind="sharded", dim=rows[0], is_soft=True)
+        return step.lost("takes the same rows on every shard", value, kind="sharded", dim=rows[0])
     return _first_rows(step, value)
 
 
@@ -294,9 +294,8 @@ def reduce_dims(step: ReadEquation, name: str, value: Share, axes: tuple[int, ..
         if isinstance(value.dim, int) and step.shape(0)[value.dim] == 1 and _jax.jaxpr.is_transposed(step.eqn):
             return NOT_KNOWN  # the row that a shard has, as it was before it was broadcast, or a sum of rows
         if value.kind == "local":
-            if value.place == "folded" or value.is_zero:
-                return Share("same", value.degree, reduced=value.reduced, is_heard=True, **value.gauges)
-            return NOT_KNOWN
+            degree = value.degree if value.place == "folded" or value.is_zero else UNKNOWN  # it adds so many rows
+            return Share("same", degree, reduced=value.reduced, is_heard=True, **value.gauges)
         if reading.is_soft(value):
             return Share("own", 0, gauge="?", own=value.own)
         return Share(
@@ -649,7 +648,7 @@ def dynamic_slice(step: ReadEquation, values: list[Share]) -> Share:
     if step.rows and value.kind == "same" and not value.own and not value.is_zero:
         dim = step.rows[0]
         if shape[dim] != sizes[dim]:
-            return step.lost("takes the same rows on every shard", value, kind="sharded", dim=dim, is_soft=True)
+            return step.lost("takes the same rows on every shard", value, kind="sharded", dim=dim)
     if isinstance(value.dim, int) and sizes[value.dim] != shape[value.dim]:
         is_fixed = value.kind == "sharded" and starts[value.dim].number is not None
         return step.lost(_ROWS, value, is_soft=True) if is_fixed else NOT_KNOWN  # else they may go over all of them
