@@ -101,10 +101,10 @@ def _facts(found: FirstDifference) -> list[str]:
 
 
 def _read(found: FirstDifference) -> list[str]:
-    """What the reading of its region knows of the value."""
+    """What the reading of its region knows of the value; of one in a ring it knows too little."""
     step, compared = found.step, found.comparison
     regions = [program.regions for program in (compared.program, compared.reference)]
-    if step.region is None or step.name == "item":
+    if step.region is None or step.name == "item" or found.loop is not None:
         return []
     here, *others = [each[step.region].eqn.params for each in regions if step.region < len(each)]
     other = others[0] if len(regions[0]) == len(regions[1]) else None
