@@ -151,7 +151,8 @@ def split(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     if value.dim == axis and value.kind == "sharded" and count > 1:  # pieces of a shard's rows, such as microbatches
         return [value.but(order=max(1, value.order) * count)] * count
     if value.dim == axis and value.kind == "local" and count > 1:
-        return [NOT_KNOWN] * count
+        # Of so many rows by the text of the program each is the same on every shard.
+        return [value.but(kind="same", dim=None) if step.name == "unstack" else NOT_KNOWN] * count
     return [value] * count
 
 
