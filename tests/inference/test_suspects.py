@@ -137,7 +137,10 @@ DECAY = 0.875
         (lambda x, w: lax.psum((x @ w).sum(), "dp") / (x.shape[0] * lax.axis_size("dp")), True),
     ],
 )
-def test_a_body_is_traced_again_where_a_verdict_depends_on_a_number(body: Any, is_again: bool, mesh: Mesh) -> None:
+def test_a_body_is_traced_again_where_a_verdict_depends_on_a_number(
+    body: Any, is_again: bool, mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("typedshmap.inference.kinds.known._known", {})  # some have the same equations
     seen: list[Any] = []
     warned_of(counted(seen, body), mesh)
     assert seen[0] == (4, 4) and (len(seen) > 1) == is_again
@@ -166,6 +169,32 @@ def test_a_mean_may_count_the_only_row_of_a_shard(mesh: Mesh) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", SuspectWarning)
         jax.eval_shape(typed_shard_map(mean, mesh=mesh), np.ones((9, mesh.shape["dp"]), np.float32))
+
+
+# By the sizes of a mesh, the argument's shape and its dims, the pattern of a mean, and how its result is sharded.
+MEANS = [
+    ({"sp": 3, "tp": 2}, (6,), "[_/tp,sp]", "[6/tp,sp] -> ", ""),
+    ({"dp": 4}, (24,), "[_/dp]", "[(12 b)/dp] -> (b)", "_"),
+    ({"dp": 4, "sp": 1}, (4, 4, 3), "[_/dp] [_/sp] _", "[(4)/dp] [(a)/sp] b -> b [a/dp,sp]", "_ [_/dp,sp]"),
+    ({"sp": 4, "dp": 1, "tp": 2}, (8, 2, 1), "[_/tp,sp] [_/dp] _", "[8/tp,sp] [a/dp] 1 -> [a/dp,tp]", "[_/dp,tp]"),
+    ({"tp": 2, "dp": 1, "sp": 2}, (4,), "[_/tp,dp]", "[4/tp,dp] -> [1/dp]", "[_/dp]"),
+]
+
+
+@pytest.mark.parametrize(("sizes", "shape", "dims", "pattern", "result"), MEANS)
+def test_a_mean_by_a_pattern_is_right(
+    sizes: dict[str, int], shape: tuple[int, ...], dims: str, pattern: str, result: str
+) -> None:
+    def mean(x: Any) -> Any:
+        return reduce(x, pattern, "mean")
+
+    types: Any = {"in_types": (Float[Array, dims],), "out_types": Float[Array, result]}
+    mesh = jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SuspectWarning)
+        for check_vma in (False, True):
+            f = typed_shard_map(mean, mesh=mesh, check_vma=check_vma, **types)
+            jax.eval_shape(f, np.ones(shape, np.float32))
 
 
 def test_an_audit_always_asks_what_numbers_do(mesh: Mesh) -> None:

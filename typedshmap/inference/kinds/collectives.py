@@ -76,7 +76,8 @@ def total(step: ReadEquation, value: Share, at: int = 0) -> Share:
         case "sharded" if value.own:
             return Share("same", value.degree, **seen)
         case "sharded" if isinstance(value.dim, int) and step.shape(at)[value.dim] == 1:
-            return Share("same", value.degree, **seen)  # a row of each shard
+            # A row of each shard: one trace does not show whether its number of rows, or of shards, is divided by.
+            return Share("same", UNKNOWN if reading.numbers.is_blind else value.degree, **seen)
         case "sharded":
             return Share("local", value.degree, dim=value.dim, place="folded", **seen)
         case "sum":

@@ -146,7 +146,7 @@ class Numbers:
             return 0
         number = float(first)
         may_count = self._may_count(abs(number))
-        if not may_count and not (self.has_single_row and _is_count(abs(number))):
+        if not may_count and not (self.has_single_row and (abs(number) == 1 or _is_count(abs(number)))):
             return 0
         self.is_asked = True
         codes, place = _jax.source.call_site(eqn) if eqn is not None else ([], None)
@@ -159,10 +159,11 @@ class Numbers:
                 return (1 if number > 1 else -1) if self.axis in axes else 0
         if role == "mean":
             count = "count", place or id(eqn), max(number, 1 / number)
-            return Form(Fraction(0), ((count, Fraction(1 if number > 1 else -1)),))
+            return Form(Fraction(0), ((count, Fraction(1 if number >= 1 else -1)),))
         if not may_count:  # of a single row only a mean says that it is one of those it counts
             return 0
-        is_seen = _jax.versions.HAS_MANUAL_TYPES  # before jax 0.10 a traceback may be that of another call
+        # Before jax 0.10 a traceback may be that of another call; and a pmean counts shards, if not known which.
+        is_seen = _jax.versions.HAS_MANUAL_TYPES and role != "pmean"
         if is_seen and (self._is_length(abs(number)) or self._is_written(eqn, abs(number))):
             return 0
         if self.is_blind:
@@ -224,7 +225,9 @@ class Numbers:
         groups = (group for length in range(1, len(axes) + 1) for group in combinations(axes, length))
         found = [group for group in groups if prod(self.sizes[axis] for axis in group) == count]
         named = self.pmeans().get(place) if len(found) > 1 else None
-        return named if named is not None else found[0] if len(found) == 1 else None
+        if named is not None and prod(self.sizes.get(axis, 1) for axis in named) == count:
+            return named
+        return found[0] if len(found) == 1 else None
 
     pmeans: Callable[[], Mapping[Any, tuple[str, ...]]] = staticmethod(dict)
     """Gives the axes of each pmean of the region, by where it stands."""

@@ -39,6 +39,8 @@ def broadcast(step: ReadEquation, values: list[Share]) -> Share:
 def reshape(step: ReadEquation, values: list[Share]) -> Share:
     """Dims merged and split: a sharded one stays so as the major part of what it becomes."""
     value, shape, before = values[0], step.result_shape, step.shape(0)
+    if not shape and isinstance(value.dim, int):
+        return _only_row(value)
     if not shape or (prod(shape) <= 1 and not isinstance(value.dim, int)):
         return value
     value = value.but(number=None) if value.number is not None else value
@@ -59,7 +61,7 @@ def reshape(step: ReadEquation, values: list[Share]) -> Share:
             return NOT_KNOWN
         to = ends[0]
         if step.eqn is step.other and shape[to] != before[at]:
-            pieces = [size for size in shape[to + 1 :] if size > 1 and before[at] % size == 0]
+            pieces = [size for size in shape[to:] if size > 1 and before[at] % size == 0]
             step.reading.numbers.split_into(pieces)
     if value.order > 0:  # its pieces are dims of their own again
         for dim in range(len(shape)):
@@ -92,9 +94,12 @@ def squeeze(step: ReadEquation, values: list[Share]) -> Share:
     value, gone = values[0], step.params["dimensions"]
     if not isinstance(value.dim, int):
         return value
-    if value.dim in gone:  # of one row: the shard's own row
-        return value.but(dim="rows") if value.kind == "sharded" else value.but(kind="same", dim=None)
-    return _moved(value, value.dim - sum(dim < value.dim for dim in gone))
+    return _only_row(value) if value.dim in gone else _moved(value, value.dim - sum(dim < value.dim for dim in gone))
+
+
+def _only_row(value: Share) -> Share:
+    """The row of a shard that has one, without its dim."""
+    return value.but(dim="rows") if value.kind == "sharded" else value.but(kind="same", dim=None)
 
 
 _REVERSED = -2
