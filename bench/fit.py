@@ -18,8 +18,8 @@ from typing import Any
 
 from typedshmap import choose_mesh
 from typedshmap.errors.phrases import mesh_text
-from typedshmap.explaining import Choice
-from typedshmap.explaining.model import bytes_text, seconds_text
+from typedshmap.tools.explain import Choice
+from typedshmap.tools.explain.model import bytes_text, seconds_text
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "examples"))

@@ -24,8 +24,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from typedshmap import explain
-from typedshmap.explaining import Explanation
 from typedshmap.testing import inputs
+from typedshmap.tools.explain import Explanation
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 

@@ -21,9 +21,9 @@ from jax.sharding import Mesh
 
 from typedshmap import Array, BFloat16, Float32, psum, typed_shard_map
 from typedshmap.introspection import require_decorated
-from typedshmap.sampling.plan import plan_inputs
 from typedshmap.testing.compare import as_double, measure, scale_of
 from typedshmap.testing.run import classify_function, run
+from typedshmap.tools.sample.plan import plan_inputs
 
 SEEDS = range(4)
 SIZES = {"batch": 32, "model": 64, "ff": 128}

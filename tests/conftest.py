@@ -42,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_finish() -> None:
     """Have no verb say that it takes long, which depends on the machine; the one that is asked to has a test."""
-    if (cli := sys.modules.get("typedshmap.cli")) is not None:
+    if (cli := sys.modules.get("typedshmap.tools.cli")) is not None:
         cli.SOON = 600.0
 
 

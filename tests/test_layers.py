@@ -16,7 +16,6 @@ PACKAGE = "typedshmap"
 ROOT = Path(typedshmap.__file__).parent
 LAYERS = {
     "drawing": 0,
-    "progress": 0,
     "records": 0,
     "notation": 0,
     "errors": 0,
@@ -27,43 +26,47 @@ LAYERS = {
     "inference": 3,
     "meshes": 3,
     "introspection": 3,
-    "sanitizing": 3,
     "check": 4,
     "typed": 4,
     "shard_map": 4,
     "jit": 4,
     "placement": 4,
     "ops": 4,
-    "sampling": 5,
+    "tools": 4,
+    "tools.progress": 4,
+    "tools.sanitize": 3,
+    "tools.sample": 5,
     "testing": 6,
-    "explaining": 6,
-    "auditing": 6,
-    "cli": 7,
+    "tools.explain": 6,
+    "tools.audit": 6,
+    "tools.cli": 7,
+    "auditing": 7,
+    "explaining": 7,
     "__main__": 8,
     "": 8,
 }
 # What is costly to import waits until it is needed; the reason stands beside each import.
 LATE = {
-    ("typedshmap.check", "typedshmap.sanitizing.calls"),
-    ("typedshmap.jit.call", "typedshmap.sanitizing.agreement"),
-    ("typedshmap.jit.call", "typedshmap.sanitizing.calls"),
-    ("typedshmap.jit.call", "typedshmap.sanitizing.reports"),
-    ("typedshmap.shard_map", "typedshmap.sanitizing.agreement"),
-    ("typedshmap.shard_map", "typedshmap.sanitizing.calls"),
-    ("typedshmap.shard_map", "typedshmap.sanitizing.reports"),
+    ("typedshmap.check", "typedshmap.tools.sanitize.calls"),
+    ("typedshmap.jit.call", "typedshmap.tools.sanitize.agreement"),
+    ("typedshmap.jit.call", "typedshmap.tools.sanitize.calls"),
+    ("typedshmap.jit.call", "typedshmap.tools.sanitize.reports"),
+    ("typedshmap.shard_map", "typedshmap.tools.sanitize.agreement"),
+    ("typedshmap.shard_map", "typedshmap.tools.sanitize.calls"),
+    ("typedshmap.shard_map", "typedshmap.tools.sanitize.reports"),
     ("typedshmap._jax.trace", "jax.extend.source_info_util"),
     ("typedshmap._jax.source", "jax.extend.source_info_util"),
     ("typedshmap._jax.versions", "jax.extend"),
     ("typedshmap._jax.versions", "jax.interpreters"),
     ("typedshmap.ops.resharding.run", "jax.interpreters"),
-    ("typedshmap.auditing", "typedshmap.auditing.invariance"),
-    ("typedshmap.explaining.compiled", "jax.experimental"),
-    ("typedshmap.sampling", "hypothesis"),
+    ("typedshmap.tools.audit", "typedshmap.tools.audit.invariance"),
+    ("typedshmap.tools.explain.compiled", "jax.experimental"),
+    ("typedshmap.tools.sample", "hypothesis"),
     ("typedshmap.testing.plugin.typedshmap_pytest", "typedshmap.testing.marks"),
     ("typedshmap.testing.plugin.typedshmap_pytest", "typedshmap.testing.plugin.typedshmap_pytest.audits"),
-    ("typedshmap.testing.plugin.typedshmap_pytest.audits", "typedshmap.auditing"),
-    ("typedshmap.testing.plugin.typedshmap_pytest.audits", "typedshmap.auditing.formats"),
-    ("typedshmap.testing.plugin.typedshmap_pytest.audits", "typedshmap.auditing.silenced"),
+    ("typedshmap.testing.plugin.typedshmap_pytest.audits", "typedshmap.tools.audit"),
+    ("typedshmap.testing.plugin.typedshmap_pytest.audits", "typedshmap.tools.audit.formats"),
+    ("typedshmap.testing.plugin.typedshmap_pytest.audits", "typedshmap.tools.audit.silenced"),
     ("typedshmap.hints.types", "typedshmap.hints.picture"),
     ("typedshmap.testing.plugin.typedshmap_pytest.audits", "typedshmap.testing.waiting"),
     ("typedshmap.hints.python_types", "beartype"),
@@ -99,8 +102,9 @@ def module_texts() -> Mapping[str, str]:
 
 
 def room(module: str) -> str:
-    """The first name under the package; empty for the package itself."""
-    return module.removeprefix(PACKAGE).lstrip(".").split(".")[0]
+    """The first name under the package, of a tool the first two; empty for the package itself."""
+    names = module.removeprefix(PACKAGE).lstrip(".").split(".")
+    return ".".join(names[:2]) if names[0] == "tools" else names[0]
 
 
 def layer(module: str) -> int:

@@ -28,3 +28,17 @@ assert "typedshmap.{room}" not in sys.modules
 assert typedshmap.{name} is sys.modules["typedshmap.{room}"].{name}
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(("old", "new"), [("auditing", "audit"), ("explaining", "explain")])
+def test_a_documented_path_of_before_warns_and_has_the_same_names(old: str, new: str) -> None:
+    program = f"""
+import warnings, typedshmap.tools.{new} as new
+with warnings.catch_warnings(record=True) as heard:
+    warnings.simplefilter("always")
+    import typedshmap.{old} as old
+(warning,) = [each for each in heard if issubclass(each.category, DeprecationWarning)]
+assert str(warning.message) == "typedshmap.{old} is typedshmap.tools.{new} now"
+assert all(getattr(old, name) is getattr(new, name) for name in new.__all__)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

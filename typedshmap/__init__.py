@@ -101,8 +101,6 @@ if TYPE_CHECKING:
     from typing_extensions import TypeAliasType, TypeVar
 
     from . import testing as testing
-    from .auditing import audit
-    from .explaining import choose_mesh, explain, show
     from .jit import typed_jit
     from .ops import (
         all_gather,
@@ -126,7 +124,9 @@ if TYPE_CHECKING:
         take,
     )
     from .placement import from_callback, from_process_local, partition_specs, shape_structs, shard, shardings
-    from .sanitizing import sanitize
+    from .tools.audit import audit
+    from .tools.explain import choose_mesh, explain, show
+    from .tools.sanitize import sanitize
 
     _T = TypeVar("_T", default=Any)
     _S = TypeVar("_S", default=Any)
@@ -146,13 +146,13 @@ else:
 
     # Half of what the import costs waits until it is asked for.
     _LAZY = {
-        "auditing": "audit",
-        "explaining": "choose_mesh explain show",
+        "tools.audit": "audit",
+        "tools.explain": "choose_mesh explain show",
         "jit": "typed_jit",
         "ops": "all_gather all_to_all axis_index axis_size einsum logsumexp plan_reshard pmax pmean pmin ppermute "
         "psum psum_scatter rearrange reduce repeat reshard softmax take",
         "placement": "from_callback from_process_local partition_specs shape_structs shard shardings",
-        "sanitizing": "sanitize",
+        "tools.sanitize": "sanitize",
     }
     _ROOMS = {name: room for room, names in _LAZY.items() for name in names.split()}
 

@@ -9,7 +9,8 @@ from io import TextIOWrapper
 from typing import NoReturn
 
 from . import __version__
-from .cli import (
+from .testing.waiting import end_if_waiting
+from .tools.cli import (
     FAILED,
     INTERRUPTED,
     WRONG,
@@ -21,7 +22,6 @@ from .cli import (
     plan,
     read_size_flags,
 )
-from .testing.waiting import end_if_waiting
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -212,7 +212,7 @@ def assume(x: T, hint: Any) -> T:
     name, checked = check_in_scope(x, parse_hint_or_dims(hint), region, _ASSUMED, "assume")
     if region.manual and (asked := body_context.value) is not None:
         # What compares is imported where something is compared, as it is in few programs.
-        from .sanitizing.calls import compare_assumed
+        from .tools.sanitize.calls import compare_assumed
 
         compare_assumed(name, checked, asked)
     return checked.stated(x, name, is_assumed=True)

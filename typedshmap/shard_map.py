@@ -347,9 +347,9 @@ class _RegionCall:
     def run_compared(self, every: int, calls: Iterator[int]) -> Sequence[Any]:
         """Run the body, and compare what its hints say is the same on several shards, at every N-th call."""
         # What compares is imported where something is compared, as it is in few programs.
-        from .sanitizing.agreement import is_shared
-        from .sanitizing.calls import ALWAYS, AskedBody, Comparer, are_computed
-        from .sanitizing.reports import raise_found
+        from .tools.sanitize.agreement import is_shared
+        from .tools.sanitize.calls import ALWAYS, AskedBody, Comparer, are_computed
+        from .tools.sanitize.reports import raise_found
 
         raise_found()
         around = body_context.value
@@ -374,7 +374,7 @@ class _RegionCall:
 
     def _compare_programs(self, traced: Any) -> None:
         # As in `run_compared`.
-        from .sanitizing.agreement import require_same_program
+        from .tools.sanitize.agreement import require_same_program
 
         static = [(leaf.subject, leaf.value) for leaf in self.checked.leaves if leaf.hint is None]
         require_same_program(self.typed.name, static, traced.lower().as_text())
@@ -474,7 +474,7 @@ class _RegionCall:
             results = self._check_result(result, scope)
             if self.asked_inside is not None and self.entered:
                 # As in `run_compared`.
-                from .sanitizing.calls import Comparer
+                from .tools.sanitize.calls import Comparer
 
                 comparer = Comparer(self.typed.name, self.mesh, self.entered, region, scope.sizes)
                 claimed = self._claimed((leaf.value for leaf in leaves if leaf.hint is not None), results)

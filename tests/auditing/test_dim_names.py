@@ -12,7 +12,7 @@ import pytest
 from jaxtyping import Array, Float
 
 from typedshmap import einsum, rearrange
-from typedshmap.auditing.dim_names import dim_names
+from typedshmap.tools.audit.dim_names import dim_names
 
 BD, DF, BF = ("b", "d"), ("d", "f"), ("b", "f")
 

@@ -19,8 +19,8 @@ from plain_programs import RIGHT, Program
 
 import typedshmap
 from typedshmap import VaryingError, audit, typed_shard_map
-from typedshmap.auditing import SuggestedHints
 from typedshmap.testing import assert_same_program
+from typedshmap.tools.audit import SuggestedHints
 
 pytestmark = pytest.mark.skipif(jax.__version_info__ < (0, 10, 2), reason="below jax 0.10.2 calls are not seen")
 

@@ -28,8 +28,8 @@ from mesh_programs import (
 )
 
 from typedshmap import Array, Float, audit, typed_shard_map
-from typedshmap.auditing.invariance import compare_on_meshes
 from typedshmap.errors import VaryingError
+from typedshmap.tools.audit.invariance import compare_on_meshes
 
 FAST_WRONG = ["a halo dropped"]
 FAST_RIGHT = ["a halo", "a product"]
@@ -328,7 +328,9 @@ def test_what_a_region_is_given_is_seen_in_compiled_programs(kind: str) -> None:
     program = inputs_of(kind, mapped(Program(rows, P(), P(), ())))
     kept = compare_on_meshes
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("typedshmap.auditing.invariance.compare_on_meshes", lambda seen: given.extend(seen) or kept([]))
+        patch.setattr(
+            "typedshmap.tools.audit.invariance.compare_on_meshes", lambda seen: given.extend(seen) or kept([])
+        )
         audited(program, X)
     (seen,) = given
     np.testing.assert_array_equal(seen.traced.call.operands[1], (np.asarray(X[:, 0]) > 2).cumsum() % 16)

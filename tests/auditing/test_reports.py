@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from typedshmap import DivergenceError, ShardingError, StructureError, VaryingError
-from typedshmap.auditing import AuditReport, Finding, Region
-from typedshmap.auditing.formats import write_report
-from typedshmap.auditing.silenced import Baseline, write_baseline
+from typedshmap.tools.audit import AuditReport, Finding, Region
+from typedshmap.tools.audit.formats import write_report
+from typedshmap.tools.audit.silenced import Baseline, write_baseline
 
 STEP = """\
 def step(x, w):

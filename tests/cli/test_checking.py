@@ -11,8 +11,8 @@ from textwrap import dedent
 
 import pytest
 
-from typedshmap import cli
 from typedshmap.__main__ import main
+from typedshmap.tools import cli
 
 PROGRAM = """
 import jax

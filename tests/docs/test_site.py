@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import typedshmap
-from typedshmap import explaining, testing
+from typedshmap import testing
 from typedshmap.hints.array_hint import FAMILIES, NAMES
+from typedshmap.tools import explain as explaining
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "picture"))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from typedshmap._jax.jaxpr import OPERATIONS
-from typedshmap.explaining import Explanation
+from typedshmap.tools.explain import Explanation
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 

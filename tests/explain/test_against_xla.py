@@ -14,7 +14,7 @@ from jax import lax
 from tiers import slow
 
 from typedshmap import Array, Float32, all_gather, einsum, psum, reshard, typed_jit, typed_shard_map
-from typedshmap.explaining import Explanation, explain
+from typedshmap.tools.explain import Explanation, explain
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))

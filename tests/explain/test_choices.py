@@ -32,8 +32,8 @@ from typedshmap import (
     typed_shard_map,
 )
 from typedshmap.__main__ import main
-from typedshmap.explaining import Hardware
-from typedshmap.explaining.choose import meshes_to_try, read_free_mesh
+from typedshmap.tools.explain import Hardware
+from typedshmap.tools.explain.choose import meshes_to_try, read_free_mesh
 
 # "How to Scale Your Model" (2025): a layer of two products, of a batch of B tokens, model D, ff F, in bfloat16. W is
 # what a device sends, C what it computes in a second; memory is no limit.

@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 from typedshmap import Array, Float32, MeshAxisError, ShapeError, StructureError, explain, psum, typed_shard_map
-from typedshmap.explaining.model import bytes_text, read_bandwidth, ring_bytes, seconds_text
+from typedshmap.tools.explain.model import bytes_text, read_bandwidth, ring_bytes, seconds_text
 
 
 @typed_shard_map

@@ -12,8 +12,8 @@ from jax.sharding import PartitionSpec as P
 
 from typedshmap import Array, Float32, MeshAxisError, StructureError, all_gather, explain, typed_jit, typed_shard_map
 from typedshmap.__main__ import main
-from typedshmap.explaining import compiled
-from typedshmap.explaining.compiled import _collectives_in, _refused
+from typedshmap.tools.explain import compiled
+from typedshmap.tools.explain.compiled import _collectives_in, _refused
 
 MODULE = """
 from typedshmap import Array, Float32, typed_shard_map

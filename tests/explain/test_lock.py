@@ -91,7 +91,7 @@ def test_what_differs_is_printed_as_a_table(capsys, here):
 
 
 def test_small_differences_of_memory_are_none_and_those_of_products_are():
-    from typedshmap.explaining.costs import Costs
+    from typedshmap.tools.explain.costs import Costs
 
     recorded = Costs("b=1", {"all-reduce/dp": 1}, {"all-reduce/dp": 8}, 1000, 2000, 3000)
     near = Costs("b=1", {"all-reduce/dp": 1}, {"all-reduce/dp": 8}, 1000, 2200, 2700)

@@ -9,7 +9,7 @@ from jax import lax
 from jax.sharding import AbstractMesh
 
 from typedshmap import Array, Float32, all_gather, explain, typed_jit, typed_shard_map
-from typedshmap.explaining import Memory
+from typedshmap.tools.explain import Memory
 
 # The programs are about other things, and do not all mean something.
 pytestmark = pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")

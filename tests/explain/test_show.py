@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from typedshmap import Array, Float, MeshAxisError, ShapeError, TypedShmapError, axis_rules, partition_specs, show
-from typedshmap.explaining.show import devices_text
+from typedshmap.tools.explain.show import devices_text
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "bench"))

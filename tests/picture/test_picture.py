@@ -15,7 +15,7 @@ from browser import browse, is_drawn, needs_browser
 
 from typedshmap import Array, Float, all_gather, check, explain, psum, typed_shard_map
 from typedshmap.drawing import NEUTRAL, UNSHARDED, Bar, BarPart, bars, colours_of, ink, table
-from typedshmap.explaining.picture import SentBlock, figure, sent_in
+from typedshmap.tools.explain.picture import SentBlock, figure, sent_in
 
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
 import quickstart

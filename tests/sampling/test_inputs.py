@@ -17,9 +17,9 @@ from lines import unplaced
 
 import typedshmap as ts
 from typedshmap import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree, Stacked, typed, typed_jit, typed_shard_map
-from typedshmap.sampling.arguments import CallForm, FlatCall
-from typedshmap.sampling.plan import plan_inputs
 from typedshmap.testing import inputs
+from typedshmap.tools.sample.arguments import CallForm, FlatCall
+from typedshmap.tools.sample.plan import plan_inputs
 
 
 def mesh_of(dp: int, tp: int, kind: AxisType = AxisType.Auto) -> Mesh:

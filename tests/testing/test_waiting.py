@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from typedshmap import progress as module
-from typedshmap.progress import progress
 from typedshmap.testing.waiting import TookTooLong, wait_for
+from typedshmap.tools import progress as module
+from typedshmap.tools.progress import progress
 
 
 def test_what_a_program_returns_or_raises_comes_through():

@@ -39,8 +39,8 @@ from typedshmap import (
     typed_jit,
     typed_shard_map,
 )
-from typedshmap.explaining import Comparison, Explanation
 from typedshmap.testing import Inputs, assert_mesh_invariant, inputs, mesh_invariant
+from typedshmap.tools.explain import Comparison, Explanation
 
 P = PartitionSpec
 

@@ -147,9 +147,9 @@ class JitFunction:
     def run_compared(self, args: tuple[Any, ...], kwargs: dict[str, Any], every: int) -> Any:
         """Call the function, and compare what its hints say is the same on several devices, at every N-th call."""
         # What compares is imported where something is compared, as it is in few programs.
-        from ..sanitizing.agreement import is_shared, require_same_program
-        from ..sanitizing.calls import ALWAYS, AskedBody, Comparer, are_computed
-        from ..sanitizing.reports import raise_found
+        from ..tools.sanitize.agreement import is_shared, require_same_program
+        from ..tools.sanitize.calls import ALWAYS, AskedBody, Comparer, are_computed
+        from ..tools.sanitize.reports import raise_found
 
         raise_found()
         is_computed = are_computed(jax.tree_util.tree_leaves((args, kwargs)))

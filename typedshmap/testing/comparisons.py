@@ -12,8 +12,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .. import _jax
-from ..sampling.arguments import FlatCall, Inputs
-from ..sampling.plan import ComparedNumber
+from ..tools.sample.arguments import FlatCall, Inputs
+from ..tools.sample.plan import ComparedNumber
 from .run import FunctionUnderTest
 
 _COMPARISONS = frozenset(["eq", "ne", "lt", "le", "gt", "ge", "max", "min", "clamp"])

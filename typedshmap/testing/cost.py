@@ -8,10 +8,10 @@ from typing import Any
 from .. import _jax
 from ..errors import MeshAxisError, StructureError
 from ..errors.phrases import did_you_mean, mesh_text, value_text
-from ..explaining import Explanation, MeshLike, explain_call
-from ..explaining.costs import Costs, changed_counts
-from ..explaining.model import bytes_text
 from ..introspection import require_bool_or_none, require_integer
+from ..tools.explain import Explanation, MeshLike, explain_call
+from ..tools.explain.costs import Costs, changed_counts
+from ..tools.explain.model import bytes_text
 
 _VERB = "assert_cost"
 

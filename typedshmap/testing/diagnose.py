@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from .. import _jax
 from ..errors.phrases import quoted_axes, size_text
-from ..sampling.plan import UnplacedInputs
+from ..tools.sample.plan import UnplacedInputs
 from .compare import Difference, FormMismatch, MeshTrial, Tolerance, ValueMismatch, are_close, as_double
 from .describe_difference import Where
 from .meshes import ONE_DEVICE, longer_axes, name_of_mesh

@@ -27,12 +27,12 @@ from ..errors.varying import UnmentionedVarying
 from ..hints.signature import name_of
 from ..inference.closures import noting_sizes
 from ..introspection import bound_self, require_bool_or_none, require_decorated, require_dict, require_integer
-from ..progress import progress
-from ..sampling import mesh_of
-from ..sampling.arguments import FlatCall
-from ..sampling.meshes import mesh_sizes
-from ..sampling.plain import is_plain, with_hints
-from ..sampling.plan import UnplacedInputs, plan_inputs
+from ..tools.progress import progress
+from ..tools.sample import mesh_of
+from ..tools.sample.arguments import FlatCall
+from ..tools.sample.meshes import mesh_sizes
+from ..tools.sample.plain import is_plain, with_hints
+from ..tools.sample.plan import UnplacedInputs, plan_inputs
 from .compare import MeshTrial, Tolerance, differences, measure
 from .comparisons import numbers_compared
 from .describe_difference import describe_first_difference

@@ -18,7 +18,7 @@ from ..errors.phrases import mesh_text, value_text
 from ..hints.signature import HintedSignature
 from ..introspection import DecoratedInfo
 from ..meshes import why_unusable
-from ..sampling.meshes import axes_of_hints, mesh_sizes
+from ..tools.sample.meshes import axes_of_hints, mesh_sizes
 
 ONE_DEVICE = "one device"
 _MOST_DEVICES = 8

@@ -18,8 +18,8 @@ from ..errors import StructureError
 from ..hints.signature import HintedSignature
 from ..introspection import DecoratedInfo, require_bool_or_none
 from ..meshes import override_mesh
-from ..sampling.arguments import CallForm, FlatCall, Inputs
-from ..sampling.meshes import has_marks, map_over_shards, needs_manual_region
+from ..tools.sample.arguments import CallForm, FlatCall, Inputs
+from ..tools.sample.meshes import has_marks, map_over_shards, needs_manual_region
 from .meshes import with_replica
 from .waiting import IDLE, wait_for
 

@@ -19,10 +19,10 @@ from ...errors.phrases import mesh_text, value_text
 from ...introspection import bound_self, require_bool_or_none, require_decorated
 from ...notation.match import NoValue
 from ...records import Record
-from ...sampling import mesh_of
-from ...sampling.arguments import FlatCall, Inputs
-from ...sampling.plain import is_plain, with_hints
-from ...sampling.plan import InputPlan, plan_inputs, size_of
+from ...tools.sample import mesh_of
+from ...tools.sample.arguments import FlatCall, Inputs
+from ...tools.sample.plain import is_plain, with_hints
+from ...tools.sample.plan import InputPlan, plan_inputs, size_of
 from ..describe_difference import FIRST_DIFFERENCE
 from ..invariance import DifferenceReport, assert_mesh_invariant
 from ..meshes import FunctionAxes, axes_of

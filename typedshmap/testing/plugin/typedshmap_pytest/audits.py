@@ -31,7 +31,7 @@ class Audit:
     def pytest_pycollect_makemodule(self) -> Generator[None, Any, Any]:
         """Begin before the first module of tests is imported: JAX must not be, before a ``conftest.py`` sets it up."""
         if self._report is None:
-            from typedshmap.auditing import audit
+            from typedshmap.tools.audit import audit
 
             self._report = self.opened.enter_context(audit(invariance=self.invariance))
         return (yield)
@@ -64,13 +64,13 @@ class Audit:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """List the findings, each once."""
-        from typedshmap.auditing.formats import write_report
+        from typedshmap.tools.audit.formats import write_report
 
         terminalreporter.section("typedshmap audit")
         terminalreporter.line(write_report("text", self._findings(), self._merged().regions))
 
     def _merged(self) -> Any:
-        from typedshmap.auditing import AuditReport, Finding, Region
+        from typedshmap.tools.audit import AuditReport, Finding, Region
 
         report = AuditReport()
         for findings, regions in self.found:
@@ -81,7 +81,7 @@ class Audit:
 
     def _findings(self) -> list[Any]:
         """The findings that no baseline has."""
-        from typedshmap.auditing.silenced import Baseline
+        from typedshmap.tools.audit.silenced import Baseline
 
         findings: list[Any] = self._merged().findings
         return findings if self.baseline is None else Baseline.read(self.baseline).new(findings)

@@ -1,0 +1,7 @@
+"""The old path of `typedshmap.tools.explain`."""
+
+from warnings import warn
+
+from .tools.explain import *  # noqa: F403
+
+warn("typedshmap.explaining is typedshmap.tools.explain now", DeprecationWarning, stacklevel=2)

@@ -1,0 +1,434 @@
+"""The signatures that regions without hints may be given, by what was seen of their calls.
+
+A signature is never narrower than the calls: dims without a name may have any size, a dtype is its kind, a rank that
+differs between calls is left open, and mesh axes that differ get a name, for which each caller gives its own in
+``axes=``."""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ... import _jax
+from ...errors.places import is_users, running_lines
+from ...hints.signature import name_of
+from ...hints.specs import leaf_specs
+from .dim_names import RETURN, Names, dim_names
+from .findings import SuggestedHints
+from .formats import shown_path
+from .region import PlainRegion
+
+_WIDTH = 100
+_MOST_LINES, _MOST_PLACES, _MOST_LEAVES = 16, 3, 8
+_KINDS = (
+    ("Key", jax.dtypes.prng_key),
+    ("Bool", jnp.bool_),
+    ("Int", jnp.signedinteger),
+    ("UInt", jnp.unsignedinteger),
+    ("Float", jnp.floating),
+    ("Complex", jnp.complexfloating),
+)
+_JOINED = (
+    ("Integer", {"Int", "UInt"}),
+    ("Inexact", {"Float", "Complex"}),
+    ("Num", {"Int", "UInt", "Float", "Complex"}),
+)
+
+
+class _Leaf(NamedTuple):
+    """A leaf of an argument or of a result; one without a spec is static."""
+
+    spec: Any
+    shape: tuple[int, ...]
+    dtype: Any
+    variant: int
+
+
+class _Tree(NamedTuple):
+    """An argument, or a result, of one call."""
+
+    tree: Any
+    leaves: tuple[_Leaf, ...]
+
+    @property
+    def children(self) -> list[_Tree]:
+        leaves = iter(self.leaves)
+        return [_Tree(child, tuple(islice(leaves, child.num_leaves))) for child in self.tree.children()]
+
+    @property
+    def keys(self) -> list[Any]:
+        """Those of a dict; the places in a tuple."""
+        return list(self.tree.node_data()[1]) if self.is_a(dict) else list(range(len(self.tree.children())))
+
+    @property
+    def by_path(self) -> Mapping[Any, _Leaf]:
+        """The leaves by their paths; none of a class that makes something else of them."""
+        try:
+            found = jax.tree_util.tree_leaves_with_path(self.tree.unflatten(range(len(self.leaves))))
+            return {path: self.leaves[at] for path, at in found}
+        except Exception:  # whatever the class raises
+            return {}
+
+    def is_a(self, kind: type) -> bool:
+        data = self.tree.node_data()
+        return data is not None and data[0] is kind
+
+
+class _Options(NamedTuple):
+    """How a call is mapped, but for its specs."""
+
+    mesh: tuple[tuple[str, int], ...]
+    axis_names: frozenset[str]
+    check_vma: bool
+
+
+class _SeenCall(NamedTuple):
+    """A call, and the user's lines from which it came, from the innermost on."""
+
+    arguments: tuple[_Tree, ...]
+    result: _Tree
+    lines: tuple[str, ...]
+    variant: int
+
+
+class _SeenFunction:
+    """The calls of a function, each with how often it was seen; those with all specs alike are one variant."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.calls: dict[_SeenCall, int] = {}
+        self.variants: dict[Any, _Options] = {}
+
+
+class SeenCalls:
+    """The calls of the regions of an audit."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._functions: dict[tuple[str, str, int], _SeenFunction] = {}
+
+    def add(self, region: PlainRegion) -> None:
+        """Take in a call, as it stands in the program."""
+        trees, call = region.traced.trees, region.traced.call
+        if region.is_typed or trees is None or call is None:
+            return
+        lines = [f"{shown_path(file)}:{line}" for file, line, _ in islice(running_lines(), _MOST_LINES)]
+        in_specs = tuple(call.params["in_specs"])
+        try:
+            specs = tuple(leaf_specs(trees.out_specs, trees.result.unflatten(trees.results), takes_none=False))
+            hash((trees.arguments, trees.result))
+        except Exception:  # whatever a class of the user's raises that is given what is not an array
+            return
+        options = _Options(call.params["mesh"].shape_tuple, _jax.jaxpr.newly_manual_axes(region.params), region.has_vma)
+        with self._lock:
+            seen = self._functions.setdefault(region.key, _SeenFunction(trees.function))
+            seen.variants.setdefault(key := (in_specs, specs, options.axis_names, options.check_vma), options)
+            at, arrays = list(seen.variants).index(key), zip(in_specs, call.operands, strict=True)
+            leaves = [
+                _leaf(*next(arrays), at) if is_array else _Leaf(None, (), None, at) for is_array in trees.is_array
+            ]
+            result = _Tree(trees.result, tuple(map(_leaf, specs, trees.results, [at] * len(specs))))
+            one = _SeenCall(tuple(_Tree(trees.arguments, tuple(leaves)).children), result, tuple(lines), at)
+            seen.calls[one] = seen.calls.get(one, 0) + 1
+
+    def suggestions(self) -> list[SuggestedHints]:
+        """The hints of each region, in the order in which they were first seen."""
+        with self._lock:
+            return [
+                SuggestedHints(*key, sum(seen.calls.values()), _Signature(seen).text())
+                for key, seen in self._functions.items()
+            ]
+
+
+def _leaf(spec: Any, x: Any, variant: int) -> _Leaf:
+    aval = x if isinstance(x, jax.ShapeDtypeStruct) else jax.typeof(x)
+    return _Leaf(spec, tuple(aval.shape), aval.dtype, variant)
+
+
+class _Signature:
+    """The signature of a function by its calls."""
+
+    def __init__(self, seen: _SeenFunction) -> None:
+        self.function, self.calls, self.variants = seen.function, list(seen.calls), list(seen.variants.values())
+        self.axes: dict[tuple[tuple[str, ...] | None, ...], str] = {}  # a name for what differs between callers
+        self.unsaid: list[str] = []
+        is_plain = inspect.isfunction(self.function) and self.function.__name__ != "<lambda>"
+        self.parameters = self._bound() if is_plain else None
+        self.classes: dict[str, str] = {}  # the fields of each
+        self.names = dim_names(self.function) if self.parameters is not None else {}
+        wrong = self._contradicted()
+        self.names = {written: _without(dims, wrong) for written, dims in self.names.items()}
+
+    def text(self) -> str:
+        """The signature, and how it is called; empty of a function that is not the user's."""
+        code = getattr(inspect.unwrap(getattr(self.function, "func", self.function)), "__code__", None)
+        if code is not None and not is_users(code.co_filename):
+            return ""
+        if self.parameters is None:
+            return self._by_types()
+        kinds, parts = [parameter.kind for parameter, _ in self.parameters], list[str]()
+        for at, (parameter, given) in enumerate(self.parameters):
+            by_name = {parameter.VAR_POSITIONAL, parameter.KEYWORD_ONLY}
+            if parameter.kind is parameter.KEYWORD_ONLY and by_name.isdisjoint(kinds[:at]):
+                parts.append("*")
+            parts.append(self._parameter(parameter, given))
+            if parameter.kind is parameter.POSITIONAL_ONLY and parameter.kind not in kinds[at + 1 :]:
+                parts.append("/")
+        result = self._said("the result", RETURN, self._results)
+        arrow = f" -> {result}" if result else ""
+        name, after = self.function.__name__, ""
+        one = f"def {name}({', '.join(parts)}){arrow}: ..."
+        if len(one) > _WIDTH:
+            one = "\n".join([f"def {name}(", *(f"    {part}," for part in parts), f"){arrow}: ..."])
+        if self.unsaid:
+            after = ", in_specs=in_specs, out_specs=out_specs"
+        return "\n".join([*self._class_texts, one, *self.unsaid, "", *self._call_lines(f"{name}{{}}{after}")])
+
+    def _by_types(self) -> str:
+        """The hints of a function that carries none: a lambda, a partial, a method."""
+        count = max(len(call.arguments) for call in self.calls)
+        given = [[call.arguments[at] for call in self.calls if at < len(call.arguments)] for at in range(count)]
+        hints = [self._said(f"argument {at}", f"argument_{at}", trees) for at, trees in enumerate(given)]
+        result = self._said("the result", RETURN, self._results)
+        if self.unsaid:
+            more = ", in_specs=in_specs, out_specs=out_specs"
+        else:
+            more = f", in_types=({', '.join(map(str, hints))}{',' * (len(hints) == 1)}), out_types={result}"
+        name = name_of(self.function)
+        is_named = inspect.isroutine(self.function) and not inspect.ismethod(self.function)  # one has its instance
+        name = name if is_named and name.replace(".", "").isidentifier() else "f"
+        classes = () if self.unsaid else self._class_texts
+        return "\n".join([*classes, *self.unsaid, *self._call_lines(f"{name}{{}}{more}")])
+
+    @property
+    def _class_texts(self) -> list[str]:
+        return [f"class {name}(TypedDict):\n{body}" for name, body in self.classes.items()]
+
+    @property
+    def _results(self) -> list[_Tree]:
+        return [call.result for call in self.calls]
+
+    def _call_lines(self, form: str) -> Iterator[str]:
+        """How each of the callers that differ calls ``typed_shard_map``, and where they are."""
+        places: dict[str, list[str]] = {}
+        for at, options in enumerate(self.variants):
+            words = ", mesh=mesh"
+            if options.axis_names != frozenset(dict(options.mesh)):
+                words += f", axis_names={{{', '.join(map(_quoted, sorted(options.axis_names)))}}}"
+            words += "" if options.check_vma else ", check_vma=False"
+            if self.axes:
+                said = (f"{_quoted(name)}: {_axes_text(vector[at])}" for vector, name in self.axes.items())
+                words += f", axes={{{', '.join(said)}}}"
+            places.setdefault(form.format(words), []).extend(self._places(at))
+        for call, lines in places.items():
+            distinct = list(dict.fromkeys(lines))
+            more = ", ..." if len(distinct) > _MOST_PLACES else ""
+            yield f"typed_shard_map({call})  # {', '.join(distinct[:_MOST_PLACES])}{more}"
+
+    def _places(self, variant: int) -> list[str]:
+        """The lines of the callers of a variant; where another has the same line, with that from which it is called."""
+        others = {call.lines for call in self.calls if call.variant != variant}
+        found: list[str] = []
+        for lines in dict.fromkeys(call.lines for call in self.calls if call.variant == variant):
+            same = [each for each in others if each[:1] == lines[:1]]
+            pairs = [next((b for a, b in zip(each, lines, strict=False) if a != b), "") for each in same]
+            found.append(" from ".join(filter(None, (*lines[:1], pairs[0] if pairs else ""))))
+        return list(dict.fromkeys(found))
+
+    def _bound(self) -> list[tuple[inspect.Parameter, list[_Tree]]] | None:
+        """The parameters, each with what the calls gave to it; None where a wrapper takes others than it shows."""
+        signature = inspect.signature(self.function)
+        given: dict[str, list[_Tree]] = {name: [] for name in signature.parameters}
+        for call in self.calls:
+            try:
+                bound = signature.bind(*call.arguments)
+            except TypeError:
+                return None
+            for name, value in bound.arguments.items():
+                is_several = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+                given[name] += value if is_several else [value]
+        return [(parameter, given[name]) for name, parameter in signature.parameters.items()]
+
+    def _parameter(self, parameter: inspect.Parameter, given: list[_Tree]) -> str:
+        """A parameter with its hint and its default."""
+        name, hint = parameter.name, ""
+        stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        leaves = [leaf for tree in given for leaf in tree.leaves]
+        if given and (not leaves or any(leaf.spec is not None for leaf in leaves)):
+            hint = self._said(name, name, given)
+            if hint and parameter.default is None and not hint.endswith("None"):  # a call may leave it out
+                hint += " | None"
+        elif parameter.annotation is not inspect.Parameter.empty:
+            annotation = parameter.annotation
+            hint = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+        elif given:
+            hint = "Any"
+        default = "" if parameter.default is inspect.Parameter.empty else _default_text(parameter.default)
+        written = f"{stars}{name}{f': {hint}' if hint else ''}"
+        return f"{written}{' = ' if hint else '='}{default}" if default else written
+
+    def _said(self, what: str, written: str, trees: Sequence[_Tree]) -> str:
+        """The hint of what the calls gave; empty where there is none, which is then said, leaf by leaf."""
+        classes = dict(self.classes)
+        hint = self._hint(written, trees)
+        if hint is None:
+            self.classes = classes
+            if list(trees[0].by_path) == [()]:  # an array
+                self.unsaid.append(f"# {what} keeps its spec: no hint says all that were seen")
+                return ""
+            self.unsaid.append(f"# {what} keeps its spec:")
+            for path in islice(trees[0].by_path, _MOST_LEAVES):
+                leaves = [tree.by_path[path] for tree in trees if path in tree.by_path]
+                text = jax.tree_util.keystr(path)
+                is_array = all(leaf.spec is not None for leaf in leaves)
+                said = self._array(f"{written}{text}", leaves) if is_array else "static"
+                self.unsaid.append(f"#   {text}: {said or 'differs between calls'}")
+        return hint or ""
+
+    def _hint(self, written: str, trees: Sequence[_Tree]) -> str | None:
+        """One hint for what several calls gave, which is written so in the source; None where none says it."""
+        present = [tree for tree in trees if tree.leaves or not tree.is_a(type(None))]
+        if not present:
+            return "None"
+        optional = " | None" if len(present) < len(trees) else ""
+        leaves = [leaf for tree in present for leaf in tree.leaves]
+        if leaves and all(leaf.spec is None for leaf in leaves):
+            return "Any"
+        if all(tree.tree.num_nodes == 1 and tree.leaves for tree in present):
+            hint = self._array(written, leaves) if all(leaf.spec is not None for leaf in leaves) else None
+            return hint and hint + optional
+        if all(tree.is_a(tuple) for tree in present) and len({len(tree.children) for tree in present}) == 1:
+            columns = zip(*(tree.children for tree in present), strict=True)
+            inner = [self._hint(f"{written}[{at}]", column) for at, column in enumerate(columns)]
+            if None not in inner:
+                return f"tuple[{', '.join(map(str, inner)) or '()'}]{optional}"
+        if leaves and all(leaf.spec is not None for leaf in leaves):
+            hint = self._array("", leaves)
+            if hint is not None:
+                return f"PyTree[{hint}]{optional}"
+        if all(tree.is_a(dict) for tree in present) and len({tuple(tree.keys) for tree in present}) == 1:
+            hint = self._typed_dict(written, present)
+            return hint and hint + optional
+        return None
+
+    def _typed_dict(self, written: str, trees: Sequence[_Tree]) -> str | None:
+        """The name of a class for dicts of the same keys; None where they are no names, or a value has no hint."""
+        keys, fields = trees[0].keys, list[str]()
+        for key, column in zip(keys, zip(*(tree.children for tree in trees), strict=True), strict=True):
+            hint = self._hint(f"{written}[{key!r}]", column)
+            if not (isinstance(key, str) and key.isidentifier() and not keyword.iskeyword(key)) or hint is None:
+                return None
+            fields.append(f"    {key}: {hint}")
+        words = re.findall(r"[A-Za-z0-9]+", "result" if written == RETURN else written)
+        body = "\n".join([*fields, "", ""])
+        name = next((name for name, known in self.classes.items() if known == body), None)
+        if name is None:
+            name = "".join(word[:1].upper() + word[1:] for word in words)
+            self.classes[name] = body
+        return name
+
+    def _array(self, written: str, leaves: Sequence[_Leaf]) -> str | None:
+        """One hint for the arrays of several calls; None where those of one call differ in their specs, or one is of
+        lower rank than another is sharded."""
+        dims = self.names.get(written)
+        name = "_".join(re.findall(r"\w+", written)) or "leaves"
+        layouts = [_jax.array.spec_entries(leaf.spec, len(leaf.shape)) for leaf in leaves]
+        marks = {(layout.unreduced, layout.reduced) for layout in layouts}
+        ranks = {len(leaf.shape) for leaf in leaves}
+        sharded = max(len(_trimmed(layout.dim_axes)) for layout in layouts)
+        if len(marks) > 1 or sharded > min(ranks):
+            return None
+        count = max(ranks) if len(ranks) == 1 else sharded
+        named = dims if dims is not None and ranks == {len(dims)} else ("_",) * count
+        vectors: list[list[tuple[str, ...] | None]] = [[None] * len(self.variants) for _ in range(count)]
+        for leaf, layout in zip(leaves, layouts, strict=True):
+            for vector, axes in zip(vectors, layout.dim_axes[:count], strict=True):
+                if vector[leaf.variant] not in (None, axes):
+                    return None
+                vector[leaf.variant] = axes
+        tokens: list[str] = []
+        for at, (dim, vector) in enumerate(zip(named, vectors, strict=True)):
+            axes = self._axes_of(tuple(vector), f"{name}_{at}" if dim == "_" else f"{dim}_axes")
+            tokens.append(f"[{dim}/{axes}]" if axes else dim)
+        tokens += ["..."] if len(ranks) > 1 else []
+        unreduced, reduced = marks.pop()
+        tokens += [*(f"+{axis}" for axis in sorted(unreduced)), *(f"-{axis}" for axis in sorted(reduced))]
+        return f'{_kind({_kind_of(leaf.dtype) for leaf in leaves})}[Array, "{" ".join(tokens)}"]'
+
+    def _axes_of(self, vector: tuple[tuple[str, ...] | None, ...], name: str) -> str:
+        """The mesh axes of a dim, or a name for them where callers differ."""
+        known = {axes for axes in vector if axes is not None}
+        if len(known) == 1:
+            return ",".join(known.pop())
+        for other, given in self.axes.items():  # where no array was given, the axes may be those of another
+            if all(a in (None, b) for a, b in zip(vector, other, strict=True)):
+                return given
+        mesh_axes = {axis for options in self.variants for axis, _ in options.mesh}
+        while name in (*self.axes.values(), *mesh_axes):
+            name += "_"
+        self.axes[tuple(axes or () for axes in vector)] = name
+        return name
+
+    def _contradicted(self) -> set[str]:
+        """The names that stand for two sizes in one call."""
+        wrong = set[str]()
+        for call in self.calls:
+            sizes: dict[str, int] = {}
+            given = inspect.signature(self.function).bind(*call.arguments).arguments if self.names else {}
+            for written, tree in (*given.items(), (RETURN, call.result)):
+                for dims, leaf in self._named(written, tree) if isinstance(tree, _Tree) else ():
+                    for dim, size in zip(dims, leaf.shape, strict=True):
+                        if sizes.setdefault(dim, size) != size:
+                            wrong.add(dim)
+        return wrong
+
+    def _named(self, written: str, tree: _Tree) -> Iterator[tuple[Names, _Leaf]]:
+        """The leaves of an argument whose dims have names."""
+        if len(tree.leaves) == 1 and len(tree.leaves[0].shape) == len(dims := self.names.get(written, ())):
+            yield dims, tree.leaves[0]
+        if tree.is_a(tuple) or tree.is_a(dict):
+            for key, child in zip(tree.keys, tree.children, strict=True):
+                yield from self._named(f"{written}[{key!r}]", child)
+
+
+def _without(dims: Names, wrong: Iterable[str]) -> Names:
+    return tuple("_" if dim in wrong or dim.startswith("_") else dim for dim in dims)
+
+
+def _trimmed(dim_axes: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    """The axes of the dims up to the last that is sharded."""
+    last = max((at for at, axes in enumerate(dim_axes, 1) if axes), default=0)
+    return tuple(dim_axes[:last])
+
+
+def _axes_text(axes: tuple[str, ...] | None) -> str:
+    if not axes:
+        return "None"
+    return _quoted(axes[0]) if len(axes) == 1 else f"({', '.join(map(_quoted, axes))})"
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"'
+
+
+def _default_text(default: Any) -> str:
+    return repr(default) if default is None or isinstance(default, (bool, int, float, str)) else "..."
+
+
+def _kind_of(dtype: Any) -> str:
+    return next((name for name, kind in _KINDS if jnp.issubdtype(dtype, kind)), "Shaped")
+
+
+def _kind(kinds: set[str]) -> str:
+    """The dtype name that stands for all of these."""
+    if len(kinds) == 1:
+        return kinds.pop()
+    return next((name for name, of in _JOINED if kinds <= of), "Shaped")

@@ -1,0 +1,74 @@
+"""Findings that a project knows: by a comment on their line, or in a baseline."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import os
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from ...errors import StructureError
+from .findings import Finding
+
+_VERSION = 1
+
+
+class Baseline:
+    """The findings that were there when a baseline was written.
+
+    One is known again by its kind, its file, its region, and the text of its line: the line may have moved.
+    """
+
+    def __init__(self, path: Path, entries: Iterable[tuple[str, str, str, str]]) -> None:
+        self.path, self.entries = path, Counter(entries)
+
+    @classmethod
+    def read(cls, path: Path) -> Baseline:
+        """The baseline in a file.
+
+        Raises:
+          StructureError: for a file that is none, or cannot be read.
+        """
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            entries = [
+                tuple(str(one[key]) for key in ("kind", "file", "region", "text")) for one in document["findings"]
+            ]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            problem = (
+                error.strerror if isinstance(error, OSError) else "it is no baseline, as --write-baseline writes one"
+            )
+            raise StructureError(f"{path}: {problem}") from None
+        return cls(path, entries)  # type: ignore[arg-type]
+
+    def new(self, findings: Iterable[Finding]) -> list[Finding]:
+        """The findings that it does not have; of equal ones as many more as there are."""
+        left, new = self.entries.copy(), list[Finding]()
+        for found in findings:
+            key = _entry(found, self.path)
+            if left[key]:
+                left[key] -= 1
+            else:
+                new.append(found)
+        return new
+
+
+def write_baseline(path: Path, findings: Iterable[Finding]) -> None:
+    """Write findings as a baseline; its paths are relative to its folder.
+
+    Raises:
+      StructureError: for a file that cannot be written.
+    """
+    names = ("kind", "file", "region", "text")
+    entries = [dict(zip(names, _entry(found, path), strict=True)) for found in findings]
+    try:
+        path.write_text(json.dumps({"version": _VERSION, "findings": entries}, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StructureError(f"{path}: {error.strerror}") from None
+
+
+def _entry(found: Finding, path: Path) -> tuple[str, str, str, str]:
+    file = os.path.relpath(os.path.abspath(found.file), path.absolute().parent) if found.file else ""
+    return found.kind, Path(file).as_posix(), found.region, linecache.getline(found.file, found.line).strip()

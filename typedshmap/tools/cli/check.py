@@ -1,0 +1,137 @@
+"""``python -m typedshmap check``: trace every typed function of a module on meshes that nobody has."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from itertools import product
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType, Mesh, use_abstract_mesh
+
+from ... import _jax
+from ...errors import ShapeError, TypedShmapError
+from ...errors.phrases import count_text, mesh_text
+from ...inference.analysis import is_thorough
+from ...meshes import override_mesh
+from ...testing import assert_mesh_invariant
+from .. import cli
+from ..audit import audit
+from ..audit.findings import Finding, Region
+from ..audit.formats import write_report
+from ..sample.arguments import FlatCall, taken_names
+from ..sample.meshes import has_marks, map_over_shards, mesh_like, needs_manual_region
+from ..sample.plan import UnplacedInputs, plan_inputs
+
+
+def add_verb(add_parser: Callable[..., cli.Parser]) -> None:
+    """Add the verb and its options."""
+    parser = add_parser(
+        "check",
+        help="check typed functions on any mesh, without devices",
+        description="Trace every typed_shard_map and typed_jit function of a module on abstract meshes, with inputs "
+        "made from the hints. No devices are needed.",
+        epilog="The exit code is 0 if all functions are right, 1 if one is wrong, and 2 if the command line or a "
+        "target cannot be read. Example: python -m typedshmap check examples/ model.layers:mlp --mesh dp=64,tp=8",
+    )
+    what = "a module, a file.py, one function of it, or a folder: every .py file below it with typed functions"
+    parser.add_argument("targets", nargs="+", metavar="MODULE[:FUNCTION]", help=what)
+    cli.add_common(parser)
+    form = "print the findings as GitHub annotations or as a JSON document; other output then goes to stderr"
+    parser.add_argument("--format", choices=("text", "github", "json"), default="text", help=form)
+    parser.add_argument("--seed", type=cli.natural_number, default=0, help="the seed of the sizes that are drawn")
+    numerics = "also run each function on virtual CPU devices, and compare its results with those on one device"
+    parser.add_argument("--numerics", action="store_true", help=numerics)
+    parser.set_defaults(verb=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Check the functions and print a line per function and mesh, or what is wrong as a document; the exit code.
+
+    Raises:
+      UsageError: for a command line that cannot be read.
+    """
+    meshes = cli.read_meshes(given.mesh, given.explicit)
+    devices = max(mesh.size for mesh in meshes) if given.numerics else min(meshes[0].size, cli.MOST)
+    with cli.output_on_stderr() if given.format != "text" else nullcontext():
+        functions, values, unusable = cli.read_functions(given, given.targets, devices)
+        for error in unusable:
+            print(f"check: {error}", file=sys.stderr, flush=True)
+        found: list[Finding | None] = []
+        with cli.early_progress("check: tracing") as report:
+            for each, mesh in product(functions, meshes):
+                report(each.name)
+                found.append(_check(each, mesh, values, given.seed))
+        found += [_compare_meshes(each, meshes, values) for each in functions if given.numerics]
+        failed, on = len(found) - found.count(None), "1 mesh" if len(meshes) == 1 else f"{len(meshes)} meshes"
+        summary = f"{count_text(len(functions), 'function')} on {on}: {f'{failed} failed' if failed else 'all right'}"
+        print(summary, flush=True)
+    if given.format != "text":
+        regions = [Region(each.name, *each.line, True, ()) for each in functions]
+        print(write_report(given.format, [finding for finding in found if finding is not None], regions, summary))
+    return cli.WRONG if unusable else cli.FAILED if failed else cli.DONE
+
+
+def _check(function: cli.Function, mesh: AbstractMesh, values: Mapping[str, Any], seed: int) -> Finding | None:
+    """Trace a function; print a line, and what is wrong."""
+    mesh, drawn_sizes = mesh_like(mesh, function.made_of.mesh), dict[str, Any]()
+    label = f"{function.name}  {mesh_text(mesh.shape_tuple)}"
+    try:
+        arguments = cli.arguments_for(function, values)
+        planned = plan_inputs(function.function, (mesh,), arguments, None, "check")
+        drawn = planned.draw(seed)
+        drawn_sizes = {name: size for name, size in drawn.sizes.items() if name not in planned.given}
+        with audit() if function.is_plain else nullcontext() as report:
+            _trace(function, drawn, mesh)
+        if report is not None:
+            report.raise_for_errors()
+    except (Exception, SystemExit) as error:  # of the function's own code: the next one is checked all the same
+        # Another size may help, since a body may divide a dim that the hints leave unsharded.
+        may_help = drawn_sizes and (isinstance(error, ShapeError) or not isinstance(error, TypedShmapError))
+        drawn_text = f"\nDrawn: {mesh_text(drawn_sizes.items())}; --size gives others" if may_help else ""
+        cli.print_failure(f"FAIL   {label}", error, drawn_text)
+        return cli.finding_of_error(function, error, f"on {mesh_text(mesh.shape_tuple)}")
+    print(f"ok     {label}  ({mesh_text(drawn.sizes.items())})" if drawn.sizes else f"ok     {label}", flush=True)
+    return None
+
+
+def _trace(function: cli.Function, drawn: UnplacedInputs, mesh: AbstractMesh) -> None:
+    """Trace a function; a helper for manual regions, known by its marks or its collectives, is mapped over the mesh."""
+    f, made_of = function.function, function.made_of
+
+    def trace(f: Any, mesh: AbstractMesh) -> None:
+        call = FlatCall(drawn.structs(mesh), *_jax.array.SHAPES)
+        with (
+            is_thorough(True),
+            override_mesh(mesh),
+            nullcontext() if made_of.mesh is not None else use_abstract_mesh(mesh),
+        ):
+            jax.make_jaxpr(lambda *arrays: call.run(f, arrays))(*call.arrays)
+
+    if made_of.verb != "typed":
+        trace(f, mesh)
+    elif has_marks(function.typed) or needs_manual_region(lambda: trace(f, mesh)):
+        # Over Explicit axes a result may be unreduced.
+        trace(map_over_shards(f, made_of), _jax.mesh.with_axis_type(mesh, AxisType.Explicit))
+
+
+def _compare_meshes(
+    function: cli.Function, meshes: Sequence[AbstractMesh], values: Mapping[str, Any]
+) -> Finding | None:
+    """Run a function on the meshes and on one device; print a line, and what differs."""
+    devices, like = np.array(jax.devices()), [mesh_like(mesh, function.made_of.mesh) for mesh in meshes]
+    placed = [Mesh(devices[: m.size].reshape(m.axis_sizes), m.axis_names, axis_types=m.axis_types) for m in like]
+    try:
+        known, arguments = taken_names(function.typed), cli.arguments_for(function, values)
+        options = {name: value for name, value in function.mark.items() if name not in known}
+        assert_mesh_invariant(function.function, placed, **options, **arguments)
+    except (Exception, SystemExit) as error:  # as above
+        cli.print_failure(f"DIFFER {function.name}", error)
+        return cli.finding_of_error(function, error, "on several meshes")
+    on = "; ".join(mesh_text(mesh.shape_tuple) for mesh in meshes)
+    print(f"same   {function.name}  on one device and on {on}", flush=True)
+    return None

@@ -1,0 +1,194 @@
+"""``python -m typedshmap explain``: tables of a module's functions on meshes that nobody has."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from textwrap import indent
+from typing import Any
+
+from jax.sharding import AbstractMesh
+
+from ...drawing import document
+from ...errors import MeshAxisError, StructureError
+from ...errors.phrases import excerpt, mesh_text
+from .. import cli
+from ..explain import explain_call
+from ..explain.compiled import read_target, require_as_many
+from ..explain.costs import Costs, LockFile, change_table
+from ..explain.hardware import read_hardware
+from ..explain.model import read_bandwidth
+from ..explain.tables import Comparison, Explanation
+from ..sample.meshes import mesh_like
+
+
+def add_verb(add_parser: Callable[..., cli.Parser]) -> None:
+    """Add the verb and its options."""
+    parser = add_parser(
+        "explain",
+        help="report what functions hold and send on any mesh, without devices",
+        description="Report the memory, the collectives and the FLOPs of typed_shard_map and typed_jit functions on "
+        "abstract meshes, with inputs made from the hints. Several meshes are compared. No devices are needed.",
+        epilog="The exit code is 0 if all functions can be traced, 1 if one cannot or --check finds another cost, and "
+        "2 if the command line is wrong. "
+        "Example: python -m typedshmap explain model:step --mesh dp=64,tp=8 --size batch=512",
+    )
+    parser.add_argument("target", metavar="MODULE[:FUNCTION]", help="a module or a file.py, or one function of it")
+    cli.add_common(parser)
+    add = parser.add_argument
+    rate = "bytes per second that a device sends over a mesh axis, to turn bytes into seconds"
+    add("--bandwidth", action="append", default=[], metavar="tp=400GB/s", help=rate)
+    kinds = "the kind of device, to estimate times: v5e, v5p, v6e, v7x, h100, b200"
+    add("--hardware", metavar="v5p", help=kinds)
+    compiler = "also compile the function, and print what XLA reports: for cpu, or for TPUs that need not exist"
+    add("--compile", metavar="v5p:8x16x16", help=compiler)
+    grad = "also explain the gradient, or not; by default if there is one and the function takes none itself"
+    add("--grad", action=argparse.BooleanOptionalAction, default=None, help=grad)
+    add("--values", action="store_true", help="also print tables of all values, collectives and totals")
+    add("--html", metavar="FILE", help="also write a page with tables and pictures")
+    add("--lock", metavar="FILE", type=Path, help="record the costs in a file, for a later --check")
+    add("--check", metavar="FILE", type=Path, help="compare the costs with those that --lock recorded")
+    add("--force", action="store_true", help="let --html overwrite a file that is not HTML")
+    parser.set_defaults(verb=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Explain the functions, one after the other, several meshes compared; the exit code.
+
+    Raises:
+      UsageError: for a command line that cannot be read.
+    """
+    cli.require_one_module(given.target)
+    meshes = cli.read_meshes(given.mesh, given.explicit)
+    bandwidth = {name.strip(): value.strip() for name, _, value in (text.partition("=") for text in given.bandwidth)}
+    try:
+        for mesh in meshes:
+            read_bandwidth("--bandwidth", bandwidth, mesh.shape_tuple)
+        hardware = read_hardware("--hardware", given.hardware)
+    except (MeshAxisError, StructureError) as error:
+        raise cli.UsageError(str(error)) from None
+    page = cli.page_to_write(given.html, given.force)
+    lock = _read_lock(given)
+    functions, values, _ = cli.read_functions(given, [given.target], min(meshes[0].size, cli.MOST))
+    calls = [(function, [mesh_like(mesh, function.made_of.mesh) for mesh in meshes]) for function in functions]
+    keys: list[str] = []
+    if lock is not None:  # an entry stands for itself, while meshes that are compared have the same sizes
+        calls = [(function, [mesh]) for function, own_meshes in calls for mesh in own_meshes]
+        keys = [_entry_key(lock, function, mesh, values, given) for function, (mesh,) in calls]
+        if given.lock is None:
+            _require_entries(lock, keys)
+    try:
+        target = read_target("--compile", given.compile)
+        for mesh in meshes:
+            require_as_many("explain", target, mesh)
+    except (MeshAxisError, StructureError) as error:
+        raise cli.UsageError(str(error)) from None
+    found: list[Explanation | Comparison] = []
+    has_changed = False
+    with cli.early_progress("explain: tracing") as report:
+        for at, (function, own_meshes) in enumerate(calls):
+            report(function.name)
+            mesh = own_meshes[0] if len(own_meshes) == 1 else own_meshes
+            try:
+                arguments = cli.arguments_for(function, values)
+                one = explain_call(
+                    function.function,
+                    (),
+                    arguments,
+                    mesh=mesh,
+                    grad=given.grad,
+                    bandwidth=bandwidth,
+                    hardware=hardware,
+                    compile=given.compile,
+                )
+            except (Exception, SystemExit) as error:  # of the function's own code: the next one is explained
+                where = "; ".join(mesh_text(mesh.shape_tuple) for mesh in own_meshes)
+                cli.print_failure(f"FAIL   {function.name}  {where}", error, "\n")
+                continue
+            found.append(one)
+            if lock is None:
+                print(f"{one}\n\n{one.tables}\n" if given.values else f"{one}\n", flush=True)
+            elif isinstance(one, Explanation):
+                changes = _compare(lock, keys[at], one, given.lock is not None)
+                has_changed = has_changed or (changes and given.lock is None)
+    if page is not None:
+        cli.write_page(page, document(given.target, "\n<hr>\n".join(one.html for one in found)))
+    if lock is not None and given.lock is not None:
+        try:
+            lock.write()
+        except StructureError as error:
+            raise cli.UsageError(f"--lock {error}") from None
+    has_failed = any(isinstance(one, Comparison) and one.failures for one in found) or len(found) < len(calls)
+    return cli.FAILED if has_failed or has_changed else cli.DONE
+
+
+def _read_lock(given: argparse.Namespace) -> LockFile | None:
+    """The lock file that is to be written, or to be compared with."""
+    option, path = ("--lock", given.lock) if given.lock is not None else ("--check", given.check)
+    if path is None:
+        return None
+    if given.lock is not None and given.check is not None:
+        raise cli.UsageError("--lock and --check: give one of them; --check compares with what --lock has written")
+    if option == "--lock" and not path.exists():
+        if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+            raise cli.UsageError(f"--lock {path}: there is no folder '{path.parent}' in which a file can be made")
+        return LockFile(path)
+    try:
+        lock = LockFile.read(path)
+    except StructureError as error:
+        raise cli.UsageError(f"{option} {error}") from None
+    if option == "--lock" and not os.access(path, os.W_OK):
+        raise cli.UsageError(f"--lock {path}: the file cannot be written")
+    return lock
+
+
+def _entry_key(
+    lock: LockFile, function: cli.Function, mesh: AbstractMesh, values: Mapping[str, Any], given: argparse.Namespace
+) -> str:
+    """What names an entry of a lock file: the command line, without what changes no cost."""
+    taken = {*cli.names_taken(function, given.target, values)}
+    named = {name: value for name, value in sorted(values.items()) if name.partition(".")[0] in taken}
+    grad = {None: [], True: ["--grad"], False: ["--no-grad"]}[given.grad]
+    words = [f"{_module_name(function.module, lock)}:{function.name}"]
+    words += ["--mesh", mesh_text(mesh.shape_tuple).replace(" ", "")]
+    for name, value in named.items():
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        words += ["--size" if isinstance(value, int | tuple) else "--arg", f"{name}={text}"]
+    return shlex.join([*words, *grad, *(["--explicit"] if given.explicit else [])])
+
+
+def _module_name(target: str, lock: LockFile) -> str:
+    """A module in the same words, however it was named: one of a package by its name, another by its file."""
+    path = getattr(sys.modules.get(target), "__file__", None) or target
+    if not path.endswith(".py"):
+        return target
+    file, folder = Path(path).resolve(), lock.path.parent.resolve()
+    if package := cli.package_of(file)[1]:
+        return ".".join([*package, *([] if file.stem == "__init__" else [file.stem])])
+    return file.relative_to(folder).as_posix() if file.is_relative_to(folder) else file.stem
+
+
+def _require_entries(lock: LockFile, keys: Sequence[str]) -> None:
+    """Refuse to compare what a lock file does not have."""
+    missing = [key for key in keys if key not in lock.entries]
+    if missing:
+        more = f", nor for {len(missing) - 1} more" if len(missing) > 1 else ""
+        cure = f"--lock {lock.path} in the place of --check records it"
+        raise cli.UsageError(f"--check {lock.path}: it has no entry for '{excerpt(missing[0])}'{more}; {cure}")
+
+
+def _compare(lock: LockFile, key: str, found: Explanation, is_recorded: bool) -> bool:
+    """Print what is otherwise than a lock file says, and record it there; whether anything is."""
+    is_new, costs = key not in lock.entries, Costs.of(found)
+    changes = lock.entries[key].changes(costs) if not is_new else []
+    if is_recorded and (is_new or changes):
+        lock.entries[key] = costs
+    word = "new" if is_new else "same" if not changes else "changed" if is_recorded else "differs"
+    print(f"{word:7}  {key}", flush=True)
+    if changes:
+        print(indent(str(change_table(changes)), " " * 9) + "\n", flush=True)
+    return bool(changes)

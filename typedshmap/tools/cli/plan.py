@@ -1,0 +1,96 @@
+"""``python -m typedshmap plan``: on which mesh of so many devices a function fits, and on which it is the fastest."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from jax.sharding import AxisType
+
+from ...errors import MeshAxisError, StructureError
+from ...meshes import MOST_DEVICES
+from .. import cli
+from ..explain import Choice, choose_call
+from ..explain.choose import meshes_to_try, read_free_mesh
+from ..explain.hardware import read_hardware
+from ..explain.tables import document
+
+
+def add_verb(add_parser: Callable[..., cli.Parser]) -> None:
+    """Add the verb and its options."""
+    parser = add_parser(
+        "plan",
+        help="rank the meshes of a number of devices on which a function fits by time",
+        description="Trace typed_shard_map and typed_jit functions on all meshes of a number of devices. Meshes on "
+        "which they fit are ranked by a lower bound of the time; the others are listed with the reason. No devices "
+        "are needed.",
+        epilog="The exit code is 0 if a mesh fits, 1 if none does, and 2 if the command line is wrong. "
+        "Example: python -m typedshmap plan model:step --devices 2048 --hardware v5p --batch 512",
+    )
+    add = parser.add_argument
+    add("target", metavar="MODULE[:FUNCTION]", help="a module or a file.py, or one function of it")
+    add("--devices", type=cli.natural_number, required=True, metavar="2048", help="the number of devices")
+    kinds = "the kind of device: v5e, v5p, v6e, v7x, h100, b200; for a TPU also its topology: v5p:8x16x16"
+    add("--hardware", required=True, metavar="v5p", help=kinds)
+    add(
+        "--mesh",
+        default="",
+        metavar="tp=8",
+        help="mesh axes of fixed size, and axes that no hint names: pp,tp=8",
+    )
+    cli.add_values(parser)
+    add("--grad", action="store_true", help="plan for the function and its gradient (vector-Jacobian product)")
+    add("--html", metavar="FILE", help="also write a page with charts of time and memory")
+    add("--force", action="store_true", help="let --html overwrite a file that is not HTML")
+    parser.set_defaults(verb=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Plan the functions, one after the other; the exit code.
+
+    Raises:
+      UsageError: for a command line that cannot be read.
+    """
+    cli.require_one_module(given.target)
+    if not 1 <= given.devices <= MOST_DEVICES:
+        raise cli.UsageError(f"--devices {given.devices}: a mesh has 1 to {MOST_DEVICES} devices")
+    try:
+        hardware, free = read_hardware("--hardware", given.hardware), read_free_mesh("--mesh", given.mesh)
+        if all(free.values()):
+            meshes_to_try("--mesh", given.devices, {**free, "": None})
+    except (MeshAxisError, StructureError) as error:
+        raise cli.UsageError(str(error)) from None
+    assert hardware is not None
+    page = cli.page_to_write(given.html, given.force)
+    there = argparse.Namespace(**vars(given))
+    there.mesh, there.devices = [",".join(f"{axis}=1" for axis in free)], None
+    functions, values, _ = cli.read_functions(there, [given.target], min(given.devices, cli.MOST))
+    found: list[Choice] = []
+    with cli.early_progress("plan") as report:
+        for function in functions:
+            report(function.name)
+
+            def report_mesh(text: str, name: str = function.name) -> None:
+                report(f"{name}: {text}")
+
+            try:
+                arguments = cli.arguments_for(function, values)
+                one = choose_call(
+                    function.function,
+                    (),
+                    arguments,
+                    devices=given.devices,
+                    hardware=hardware,
+                    mesh=free,
+                    grad=given.grad,
+                    axis_type=AxisType.Explicit if given.explicit else AxisType.Auto,
+                    report=report_mesh,
+                )
+            except (Exception, SystemExit) as error:  # of the function's own code: the next one is planned
+                cli.print_failure(f"FAIL   {function.name}", error, "\n")
+            else:
+                print(f"{one}\n", flush=True)
+                found.append(one)
+    if page is not None:
+        cli.write_page(page, document(given.target, "\n<hr>\n".join(one.html for one in found)))
+    return cli.DONE if len(found) == len(functions) and all(one.ranked for one in found) else cli.FAILED

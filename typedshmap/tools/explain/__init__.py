@@ -1,0 +1,355 @@
+"""``explain``: the values and collectives of a function on a mesh, by its hints and its jaxpr."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, TypeAlias, overload
+
+from jax.sharding import AbstractMesh, AxisType, Mesh
+
+from ... import _jax
+from ...errors import MeshAxisError, ShapeError, StructureError
+from ...errors.phrases import mesh_text, quoted_axes
+from ...hints.signature import POSITIONAL, name_of
+from ...hints.structure import declares_arrays
+from ...introspection import bound_self, require_bool_or_none, require_decorated, require_dict, require_integer
+from ...meshes import MOST_DEVICES
+from ..progress import progress
+from ..sample.arguments import Inputs, makes_tree
+from ..sample.meshes import axes_of_hints, mesh_like
+from ..sample.plain import is_plain, with_hints
+from ..sample.plan import plan_inputs
+from .build import ExplainedCall, explanation, meshes_of
+from .choose import Candidate, Choice, FreeMesh, choice_of, meshes_to_try, read_free_mesh, reason_of
+from .compiled import read_target
+from .hardware import Hardware, read_hardware
+from .links import Torus
+from .model import (
+    Alive,
+    Collective,
+    Compiled,
+    Explained,
+    Failed,
+    Memory,
+    Time,
+    Total,
+    Value,
+    Work,
+    WorkLine,
+    read_bandwidth,
+)
+from .show import Block, Shown, ShownArray, show
+from .tables import Comparison, Explanation
+
+__all__ = [
+    "Alive", "Block", "Candidate", "Choice", "Collective", "Comparison", "Compiled", "Explained", "Explanation",
+    "Failed", "Hardware", "Memory", "Shown", "ShownArray", "Time", "Torus", "Total", "Value", "Work", "WorkLine",
+    "choose_mesh", "explain", "show",
+]  # fmt: skip
+
+
+_SEED = 0
+MeshLike: TypeAlias = Mesh | AbstractMesh | Mapping[str, int] | str
+"""One mesh, as users write it."""
+
+
+@overload
+def explain(
+    f: Callable[..., Any],
+    /,
+    *args: Any,
+    mesh: MeshLike | None = None,
+    grad: bool | None = None,
+    bandwidth: Mapping[str, float | str] | None = None,
+    hardware: str | Hardware | None = None,
+    compile: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    **sizes: Any,
+) -> Explanation: ...
+@overload
+def explain(
+    f: Callable[..., Any],
+    /,
+    *args: Any,
+    mesh: list[Any] | tuple[Any, ...],
+    grad: bool | None = None,
+    bandwidth: Mapping[str, float | str] | None = None,
+    hardware: str | Hardware | None = None,
+    compile: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    **sizes: Any,
+) -> Comparison: ...
+def explain(
+    f: Callable[..., Any],
+    /,
+    *args: Any,
+    mesh: Any = None,
+    grad: bool | None = None,
+    bandwidth: Mapping[str, float | str] | None = None,
+    hardware: str | Hardware | None = None,
+    compile: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    **sizes: Any,
+) -> Explanation | Comparison:
+    """Report what a function holds on each device of a mesh, and what its devices send each other.
+
+    The function is traced and never run, on a mesh of any size that needs no devices. It is compiled only if
+    ``compile=`` asks for it. The report has the arrays that its hints describe, the collectives
+    in its manual regions and in those of its gradient, with loops counted, and their totals per mesh axis. What XLA
+    adds to operations outside of manual regions is not in the jaxpr; a note says so where there are such.
+
+    ```python
+    print(explain(train_step, mesh={"dp": 64, "tp": 8}, batch=512, seq=2048, bandwidth={"tp": "400GB/s"}))
+    print(explain(train_step, mesh=["dp=64,tp=8", "dp=128,tp=4"], batch=512, seq=2048))
+    ```
+
+    Args:
+      f: a function made by ``typed_shard_map``, ``typed_jit`` or ``typed``, also under ``jax.jit``. One of
+        ``typed`` is mapped over all axes of the mesh. Or a function without hints that calls ``jax.shard_map``, or was
+        made by it: its arguments are sharded as the regions say that they enter.
+      *args: arguments, arrays or ``jax.ShapeDtypeStruct``s; those that are not given are made from the hints, where
+        there are any.
+      mesh: a ``jax.sharding.Mesh`` or ``AbstractMesh``, a dict of sizes, or a text ``"dp=4,tp=2"``; by default the
+        function's own, else the ambient one, else the arguments'. A list of meshes is compared, with the same
+        sizes on all.
+      grad: whether to report the vector-Jacobian product, too; by default where there is one, and where the
+        function takes none itself.
+      bandwidth: bytes that one device sends per second, by mesh axis: a number, or a text like ``"400GB/s"``.
+        Seconds are bytes on the wire over it; latency is not modelled.
+      hardware: the kind of device, for how long it takes: ``"v5e"``, ``"v5p"``, ``"v6e"``, ``"v7x"``, ``"h100"``,
+        ``"b200"``, of a TPU also with its topology as in ``"v5p:8x16x16"``, or a `Hardware`; a ``bandwidth`` comes
+        before its links.
+      compile: what to compile the function for, too, ahead of time: ``"cpu"`` for virtual devices, or TPUs as
+        ``"v5p:8x16x16"``, as many as the mesh has. What XLA says is printed beside the estimate, and is ``.compiled``.
+      arguments: arguments by name, for names that are those of dims, too, and by path for fields.
+      **sizes: global sizes by the names of dims, and arguments by theirs; what is not given is drawn.
+
+    Returns:
+      An `Explanation`; of a list of meshes a `Comparison`.
+
+    Raises:
+      StructureError: for a function without hints, arguments that no hint can make, and under ``grad=True``
+        one without a gradient.
+      MeshAxisError: for no mesh, or an axis that the mesh does not have.
+      ShapeError and all that a call raises: for arguments that are not what their hints say, and for a body
+        that is wrong. In a comparison the error is in the mesh's row.
+    """
+    return explain_call(
+        f,
+        args,
+        sizes,
+        mesh=mesh,
+        grad=grad,
+        bandwidth=bandwidth,
+        hardware=hardware,
+        compile=compile,
+        arguments=arguments,
+    )
+
+
+def explain_call(
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    given: Mapping[str, Any],
+    *,
+    mesh: Any,
+    grad: bool | None,
+    bandwidth: Mapping[str, float | str] | None,
+    hardware: str | Hardware | None = None,
+    compile: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    verb: str = "explain",
+    report: Callable[[str], None] = lambda _: None,
+) -> Explanation | Comparison:
+    """`explain`, with the sizes and arguments that are given by name as a dict.
+
+    Args:
+      f: as the others, as for `explain`.
+      verb: the function that messages name.
+      report: called with what is under way.
+    """
+    require_dict(verb, arguments)
+    require_bool_or_none(verb, "grad", grad)
+    if is_plain(f):
+        lent = None if mesh is None else meshes_of(mesh, None, (), verb)[0]
+        f, arguments = with_hints(verb, f, args, {**given, **(arguments or {})}, lent)
+        args, given = (), {}
+    made_of = require_decorated(f, verb)
+    device, target = read_hardware(verb, hardware), read_target(verb, compile)
+    meshes = meshes_of(mesh, made_of.mesh, (*args, *given.values()), verb)
+    owner = bound_self(f)
+    drawn_sizes = dict[str, Any]()
+
+    def inputs_for(meshes: Sequence[AbstractMesh]) -> Callable[[AbstractMesh], Inputs]:
+        """The arguments of the call on each mesh: as they are given, or made from the hints."""
+        typed = made_of.signature.read((*owner, *args))
+        if not arguments:
+            with suppress(StructureError):
+                bound = typed.bind((*owner, *args), dict(given))
+                is_made = any(makes_tree(value, node) for _, _, node, value in typed.arguments(bound))
+                arrays = [name for name, node in typed.parameters.items() if declares_arrays(node)]
+                if not is_made and (args or all(name in bound.given for name in arrays)):
+                    return lambda mesh: Inputs.of(args, (), given, {}, _SEED)
+        parameters = list(typed.signature.parameters.values())[len(owner) + len(typed.given) :]
+        names = [parameter.name for parameter in parameters if parameter.kind in POSITIONAL]
+        if len(args) > len(names):
+            typed.bind((*owner, *args), {})
+            raise StructureError(f"{verb}: {typed.name}: pass all arguments, or none, to a function of *args")
+        by_name = dict(zip(names, args, strict=False))
+        planned = plan_inputs(f, meshes, {**by_name, **given}, arguments, verb)
+        drawn = planned.draw(_SEED)
+        drawn_sizes.update((name, size) for name, size in drawn.sizes.items() if name not in planned.given)
+        return drawn.structs
+
+    def explain_on(inputs: Callable[[AbstractMesh], Inputs], mesh: AbstractMesh) -> Explanation:
+        rates = read_bandwidth(verb, bandwidth, mesh.shape_tuple)
+        rates = rates if device is None else {**device.rates(mesh.shape_tuple), **rates}
+        found = explanation(ExplainedCall(f, inputs(mesh), mesh), grad, rates, device, target)
+        if device is None or not drawn_sizes:
+            return found
+        note = (
+            f"sizes that are not given are drawn, so that they divide over all meshes: {mesh_text(drawn_sizes.items())}"
+        )
+        return replace(found, notes=(*found.notes, note))
+
+    if not isinstance(mesh, (list, tuple)):
+        return explain_on(inputs_for(meshes), meshes[0])
+    failed: dict[AbstractMesh, Failed] = {}
+    for each in meshes:
+        try:
+            inputs_for([each])(each)
+        except Exception as error:  # as below
+            failed[each] = Failed(each.shape_tuple, error)
+    # The sizes fit all meshes on which any fit.
+    fit = [each for each in meshes if each not in failed]
+    inputs = inputs_for(fit) if fit else None
+    rows: list[Explanation | Failed] = []
+    for at, each in enumerate(meshes, 1):
+        report(f"{at:,} of {len(meshes):,} meshes, {mesh_text(each.shape_tuple)}")
+        try:
+            rows.append(failed[each] if inputs is None or each in failed else explain_on(inputs, each))
+        except Exception as error:  # the user's own code may fail on one mesh alone, and JAX with it
+            rows.append(Failed(each.shape_tuple, error))
+    return Comparison(tuple(rows))
+
+
+def choose_mesh(
+    f: Callable[..., Any],
+    /,
+    *args: Any,
+    devices: int,
+    hardware: str | Hardware,
+    mesh: FreeMesh | str | None = None,
+    grad: bool = False,
+    arguments: Mapping[str, Any] | None = None,
+    **sizes: Any,
+) -> Choice:
+    """Rank the meshes of a number of devices on which a function fits, by the time that it takes on them.
+
+    All ways to divide the devices over the mesh axes are tried: those of the function's own or the ambient mesh, else
+    those that its hints name, by the aliases and rules in force. On each the function is traced, as `explain` does it,
+    in a fraction of a second, without devices. Axes are ordered as they lie best on the links of the hardware.
+
+    ```python
+    found = choose_mesh(train_step, devices=2048, hardware="v5p", batch=2048, seq=8192, **LLAMA_8B)
+    print(found)
+    explain(train_step, mesh=found.best.mesh, hardware="v5p", batch=2048, seq=8192, **LLAMA_8B)
+    ```
+
+    Args:
+      f: as for `explain`: a decorated function, or a plain one with its arguments.
+      *args: as for `explain`.
+      devices: how many devices the mesh has.
+      hardware: as for `explain`.
+      mesh: the sizes of axes that are fixed, as in ``{"tp": 8}`` or ``"tp=8"``; and the names of others that no hint
+        has, with None, as in ``{"pp": None}`` or ``"pp"``.
+      grad: whether it is the function with its vector-Jacobian product that has to fit and is timed.
+      arguments: as for `explain`.
+      **sizes: as for `explain`. Give those of all dims; others are drawn so that they divide over all meshes.
+
+    Returns:
+      The meshes that fit, the fastest first, and those that are refused, each with the reason. Where none fits,
+      ``.best`` is None, and ``.why`` says what is the least memory.
+
+    Raises:
+      StructureError: as for `explain`, and for hardware that is not known, a number of devices that is none, and more
+        meshes than 5,000.
+      MeshAxisError: where no mesh axis is known, and for sizes that do not divide the devices.
+      Exception: what the function raises on all meshes alike.
+    """
+    with progress("choose_mesh") as report:
+        return choose_call(
+            f, args, sizes, devices=devices, hardware=hardware, mesh=mesh, grad=grad, arguments=arguments, report=report
+        )
+
+
+def choose_call(
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    given: Mapping[str, Any],
+    *,
+    devices: int,
+    hardware: str | Hardware,
+    mesh: FreeMesh | str | None,
+    grad: bool,
+    arguments: Mapping[str, Any] | None = None,
+    axis_type: AxisType = AxisType.Auto,
+    report: Callable[[str], None],
+) -> Choice:
+    """`choose_mesh`, with the sizes and arguments that are given by name as a dict.
+
+    Args:
+      f: as the others, as for `choose_mesh`.
+      axis_type: the type of mesh axes, where the function's own mesh or the ambient one does not say it.
+      report: called with what is under way.
+    """
+    verb, notes = "choose_mesh", list[str]()
+    unknown = 'and there is no mesh that does\n\nHint: name them, as in mesh="dp,tp"'
+    require_bool_or_none(verb, "grad", grad)
+    devices, wanted = require_integer(verb, "devices", devices, 1, MOST_DEVICES), read_free_mesh(verb, mesh)
+    device = read_hardware(verb, hardware)
+    if device is None:
+        raise StructureError(
+            f"{verb}: hardware= is None, and there is no time without it\n\nHint: as in hardware='v5p'"
+        )
+    if is_plain(f):
+        require_dict(verb, arguments)
+        lent = AbstractMesh((1,) * len(wanted), tuple(wanted)) if wanted else None
+        try:
+            f, arguments = with_hints(verb, f, args, {**given, **(arguments or {})}, lent)
+        except ValueError as error:
+            if lent is not None or "context mesh cannot be empty" not in str(error):
+                raise
+            raise MeshAxisError(f"{verb}: {name_of(f)}: its regions are over the ambient mesh, {unknown}") from None
+        args, given = (), {}
+    made_of = require_decorated(f, verb)
+    typed = made_of.signature.read((*bound_self(f), *args))
+    ambient = _jax.mesh.context_mesh()
+    own = made_of.mesh or (None if ambient.empty else ambient)
+    known = axes_of_hints(made_of, typed) if own is None else list(own.axis_names)
+    axes: dict[str, int | None] = {**dict.fromkeys(known), **wanted}
+    if not axes:
+        raise MeshAxisError(f"{verb}: {typed.name}: its hints name no mesh axes, {unknown}")
+    if known and (more := [axis for axis in wanted if axis not in known]):
+        notes.append(f"no hint and no mesh of {typed.name} names {quoted_axes(more)}")
+    meshes: list[AbstractMesh] = []
+    for sizes in meshes_to_try(verb, devices, axes):
+        mesh_of_type = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(axis_type,) * len(sizes))
+        meshes.append(mesh_like(mesh_of_type, own))
+    device.rates(meshes[0].shape_tuple)
+    found = explain_call(
+        f, args, given, mesh=meshes, grad=bool(grad), bandwidth=None, hardware=device, arguments=arguments, verb=verb,
+        report=report,
+    )  # fmt: skip
+    assert isinstance(found, Comparison)
+    errors = [one.error for one in found.failures]
+    if not found.explanations and len({reason_of(verb, typed.name, error) for error in errors}) == 1:
+        if not isinstance(errors[0], ShapeError):
+            raise errors[0]
+        # A size that is none is wrong on one device as well; one that divides over no mesh is not.
+        explain_call(
+            f, args, given, mesh=dict.fromkeys(axes, 1), grad=False, bandwidth=None, arguments=arguments, verb=verb
+        )
+    return choice_of(verb, typed.name, device, found, notes)

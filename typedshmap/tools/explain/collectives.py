@@ -1,0 +1,262 @@
+"""Read a jaxpr for what communicates and what is checked, through loops, branches and calls.
+
+This is not a second domain of `inference.interpreter`: facts are joined until they hold in every iteration, while
+costs depend on what is around an equation, and add up. Which jaxpr an equation runs on which operands is the same for
+both, and defined in `_jax.jaxpr`.
+
+Invariant: every value of the jaxpr carries the numbers of the values and collectives that it comes from directly; a
+loop's body is read once, so that these only lead forwards."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import jax
+
+from ... import _jax
+from ...inference.claims import Claim
+from ...inference.interpreter import CLAIM
+from ...ops.resharding.plan import known_plan
+from .model import Collective, MeshAxes, Pass, Value, ring_bytes
+
+Sources = frozenset[int]
+_NOTHING: Sources = frozenset()
+OPAQUE = {
+    "pallas_call": "a Pallas kernel",
+    "ffi_call": "a foreign function",
+    "tpu_custom_call": "a kernel",
+    "mosaic_gpu_p": "a kernel",
+}
+# XLA never communicates for these: they make the same array on every device, or only annotate one.
+_NO_COMMUNICATION = frozenset(
+    ["broadcast_in_dim", "iota", "convert_element_type", "reshape", "squeeze", "copy", "mesh_cast", "ask_sharding"]
+)
+
+
+class _EquationContext(NamedTuple):
+    """What is around an equation.
+
+    Attributes:
+      sizes: the mesh axes that are manual, with their sizes.
+      times: how often it runs.
+      loops: the loops and branches that it is in.
+      part: whether it belongs to a gradient.
+      place: the source of the call around it, for an equation without a source of its own.
+    """
+
+    sizes: Mapping[str, int]
+    times: int = 1
+    loops: tuple[str, ...] = ()
+    part: Pass = "forward"
+    place: str = ""
+
+    def inside(self, loop: str, times: int = 1) -> _EquationContext:
+        return self._replace(times=self.times * times, loops=(*self.loops, loop))
+
+
+@dataclass
+class JaxprCosts:
+    """What is found in a jaxpr, in its order, equation by equation.
+
+    Attributes:
+      idents: the numbers of what is found.
+      values: what its body checks.
+      collectives: what communicates.
+      notes: what cannot be seen, or not counted.
+      outside: the operations on global arrays outside of manual regions, by name.
+      is_transposed: whether it takes a gradient.
+    """
+
+    idents: Iterator[int]
+    values: list[Value] = field(default_factory=list[Value])
+    collectives: list[Collective] = field(default_factory=list[Collective])
+    notes: list[str] = field(default_factory=list[str])
+    outside: list[str] = field(default_factory=list[str])
+    is_transposed: bool = False
+
+    def read(self, closed_jaxpr: Any, sources: Sequence[Sources], around: _EquationContext) -> list[Sources]:
+        """Read a jaxpr; from the sources of its operands to those of its results."""
+        jaxpr = _jax.jaxpr.open_jaxpr(closed_jaxpr)
+        known: dict[Any, Sources] = dict(zip(jaxpr.invars, sources, strict=True))
+
+        def sources_of(atom: Any) -> Sources:
+            return _NOTHING if _jax.jaxpr.is_literal(atom) else known.get(atom, _NOTHING)
+
+        for eqn in jaxpr.eqns:
+            part: Pass = "gradient" if _jax.jaxpr.is_transposed(eqn) else around.part
+            self.is_transposed |= part == "gradient"
+            at = around._replace(part=part, place=_jax.source.equation_place(eqn) or around.place)
+            results = self._equation(eqn, [sources_of(atom) for atom in eqn.invars], at)
+            known.update(zip(eqn.outvars, results, strict=True))
+            if eqn.primitive.name == CLAIM and not _jax.jaxpr.is_literal(eqn.invars[0]):
+                # What is computed of a checked value takes the value itself, not what the check returns.
+                known[eqn.invars[0]] = results[0]
+        return [sources_of(atom) for atom in jaxpr.outvars]
+
+    def _equation(self, eqn: Any, sources: list[Sources], at: _EquationContext) -> Sequence[Sources]:
+        name, params = eqn.primitive.name, eqn.params
+        if (found := collective_costs(eqn, at.sizes)) is not None:
+            return self._add_collectives(eqn, found, sources, at)
+        if name == "scan":
+            length = params["length"]
+            return self.read(params["jaxpr"], sources, at.inside(f"scan of {length}", length))
+        if name == "while":
+            conds, consts, carry = _jax.jaxpr.while_operands(eqn, sources)
+            self.read(params["cond_jaxpr"], [*conds, *carry], at.inside("while"))
+            return self.read(params["body_jaxpr"], [*consts, *carry], at.inside("while"))
+        if name == "cond":
+            return self._cond(eqn, sources, at)
+        if name == "shard_map":
+            mesh, manual = params["mesh"], _jax.jaxpr.newly_manual_axes(params)
+            sizes = {axis: size for axis, size in mesh.shape.items() if axis in manual or axis in at.sizes}
+            if auto := ", ".join(axis for axis, size in mesh.shape.items() if axis not in sizes and size > 1):
+                note = "not manual in a region: there XLA splits arrays further, and what it sends is not counted"
+                self.notes.append(f"{auto} {note}")
+            return self.read(params["jaxpr"], sources, at._replace(sizes={**at.sizes, **sizes}))
+        if name == CLAIM:
+            if params["claim"].assertion.subject.kind != "checked":
+                return sources
+            self.values.append(_checked_value(next(self.idents), eqn, sources[0], at))
+            return [frozenset([self.values[-1].ident])]
+        if name in OPAQUE:
+            self.notes.append(f"communication inside of {OPAQUE[name]} ({at.place}) cannot be seen")
+        elif (called := _jax.jaxpr.called_jaxpr(eqn)) is not None:
+            return self.read(called, sources, at)
+        else:
+            self._read_inner(eqn, _union(sources), at)
+        return [_union(sources)] * len(eqn.outvars)
+
+    def _add_collectives(
+        self, eqn: Any, found: Sequence[Collective], sources: list[Sources], at: _EquationContext
+    ) -> Sequence[Sources]:
+        """A sum takes each operand by itself; the steps of a reshard follow each other."""
+        results, is_chain = list(sources), eqn.primitive.name == "reshard_shards"
+        for place, one in enumerate(found):
+            slot, ident = 0 if is_chain else place, next(self.idents)
+            one = replace(one, ident=ident, times=at.times, loops=at.loops, place=at.place, part=at.part)
+            self.collectives.append(replace(one, after=tuple(sorted(results[slot]))))
+            results[slot] = frozenset([ident])
+        return results if len(results) == len(eqn.outvars) else [_union(results)] * len(eqn.outvars)
+
+    def _cond(self, eqn: Any, sources: list[Sources], at: _EquationContext) -> Sequence[Sources]:
+        """The branch that sends most; the others do not count."""
+        before, branches = self.collectives, list[tuple[int, list[Collective], list[Sources]]]()
+        for branch in eqn.params["branches"]:
+            self.collectives = []
+            results = self.read(branch, sources[1:], at.inside("cond"))
+            branches.append((sum(one.times * one.wire for one in self.collectives), self.collectives, results))
+        sent, most, results = max(branches, key=itemgetter(0))
+        self.collectives = before + most
+        if any(branch[0] < sent for branch in branches):
+            self.notes.append("of a cond's branches the one that sends most is counted")
+        return [result | sources[0] for result in results]
+
+    def _read_inner(self, eqn: Any, sources: Sources, at: _EquationContext) -> None:
+        """Jaxprs that an operation runs in a way of its own, each counted once."""
+        jaxprs, count = _jax.jaxpr.inner_jaxprs(eqn), len(self.collectives)
+        for jaxpr in jaxprs:
+            self.read(jaxpr, [sources] * len(_jax.jaxpr.open_jaxpr(jaxpr).invars), at)
+        if len(self.collectives) > count:
+            self.notes.append(f"what {eqn.primitive.name} runs ({at.place}) is counted once")
+        if not at.sizes and not jaxprs and eqn.primitive.name not in _NO_COMMUNICATION:
+            shapes = [getattr(var.aval, "shape", ()) for var in (*eqn.invars, *eqn.outvars)]
+            if any(size > 1 for shape in shapes for size in shape):
+                self.outside.append(eqn.primitive.name)
+
+
+def _union(sources: Sequence[Sources]) -> Sources:
+    return _NOTHING.union(*sources)
+
+
+def _checked_value(ident: int, eqn: Any, sources: Sources, at: _EquationContext) -> Value:
+    claim: Claim = eqn.params["claim"]
+    aval, stated = eqn.invars[0].aval, claim.assertion
+    sizes = stated.region.sizes
+    dim_axes = dict(zip(eqn.params["own"], claim.layout.dim_axes, strict=True))
+    axes = [dim_axes.get(dim) or () for dim in range(len(aval.shape))]
+    name, hint, after = f"{stated.function}{stated.subject.path}", str(stated.hint.text), tuple(sorted(sources))
+    shape = tuple(size * prod(sizes[axis] for axis in names) for size, names in zip(aval.shape, axes, strict=True))
+    dtype, size = _jax.array.short_dtype(aval.dtype), _jax.array.size_in_bytes(aval.shape, aval.dtype)
+    spec = _jax.array.partition_spec(axes, claim.layout.unreduced)
+    return Value(ident, "check", name, shape, dtype, spec, aval.shape, size, hint, at.place, after, at.times)
+
+
+def read_jaxpr(jaxpr: Any, count: int) -> tuple[JaxprCosts, list[Sources]]:
+    """Read a jaxpr, with and without what XLA drops.
+
+    Args:
+      jaxpr: what was traced.
+      count: how many operands it has; their numbers are those from 0 on.
+
+    Returns:
+      What was found of what XLA keeps, and the sources of each result.
+    """
+    start, idents = [frozenset([at]) for at in range(count)], itertools.count(count)
+    costs, live = JaxprCosts(idents), JaxprCosts(idents)
+    results = costs.read(jaxpr, start, _EquationContext({}))
+    live.read(_jax.jaxpr.without_dead_equations(jaxpr), start, _EquationContext({}))
+    # What is left without dead code, as it is in the full jaxpr, which has the checks.
+    kept, alive = live.collectives, list[Collective]()
+    for one in costs.collectives:
+        if len(alive) < len(kept) and replace(one, ident=0, after=()) == replace(kept[len(alive)], ident=0, after=()):
+            alive.append(one)
+    # Where dead code made another branch the costlier one they are not the same, and come without the checks.
+    costs.collectives = alive if len(alive) == len(kept) else kept
+    costs.outside, costs.is_transposed = live.outside, live.is_transposed
+    return costs, results
+
+
+def collective_costs(eqn: Any, sizes: Mapping[str, int]) -> list[Collective] | None:
+    """What an equation communicates, per operand; None for one that is not a collective.
+
+    Args:
+      eqn: the equation.
+      sizes: the mesh axes that are manual here; over those of size 1 nothing is sent, and XLA drops it.
+    """
+    params, sizes = eqn.params, {axis: size for axis, size in sizes.items() if size > 1}
+    if eqn.primitive.name == "reshard_shards":
+        return list(_reshard_costs(eqn, sizes))
+    operation, group = _jax.jaxpr.collective_operation(eqn), group_size(eqn, sizes)
+    if operation is None or group is None:
+        return None
+    if group == 1 or ("perm" in params and all(source == target for source, target in params["perm"])):
+        return []
+    axes = _jax.jaxpr.named_axes(eqn, frozenset(sizes))
+    # Ragged exchanges have offsets and the memory of the result for operands, too.
+    pairs = [(eqn.invars[0], eqn.outvars[0])] if "ragged" in operation else zip(eqn.invars, eqn.outvars, strict=False)
+    return [_collective_of(operation, axes, group, operand.aval, result.aval) for operand, result in pairs]
+
+
+def group_size(eqn: Any, sizes: Mapping[str, int]) -> int | None:
+    """How many shards of a mesh with these manual axes a collective is among; None for what is not a collective."""
+    if _jax.jaxpr.collective_operation(eqn) is None:
+        return None
+    groups = eqn.params.get("axis_index_groups")
+    return len(groups[0]) if groups else prod(sizes[axis] for axis in _jax.jaxpr.named_axes(eqn, frozenset(sizes)))
+
+
+def _reshard_costs(eqn: Any, sizes: Mapping[str, int]) -> Iterator[Collective]:
+    """The steps of this library's own ``reshard``, which is one equation of a jaxpr."""
+    params, aval = eqn.params, eqn.invars[0].aval
+    lead = aval.shape[: params["lead"]]
+    for step in known_plan(params["source"], params["target"], params["shape"], params["sizes"]).steps:
+        axes = tuple(axis for axis in step.axes if axis in sizes)
+        if axes and (operation := _jax.jaxpr.COLLECTIVES.get(step.kind)):
+            shapes = [step.piece] * 2 if step.kind == "ppermute" else [step.shard_before, step.shard_after]
+            ends = [jax.ShapeDtypeStruct((*lead, *shape), aval.dtype) for shape in shapes]
+            for _ in range(step.rounds):
+                yield _collective_of(operation, axes, prod(sizes[axis] for axis in axes), *ends)
+
+
+def _collective_of(operation: str, axes: MeshAxes, group: int, operand: Any, result: Any) -> Collective:
+    """A collective, wherever it may be, of the types of a shard before and after it."""
+    before, after = (
+        f"{_jax.array.short_dtype(aval.dtype)}[{','.join(map(str, aval.shape))}]" for aval in (operand, result)
+    )
+    sizes = [_jax.array.size_in_bytes(aval.shape, aval.dtype) for aval in (operand, result)]
+    return Collective(0, operation, axes, group, before, after, *sizes, wire=ring_bytes(operation, group, *sizes))

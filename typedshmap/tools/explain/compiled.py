@@ -1,0 +1,180 @@
+"""What XLA says of a program: it is compiled ahead of time, for TPUs that nobody has or for virtual CPU devices.
+
+Invariant: what is compiled is the jaxpr that is explained; nothing runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections import Counter
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import jax
+import jax.core
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+from ... import _jax
+from ...errors import MeshAxisError, StructureError
+from ...errors.phrases import count_text, mesh_text, value_text
+from .model import Collective, Compiled
+from .program import donated_operands
+
+# Without the first three libtpu asks a server of Google's cloud what machine it is on, and waits for it where there is
+# none; without the last only one process may load it at a time.
+_NO_TPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SIZE = r"(?P<{}>[0-9.]+)(?P<{}_unit>[KMGT]?)"
+_NEEDED = re.compile(
+    rf"(?:Used {_SIZE.format('used', 'used')} of {_SIZE.format('limit', 'limit')} hbm|"
+    rf"\({_SIZE.format('total', 'total')}\) exceeds available HBM \({_SIZE.format('available', 'available')}\))"
+)
+_COLLECTIVE = re.compile(
+    r" (?P<name>all-gather|all-reduce|reduce-scatter|(?:ragged-)?all-to-all|collective-(?:permute|broadcast))"
+    r'(?:-start)?\(.*?(?:chain_id="(?P<chain>\d+)"|$)',
+    re.MULTILINE,
+)
+
+
+class Target(NamedTuple):
+    """What is compiled for: by its name, and its devices. Of virtual ones there may be more than the mesh has."""
+
+    name: str
+    devices: Sequence[Any]
+
+
+def read_target(verb: str, given: Any) -> Target | None:
+    """What ``compile=`` names: a topology of TPUs, or virtual CPU devices; None where nothing is to be compiled.
+
+    Raises:
+      StructureError: for what is not a topology, and without libtpu.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, str) or not given:
+        raise StructureError(f"{verb}: compile= is {value_text(given)}\n\n{_HINT}")
+    if given == "cpu":
+        return Target(given, jax.devices("cpu"))
+    if find_spec("libtpu") is None:
+        raise StructureError(
+            f"{verb}: compile={given!r} needs libtpu, which is not installed\n\nHint: pip install 'typedshmap[tpu]'"
+        )
+    from jax.experimental import topologies  # rarely needed, and it imports much
+
+    with _without_metadata_server():
+        try:
+            return Target(given, topologies.get_topology_desc(platform="tpu", topology_name=given).devices)
+        except Exception as error:  # of libtpu, whose kinds differ between versions
+            reason = (str(error).splitlines() or [""])[0]
+            what = "is not a topology" if "INVALID_ARGUMENT" in reason else "cannot be asked of libtpu"
+            raise StructureError(f"{verb}: compile={given!r} {what}: {reason}\n\n{_HINT}") from None
+
+
+_HINT = 'Hint: write "cpu", or a kind of TPU with its chips along each dimension, as in "v5e:2x4" and "v5p:8x16x16"'
+
+
+@contextmanager
+def _without_metadata_server() -> Generator[None]:
+    added = [name for name in _NO_TPU if name not in os.environ]
+    os.environ.update({name: _NO_TPU[name] for name in added})
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
+
+
+def require_as_many(name: str, target: Target | None, mesh: AbstractMesh) -> None:
+    """Raise a `MeshAxisError` where the target has another number of devices than the mesh."""
+    if target is None:
+        return
+    count, is_virtual = len(target.devices), target.name == "cpu"
+    if count < mesh.size or (count > mesh.size and not is_virtual):
+        hint = "\n\nHint: set XLA_FLAGS=--xla_force_host_platform_device_count=8 before JAX starts, or another number"
+        raise MeshAxisError(
+            f"{name}: compile={target.name!r} has {count_text(count, 'device')}, "
+            f"but the mesh ({mesh_text(mesh.shape_tuple)}) has {mesh.size}{hint if is_virtual else ''}"
+        )
+
+
+def compile_program(
+    name: str,
+    closed_jaxpr: Any,
+    specs: Sequence[PartitionSpec],
+    mesh: AbstractMesh,
+    target: Target,
+    collectives: Iterable[Collective],
+) -> Compiled:
+    """Compile a jaxpr for a mesh of the target's devices, in their order.
+
+    Args:
+      name: the function that messages name.
+      closed_jaxpr: the jaxpr.
+      specs: how each operand is sharded.
+      mesh: the mesh.
+      target: what is compiled for.
+      collectives: those of the jaxpr.
+
+    Raises:
+      MeshAxisError: for another number of devices than the mesh has.
+      StructureError: for what cannot be lowered or compiled for these devices.
+    """
+    require_as_many(name, target, mesh)
+    devices = np.array(target.devices[: mesh.size]).reshape(mesh.axis_sizes)
+    there = Mesh(devices, mesh.axis_names, axis_types=mesh.axis_types)
+    operands = [
+        jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=NamedSharding(there, spec))
+        for aval, spec in zip(closed_jaxpr.in_avals, specs, strict=True)
+    ]
+
+    jaxpr = _jax.jaxpr.open_jaxpr(closed_jaxpr)
+    options: dict[str, Any] = {"donate_argnums": tuple(donated_operands(jaxpr)), "keep_unused": True}
+    program = jax.jit(lambda *values: jax.core.eval_jaxpr(jaxpr, closed_jaxpr.consts, *values), **options)
+
+    try:
+        with _jax.mesh.without_ambient(), jax.set_mesh(there), _without_metadata_server(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of donated buffers that XLA does not use
+            compiled = program.lower(*operands).compile()
+    except Exception as error:  # of the compiler, or of a kernel that cannot be lowered for these devices
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            raise StructureError(f"{name}: cannot be compiled for {target.name}: {reason}") from error
+        return _refused(target.name, str(error))
+    expected = Counter(one.operation for one in collectives)
+    found = _collectives_in(compiled.as_text() or "")
+    flops = int((compiled.cost_analysis() or {}).get("flops", 0))
+    size = _peak_of(compiled.memory_analysis(), target.name == "cpu")
+    counts = {name: (expected[name], found[name]) for name in sorted({*expected, *found})}
+    return Compiled(target.name, size, flops, counts)
+
+
+def _peak_of(memory: Any, is_virtual: bool) -> int:
+    """The most that is in memory; of a CPU XLA does not say that, but how much it sets aside."""
+    if not is_virtual:
+        return memory.peak_memory_in_bytes
+    taken = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+    return taken - memory.alias_size_in_bytes
+
+
+def _collectives_in(text: str) -> Counter[str]:
+    """How many collectives a compiled text has; one that runs beside products is written in several, as a chain."""
+    found = [(at, match["name"], match["chain"]) for at, match in enumerate(_COLLECTIVE.finditer(text))]
+    return Counter(name for name, _ in {(name, chain or f"at {at}") for at, name, chain in found})
+
+
+def _refused(target: str, message: str) -> Compiled:
+    """What the compiler says of a program that is too large for the device."""
+    said = next((line for line in message.splitlines() if _NEEDED.search(line)), message.splitlines()[0])
+    match = _NEEDED.search(said)
+    sizes = match.groupdict() if match else {}
+    needed = next((float(sizes[key]) * _UNITS[sizes[f"{key}_unit"]] for key in ("used", "total") if sizes.get(key)), 0)
+    return Compiled(target, int(needed), None, {}, said.removeprefix("RESOURCE_EXHAUSTED: "))

@@ -1,0 +1,442 @@
+"""What is explained, as data: values, collectives, totals, memory; and bytes, seconds and bandwidths as text.
+
+Invariant: all bytes are exact integers, for one device."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import groupby
+from math import ceil, inf, prod
+from typing import Any, Literal, NamedTuple
+
+from jax.sharding import PartitionSpec
+
+from ... import _jax
+from ...errors import MeshAxisError, StructureError
+from ...errors.phrases import mesh_text, value_text
+from ...ops.operation import MeshAxes
+from ...ops.resharding.plan import ring_cost
+
+ValueKind = Literal["argument", "result", "check"]
+Pass = Literal["forward", "gradient"]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One array that a hint describes.
+
+    Attributes:
+      ident: its number among the values and collectives, in the jaxpr's order.
+      kind: whether it is an argument, a result, or checked in the body.
+      name: its path, ``state.weights.w_in`` or ``return[1]``; for a checked one the function and its name there.
+      shape: the global shape.
+      dtype: JAX's short name, ``f32``.
+      spec: how it is sharded, of full rank.
+      shard: the shape of one device's part.
+      bytes: the size of that part.
+      hint: the hint, as it is written.
+      place: for a checked value, the source of the check, ``train.py:12 (step)``.
+      after: the numbers of the values and collectives that it is computed from, directly.
+      times: how often a checked value is computed, in loops of known length.
+    """
+
+    ident: int
+    kind: ValueKind
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    spec: PartitionSpec
+    shard: tuple[int, ...]
+    bytes: int
+    hint: str
+    place: str = ""
+    after: tuple[int, ...] = ()
+    times: int = 1
+
+    @property
+    def axes(self) -> tuple[MeshAxes, ...]:
+        """Per dim the mesh axes that it is sharded over."""
+        return _jax.array.spec_entries(self.spec).dim_axes
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One operation that communicates, as an equation of the jaxpr.
+
+    Attributes:
+      ident: its number among the values and collectives, in the jaxpr's order.
+      operation: ``all-reduce``, ``all-gather``, ``reduce-scatter``, ``all-to-all``, ``collective-permute``,
+        ``collective-broadcast`` or ``ragged-all-to-all``.
+      axes: the mesh axes, without those of size 1.
+      group: how many devices communicate with each other.
+      operand: the type of a shard that goes in, ``f32[8,16]``.
+      result: the type of a shard that comes out.
+      bytes_in: the bytes of the operand.
+      bytes_out: the bytes of the result.
+      wire: the bytes that one device sends by a ring, each time; rounded up.
+      times: how often it runs, by the lengths of the scans that it is in.
+      loops: the loops and branches that it is in, from the outside: ``scan of 12``, ``while``, ``cond``.
+      place: its place in the user's source, ``train.py:12 (step)``; empty where that is not known.
+      part: whether it belongs to the function itself, or is there because of a gradient.
+      after: the numbers of the values and collectives that it is computed from directly.
+    """
+
+    ident: int
+    operation: str
+    axes: MeshAxes
+    group: int
+    operand: str
+    result: str
+    bytes_in: int
+    bytes_out: int
+    wire: int
+    times: int = 1
+    loops: tuple[str, ...] = ()
+    place: str = ""
+    part: Pass = "forward"
+    after: tuple[int, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is in a while loop, so that it runs ``times`` in each of an unknown number of iterations."""
+        return "while" in self.loops
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """The sums over all collectives of one part over the same mesh axes.
+
+    Attributes:
+      axes: the mesh axes.
+      part: whether they belong to the function itself, or to its gradient.
+      count: how many run.
+      bytes_in: the bytes of all operands.
+      bytes_out: the bytes of all results.
+      wire: what one device sends.
+      is_open: whether some are in a while loop of unknown length, where one iteration is counted.
+    """
+
+    axes: MeshAxes
+    part: Pass
+    count: int
+    bytes_in: int
+    bytes_out: int
+    wire: int
+    is_open: bool
+
+    def seconds(self, bandwidth: Mapping[str, float]) -> float | None:
+        """How long it takes by the slowest of its axes; None where the bandwidth of one is not known."""
+        if not all(axis in bandwidth for axis in self.axes):
+            return None
+        return self.wire / min(bandwidth[axis] for axis in self.axes)
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """One array that is in a device's memory at the peak.
+
+    Attributes:
+      bytes: its size.
+      what: the path of an argument; else its dtype, its shape on the device, and the primitive that makes it.
+      place: where it is made, in the user's source.
+      kind: as in `Memory.parts`.
+    """
+
+    bytes: int
+    what: str
+    place: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The bytes of one device.
+
+    Attributes:
+      arguments: the bytes of all arguments.
+      results: the bytes of all results.
+      reused: the bytes of donated arguments whose memory results take over.
+      peak: the most that is in memory at one time.
+      place: when that is, as a place in the user's source; empty before the first operation.
+      parts: the bytes at the peak by kind: ``weights``, ``optimizer state`` and other ``arguments``, ``results``,
+        ``saved activations`` for a gradient, ``gathered weights`` and other ``gathered`` arrays, buffers of other
+        ``collectives``, ``gradients``, ``temporaries``.
+      alive: the arrays that are in memory at the peak, the largest first.
+    """
+
+    arguments: int
+    results: int
+    reused: int
+    peak: int
+    place: str
+    parts: Mapping[str, int]
+    alive: tuple[Alive, ...]
+
+
+class WorkLine(NamedTuple):
+    """What one line of the source computes and moves on one device.
+
+    Attributes:
+      place: the line, ``train.py:12 (step)``.
+      flops: its floating-point operations, as often as it runs.
+      bytes: what it reads from memory and writes there.
+      products: those of the operations that are in matrix products, convolutions and transforms, by dtype.
+    """
+
+    place: str
+    flops: int
+    bytes: int
+    products: Mapping[str, int]
+
+    @property
+    def intensity(self) -> float:
+        """Operations per byte."""
+        return self.flops / self.bytes if self.bytes else inf
+
+
+class Work(NamedTuple):
+    """What one device computes, and what it moves to and from its memory; loops are counted as often as they run.
+
+    Attributes:
+      flops: the floating-point operations.
+      once: the same with every loop's body once, as XLA counts them.
+      bytes: what is read from memory and written there, after fusion.
+      kinds: the operations by kind: ``products`` (and convolutions), ``transforms`` (FFTs), ``elementwise``,
+        ``reductions``.
+      lines: the lines of the source, the one with most operations first.
+    """
+
+    flops: int
+    once: int
+    bytes: int
+    kinds: Mapping[str, int]
+    lines: tuple[WorkLine, ...]
+
+    @property
+    def intensity(self) -> float:
+        """Operations per byte."""
+        return self.flops / self.bytes if self.bytes else inf
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """The seconds that a program takes at the least, by the peaks of a kind of device.
+
+    Attributes:
+      hardware: the name of that kind.
+      limit: the bytes of its memory.
+      compute: of matrix products, convolutions and transforms, at the peak of their dtype.
+      memory: of moving bytes to and from memory.
+      communicate: of collectives, by mesh axis; a ring over several axes is one over each, over the fastest first.
+      serial: of all lines one after the other, each as long as it computes or moves, then of all collectives.
+      overlapped: of the longest of compute, memory and each axis, if all of them overlap.
+      bound: which one that is: ``"compute"``, ``"memory"`` or the mesh axis.
+      place: the line that takes most of it.
+      text: the same in words.
+      lines: of each line what takes longer, to compute or to move its bytes.
+    """
+
+    hardware: str
+    limit: float
+    compute: float
+    memory: float
+    communicate: Mapping[str, float]
+    serial: float
+    overlapped: float
+    bound: str
+    place: str
+    text: str
+    lines: Mapping[str, float]
+
+    @property
+    def utilization(self) -> float:
+        """The part of the peak that computing reaches at the most, if all overlaps."""
+        return self.compute / self.overlapped if self.overlapped else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What a compiler says of the same program, for one device.
+
+    Attributes:
+      target: what it was compiled for: ``"cpu"``, or a topology as ``"v5e:2x4"``.
+      memory: the bytes at the peak; of a program that does not fit those that it needs, 0 where that is not said.
+      flops: the floating-point operations, a loop's body once; None for a program that does not fit.
+      collectives: by operation how many the jaxpr has, and the compiled text; there several may be combined into one.
+      error: what the compiler says of a program that does not fit; else empty.
+    """
+
+    target: str
+    memory: int
+    flops: int | None
+    collectives: Mapping[str, tuple[int, int]]
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """The explanation of one function on one mesh.
+
+    Attributes:
+      function: its name.
+      mesh: the mesh axes with their sizes.
+      sizes: the sizes of the names in its hints.
+      values: its arguments and results, and what its body checks.
+      collectives: what communicates, in the jaxpr's order.
+      memory: the most that is in the memory of one device.
+      work: what one device computes and moves.
+      notes: what is not counted, and why.
+      bandwidth: bytes that one device sends per second, by mesh axis, where that is given.
+      time: how long it takes on the hardware that is given.
+      compiled: what XLA says, where it was asked by ``compile=``.
+    """
+
+    function: str
+    mesh: tuple[tuple[str, int], ...]
+    sizes: Mapping[str, int | tuple[int, ...]]
+    values: tuple[Value, ...]
+    collectives: tuple[Collective, ...]
+    memory: Memory
+    work: Work
+    notes: tuple[str, ...] = ()
+    bandwidth: Mapping[str, float] = field(default_factory=dict[str, float])
+    time: Time | None = None
+    compiled: Compiled | None = None
+
+    @property
+    def flops(self) -> int:
+        """The floating-point operations of one device."""
+        return self.work.flops
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the peak of memory is within that of the hardware; None where none is given."""
+        return None if self.time is None else self.memory.peak <= self.time.limit
+
+    @property
+    def devices(self) -> int:
+        """How many devices the mesh has."""
+        return prod(size for _, size in self.mesh)
+
+    @property
+    def totals(self) -> tuple[Total, ...]:
+        """The sums over the collectives per part and mesh axes; the function's own first."""
+        names = [axis for axis, _ in self.mesh]
+
+        def order(found: Collective) -> tuple[str, int, list[int]]:
+            return found.part, len(found.axes), [names.index(axis) for axis in found.axes]
+
+        totals: list[Total] = []
+        for _, group in groupby(sorted(self.collectives, key=order), key=order):
+            found = list(group)
+            sums = [
+                (one.times, one.times * one.bytes_in, one.times * one.bytes_out, one.times * one.wire) for one in found
+            ]
+            is_open = any(one.is_open for one in found)
+            totals.append(Total(found[0].axes, found[0].part, *map(sum, zip(*sums, strict=True)), is_open=is_open))
+        return tuple(totals)
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the collectives take one after the other, by the bandwidths; None where one is not known.
+
+        Latency, and what overlaps with computation or over other axes, is not modelled.
+        """
+        times = [total.seconds(self.bandwidth) for total in self.totals]
+        known = [time for time in times if time is not None]
+        return sum(known) if len(known) == len(times) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A mesh on which the function cannot be traced.
+
+    Attributes:
+      mesh: the mesh axes with their sizes.
+      error: the error that says why.
+    """
+
+    mesh: tuple[tuple[str, int], ...]
+    error: Exception
+
+
+def ring_bytes(operation: str, group: int, bytes_in: int, bytes_out: int) -> int:
+    """The bytes that one device of a ring sends, rounded up."""
+    return ceil(Fraction(ring_cost(operation, group, bytes_in, bytes_out), group))
+
+
+_PREFIXES = {
+    **{prefix: 1000**power for power, prefix in enumerate(["", "k", "M", "G", "T"])},
+    **{prefix: 1024**power for power, prefix in enumerate(["Ki", "Mi", "Gi", "Ti"], 1)},
+}
+_BANDWIDTH = re.compile(r"(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[0-9]+)?) *(?P<prefix>[kMGT]i?|)B(?:/s)?")
+
+
+def bytes_text(count: int) -> str:
+    """``512 B``, ``1.5 KiB``, ``16 MiB``: three digits or four, exact where that is short."""
+    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
+    while size >= 1024 and len(units) > 1:
+        size, units = size / 1024, units[1:]
+    digits = 0 if size >= 100 or size.is_integer() else 1 if size >= 10 else 2
+    return f"{size:.{digits}f} {units[0]}"
+
+
+def flops_text(count: int) -> str:
+    """``512 FLOP``, ``1.5 MFLOP``, ``16 TFLOP``."""
+    size, units = float(count), ["", "k", "M", "G", "T", "P", "E"]
+    while size >= 1000 and len(units) > 1:
+        size, units = size / 1000, units[1:]
+    return f"{size:.3g} {units[0]}FLOP"
+
+
+def seconds_text(seconds: float | None) -> str:
+    """``12.3 us``, ``4.56 ms``, ``1.2 s``; None is unknown."""
+    if seconds is None:
+        return "unknown"
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def read_bandwidth(verb: str, given: Any, mesh: tuple[tuple[str, int], ...]) -> dict[str, float]:
+    """Bytes per second by mesh axis.
+
+    Args:
+      verb: the function that messages name.
+      given: by mesh axis a number of bytes per second, or a text: ``"400GB/s"`` is 400e9, ``"1GiB/s"`` 2**30.
+      mesh: the mesh axes with their sizes.
+
+    Raises:
+      MeshAxisError: for an axis that the mesh does not have.
+      StructureError: for what is not a bandwidth.
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise StructureError(f'{verb}: bandwidth= wants a dict as in {{"tp": "400GB/s"}}, got {value_text(given)}')
+    unknown = [axis for axis in given if axis not in dict(mesh)]
+    if unknown:
+        known = mesh_text(mesh)
+        raise MeshAxisError(
+            f"{verb}: a bandwidth is given for mesh axis '{unknown[0]}', which the mesh ({known}) does not have"
+        )
+    found: dict[str, float] = {}
+    for axis, value in given.items():
+        match = _BANDWIDTH.fullmatch(value.strip()) if isinstance(value, str) else None
+        bandwidth = 0.0
+        if match is not None:
+            bandwidth = float(match["number"]) * _PREFIXES[match["prefix"]]
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and value <= sys.float_info.max:
+            bandwidth = float(value)
+        if not 0 < bandwidth < float("inf"):
+            raise StructureError(
+                f"{verb}: the bandwidth of mesh axis '{axis}' is {value_text(value)}\n\n"
+                'Hint: write bytes per second, as a number or as in "400GB/s" (400e9) and "100GiB/s"'
+            )
+        found[str(axis)] = bandwidth
+    return found

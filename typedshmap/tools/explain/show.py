@@ -1,0 +1,316 @@
+"""``show``: which device of a mesh holds which slice of an array."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from html import escape
+from itertools import product
+from typing import Any
+
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType, Mesh
+
+from ... import _jax
+from ...drawing import UNSHARDED, colours_of, ink
+from ...errors import MeshAxisError
+from ...errors.phrases import quoted_axes, titled
+from ...hints.array_hint import ArrayHint
+from ...hints.check_array import check_array
+from ...hints.check_tree import CheckedLeaf
+from ...hints.context import current_axis_naming
+from ...hints.parse_hint import parse_hint_or_dims
+from ...placement.context import PlacementContext, placement_context_over
+from ...placement.structs import structs_of
+from ...records import Record
+from .build import meshes_of
+
+MOST_ROWS = 64
+"""The most slices of an array that a text lists, and the most rows or columns of a drawing."""
+
+
+MOST_DEVICES = 1 << 17
+
+
+class Block(Record):
+    """One slice of a global array, and who holds it.
+
+    Attributes:
+      slices: per dim the first index and the one after the last.
+      devices: the ids of the devices that hold it; on an AbstractMesh their numbers, the last axis the fastest.
+    """
+
+    slices: tuple[tuple[int, int], ...]
+    devices: tuple[int, ...]
+
+
+class ShownArray(Record):
+    """An array that is sharded over a mesh.
+
+    Attributes:
+      name: its path in a class of hints; empty for one array.
+      hint: its hint.
+      dtype: its dtype, short as JAX writes it.
+      shape: the global shape.
+      shard: the shape of one shard.
+      dims: the dims as the hint has them.
+      axes: per dim the mesh axes that it is sharded over, major to minor.
+      unreduced: the mesh axes over which each device holds an addend.
+      varying: the mesh axes over which the devices may hold different values.
+      blocks: its slices, the last dim the fastest.
+    """
+
+    name: str
+    hint: str
+    dtype: str
+    shape: tuple[int, ...]
+    shard: tuple[int, ...]
+    dims: tuple[str, ...]
+    axes: tuple[tuple[str, ...], ...]
+    unreduced: tuple[str, ...]
+    varying: tuple[str, ...]
+    blocks: tuple[Block, ...]
+
+    @property
+    def title(self) -> str:
+        """Its name and its hint."""
+        return f"{self.name}: {self.hint}" if self.name else self.hint
+
+    @property
+    def types(self) -> str:
+        """Its type globally and on one device."""
+        of_all, of_one = (f"{self.dtype}[{','.join(map(str, shape))}]" for shape in (self.shape, self.shard))
+        return f"{of_all}, on each device {of_one}"
+
+    @property
+    def notes(self) -> list[str]:
+        """What slices do not say: which sums are due, and what may differ."""
+        due = [f"each device holds an addend of the sum over {quoted_axes(self.unreduced)}"] if self.unreduced else []
+        return [*due, *([f"its values may differ over {quoted_axes(self.varying)}"] if self.varying else [])]
+
+
+class Shown(Record):
+    """Arrays on a mesh: as text by ``str``, as a drawing in a notebook.
+
+    Attributes:
+      mesh: the sizes of the mesh axes, in order.
+      arrays: the arrays, in the order of the hints.
+    """
+
+    mesh: tuple[tuple[str, int], ...]
+    arrays: tuple[ShownArray, ...]
+
+    def __str__(self) -> str:
+        tables = (_table(each) for each in self.arrays)
+        return "\n\n".join([f"mesh {', '.join(f'{axis}={size}' for axis, size in self.mesh)}", *tables])
+
+    def __repr__(self) -> str:
+        return titled(self)
+
+    def _repr_html_(self) -> str:
+        """The drawings, one below the other."""
+        return "".join(f'<div style="overflow:auto;max-height:90vh">{svg}</div>' for svg in self.drawings())
+
+    def drawings(self) -> list[str]:
+        """An SVG for each array: a grid of slices with their devices, in the colours of the mesh axes."""
+        colours = colours_of(axis for axis, _ in self.mesh)
+        return [_drawing(each, colours) for each in self.arrays]
+
+
+def show(T: Any, /, mesh: Any = None, **sizes: int | tuple[int, ...]) -> Shown:
+    """Show which device of a mesh holds which slice of an array.
+
+    ```python
+    print(show(Float[Array, "[batch/dp] [ff/tp]"], "dp=4,tp=2", batch=8, ff=32))
+    ```
+
+    Args:
+      T: a hint, its dims as a string, or a class whose fields have hints.
+      mesh: a ``jax.sharding.Mesh`` or ``AbstractMesh``, a dict of sizes, or a text ``"dp=4,tp=2"``; by default the
+        ambient one. It needs no devices.
+      **sizes: the global size of each name in the hints; a tuple of sizes for ``*name``.
+
+    Returns:
+      The arrays with their slices, whose ``str`` is a table, and which a notebook draws.
+
+    Raises:
+      ShapeError: for a size that is missing, unknown or none, and a dim that does not divide over its mesh axes.
+      MeshAxisError: for no mesh, and an axis that it does not have.
+      StructureError: for a hint that leaves open how many arrays it holds.
+    """
+    ambient = _jax.mesh.ambient_devices() if mesh is None else mesh
+    abstract = meshes_of(ambient, None, (), "show")[0]  # which refuses what is no mesh to show
+    given = ambient if isinstance(ambient, Mesh) else abstract
+    if given.size > MOST_DEVICES:
+        raise MeshAxisError(f"show: the mesh has {given.size} devices; those of at most {MOST_DEVICES} are listed")
+    devices = _device_ids(given)
+    explicit = AbstractMesh(given.axis_sizes, given.axis_names, axis_types=(AxisType.Explicit,) * len(given.axis_names))
+    place = placement_context_over("show", explicit, current_axis_naming())
+    _, leaves = structs_of(parse_hint_or_dims(T), place, sizes, check=_check_without_marks)
+    arrays = [_shown(leaf, place, devices) for leaf in leaves if leaf.hint is not None]
+    return Shown(explicit.shape_tuple, tuple(arrays))
+
+
+def _check_without_marks(value: Any, hint: ArrayHint, *rest: Any) -> Any:
+    """Check an array but for its marks: a shard of a manual region is shown as if it were placed."""
+    return check_array(value, replace(hint, spec=replace(hint.spec, marks=())), *rest)
+
+
+def _device_ids(mesh: Mesh | AbstractMesh) -> np.ndarray[Any, Any]:
+    """The ids of a mesh's devices, in the shape of the mesh."""
+    if isinstance(mesh, Mesh):
+        return np.vectorize(lambda device: device.id, otypes=[int])(mesh.devices)
+    return np.arange(math.prod(mesh.axis_sizes)).reshape(mesh.axis_sizes)
+
+
+def _shown(leaf: CheckedLeaf, place: PlacementContext, devices: np.ndarray[Any, Any]) -> ShownArray:
+    """One array with its slices."""
+    hint, shape, mesh = leaf.hint, tuple(leaf.value.shape), dict(place.context.mesh or ())
+    assert hint is not None
+    layout = place.layout(hint, leaf.subject).at_rank(len(shape), hint.spec.rest)
+    counts = [math.prod(mesh[axis] for axis in axes) for axes in layout.dim_axes]
+    shard = tuple(size // count for size, count in zip(shape, counts, strict=True))
+    names = list(mesh)
+    major = [names.index(axis) for axes in layout.dim_axes for axis in axes]
+    holders = devices.transpose([*major, *(at for at in range(len(names)) if at not in major)]).reshape(*counts, -1)
+    blocks = (
+        Block(
+            tuple((at * size, (at + 1) * size) for at, size in zip(index, shard, strict=True)),
+            tuple(sorted(map(int, holders[index]))),
+        )
+        for index in product(*map(range, counts))
+    )
+    return ShownArray(
+        name=leaf.subject.path.removeprefix("."),
+        hint=str(hint.text),
+        dtype=_jax.array.short_dtype(leaf.value.dtype),
+        shape=shape,
+        shard=shard,
+        dims=tuple(str(hint.spec.dim_at(at, len(shape))) for at in range(len(shape))),
+        axes=layout.dim_axes,
+        unreduced=tuple(axis for axis in names if axis in layout.unreduced),
+        varying=tuple(axis for axis in names if axis in layout.varying),
+        blocks=tuple(blocks),
+    )
+
+
+def devices_text(devices: Sequence[int]) -> str:
+    """``0``, ``0 1``, ``0-511``: ids that follow each other as a range, many others by the first and their number."""
+    if len(devices) > 2 and devices[-1] - devices[0] == len(devices) - 1:
+        return f"{devices[0]}-{devices[-1]}"
+    if len(devices) > 8:
+        return f"{' '.join(map(str, devices[:4]))} ... {devices[-1]} ({len(devices)})"
+    return " ".join(map(str, devices))
+
+
+def _table(array: ShownArray) -> str:
+    """A row for each slice."""
+    rows = [("", *array.dims, "devices"), *(_row(block) for block in array.blocks[:MOST_ROWS])]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    if (left := len(array.blocks) - MOST_ROWS) > 0:
+        lines.append(f"  ... and {left} more slices")
+    return "\n".join([f"{array.title}: {array.types}", *array.notes, *lines])
+
+
+def _row(block: Block) -> tuple[str, ...]:
+    return ("", *(f"{start}:{stop}" for start, stop in block.slices), devices_text(block.devices))
+
+
+# The drawing
+
+_CELL, _CHARACTER, _MARGIN, _BAR = 30, 7.3, 10, 8
+
+
+def _drawing(array: ShownArray, colours: Mapping[str, str]) -> str:
+    """A grid: the last dim that is sharded from left to right, the others from the top down."""
+    last = max(len(array.shape) - 1, 0)
+    split = [at for at, entry in enumerate(array.axes) if entry]
+    across = split[-1] if len(split) > 1 else last
+    columns = list(dict.fromkeys(block.slices[across : across + 1] for block in array.blocks))
+    rows = list(dict.fromkeys(_without(block.slices, across) for block in array.blocks))
+    holders = {(_without(block.slices, across), block.slices[across : across + 1]): block for block in array.blocks}
+    shown_rows, shown_columns = rows[:MOST_ROWS], columns[:MOST_ROWS]
+    down = [at for at in split if at != across] or list(range(min(last, 1)))
+    row_names = [" ".join(f"{s}:{e}" for s, e in _at(row, down, across)) for row in shown_rows]
+    column_names = ["".join(f"{s}:{e}" for s, e in column) for column in shown_columns]
+    cells = [[devices_text(holders[row, column].devices) for column in shown_columns] for row in shown_rows]
+    widest = max(len(text) for text in [*column_names, *(text for row in cells for text in row), ""])
+    width = max(_CELL, widest * _CHARACTER + 2 * 6)
+    titles = [array.title, array.types, *array.notes, *_left_out(rows, columns)]
+    left = _MARGIN + max((len(text) for text in [*row_names, _names(array, down)]), default=0) * _CHARACTER + _BAR + 6
+    top = _MARGIN + 18 * (len(titles) + 2) + _BAR
+    body = list[str]()
+    for number, title in enumerate(titles):
+        body.append(_words(_MARGIN, _MARGIN + 18 * number + 9, title, anchor="start"))
+    if array.shape:
+        head = top - _BAR - 18
+        body.append(_words(left + width * len(shown_columns) / 2, head - 9, array.dims[across]))
+        body.append(_words(_MARGIN, head + 9, _names(array, down), anchor="start"))
+    for at, name in enumerate(column_names):
+        x = left + at * width
+        body.append(_words(x + width / 2, top - _BAR - 9, name))
+        body += _bar(x + 1, top - _BAR, width - 2, _BAR - 2, array.axes[across] if array.shape else (), colours, True)
+    for at, name in enumerate(row_names):
+        y = top + at * _CELL
+        body.append(_words(left - _BAR - 4, y + _CELL / 2, name, anchor="end"))
+        axes = tuple(axis for dim in down for axis in array.axes[dim])
+        body += _bar(left - _BAR, y + 1, _BAR - 2, _CELL - 2, axes, colours, False) if down else ()
+        for number, text in enumerate(cells[at]):
+            x = left + number * width
+            body.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{_CELL}" {_LINE}/>')
+            body.append(_words(x + width / 2, y + _CELL / 2, text))
+    size = max(left + width * len(shown_columns), *(len(title) * _CHARACTER + _MARGIN for title in titles)) + _MARGIN
+    height = top + _CELL * len(shown_rows) + _MARGIN
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{size:.0f}" height="{height:.0f}" role="img" '
+        f'aria-label="{escape(array.title, quote=True)}" '
+        f'style="background:#ffffff;font:12px ui-monospace,Menlo,Consolas,monospace">{"".join(body)}</svg>'
+    )
+
+
+_LINE = 'fill="#f6f8fa" stroke="#8c959f"'
+
+
+def _words(x: float, y: float, text: str, anchor: str = "middle") -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" dominant-baseline="central"'
+    return f'<text {place} fill="{ink("")}" xml:space="preserve">{escape(text)}</text>'
+
+
+def _bar(
+    x: float, y: float, width: float, height: float, axes: tuple[str, ...], colours: Mapping[str, str], is_flat: bool
+) -> Iterator[str]:
+    """A bar in the colours of mesh axes, major to minor; of what is unsharded it is grey."""
+    fills = [colours[axis] for axis in axes] or [UNSHARDED]
+    for at, fill in enumerate(fills):
+        part = (width if is_flat else height) / len(fills)
+        corner = (x + at * part, y) if is_flat else (x, y + at * part)
+        sides = (part, height) if is_flat else (width, part)
+        yield (
+            f'<rect x="{corner[0]:.1f}" y="{corner[1]:.1f}" width="{sides[0]:.1f}" height="{sides[1]:.1f}" '
+            f'fill="{fill}"/>'
+        )
+
+
+def _without(slices: tuple[Any, ...], at: int) -> tuple[Any, ...]:
+    return slices[:at] + slices[at + 1 :]
+
+
+def _at(row: tuple[Any, ...], dims: Sequence[int], across: int) -> list[Any]:
+    """The slices of some dims, of a row that lacks the one that goes across."""
+    return [row[dim - (dim > across)] for dim in dims]
+
+
+def _names(array: ShownArray, dims: Sequence[int]) -> str:
+    return " ".join(array.dims[dim] for dim in dims)
+
+
+def _left_out(rows: Sequence[Any], columns: Sequence[Any]) -> list[str]:
+    """What a drawing does not show."""
+    found = [
+        f"the first {MOST_ROWS} of {len(some)} {what}"
+        for some, what in ((rows, "rows"), (columns, "columns"))
+        if len(some) > MOST_ROWS
+    ]
+    return [", ".join(found)] if found else []

@@ -1,0 +1,128 @@
+"""``inputs`` and ``strategies``: arguments made from the hints of a function, once or as a hypothesis strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from jax.sharding import AbstractMesh, Mesh
+
+from ... import _jax
+from ...errors import ShapeError, StructureError
+from ...introspection import require_decorated, require_integer
+from ...meshes import read_mesh
+from .arguments import Inputs
+from .plan import plan_inputs
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+
+def inputs(
+    f: Callable[..., Any],
+    /,
+    *,
+    mesh: Mesh | AbstractMesh | None = None,
+    seed: int = 0,
+    arguments: Mapping[str, Any] | None = None,
+    **sizes: Any,
+) -> Inputs:
+    """Make arguments for a function from its hints: random global arrays of the right dtype, shape and sharding.
+
+    The size of each name is drawn: a multiple of what its mesh axes need, with at least two elements per shard,
+    different for each name, and even for dims that are unsharded. All ``...`` have the same sizes, and so do all
+    ``_``. Floats are normally distributed, and keys are keys of ``jax.random``. Integers are small enough to be used as
+    indices: smaller than the last dim of an array with which they share dims (labels of logits), and than the first
+    dim of an array with which they share none (ids into a table). A union becomes its first member with arrays, so
+    that an optional array is present; lists, dicts and trees of any length have two items.
+
+    ```python
+    made = inputs(mlp, mesh=mesh, batch=32, ids=lambda key, shape: jax.random.randint(key, shape, 0, 50))
+    mlp(*made)
+    ```
+
+    Args:
+      f: a function made by ``typed_shard_map``, ``typed_jit`` or ``typed``, also under ``jax.jit``; a method of
+        an instance.
+      mesh: the mesh of the arrays; by default the function's own, else the ambient one, else none. On an
+        AbstractMesh they are ``jax.ShapeDtypeStruct``s.
+      seed: the seed of sizes and values.
+      arguments: arguments by name, also where a dim has the same name, and fields by path, ``{"state.step": 3}``.
+      **sizes: a global size by the name of a dim (an integer; a tuple for ``*name``), or an argument by its
+        name: a value, or a function that makes it: an array from a key and the global shape, ``Like[..., Params]``
+        from the parameters (``state=optimizer.init``).
+
+    Returns:
+      The arguments, without those that have a default and hold no arrays.
+
+    Raises:
+      StructureError: for a function without hints, and for arguments that cannot be made from a hint (a config,
+        ``Any``, an ``int``) and have to be passed.
+      ShapeError: for sizes that no hint names, or that do not fit.
+      MeshAxisError: for an axis that the mesh does not have.
+      ShardingError: for an argument marked ``+`` or ``~``, which cannot be placed.
+    """
+    used, seed = mesh_of(f, mesh, "inputs"), require_integer("inputs", "seed", seed, 0)
+    return plan_inputs(f, [used], sizes, arguments, "inputs").draw(seed).on(used)
+
+
+def mesh_of(f: Callable[..., Any], mesh: Any, verb: str) -> _jax.mesh.AnyMesh | None:
+    """The given mesh, else the function's own, else the ambient one, if there is one.
+
+    Raises:
+      StructureError: for a function without hints.
+      MeshAxisError: for something that is not a mesh.
+    """
+    context = _jax.mesh.context_mesh()
+    ambient = None if context.empty else _jax.mesh.ambient_devices() or context
+    return read_mesh(mesh) or require_decorated(f, verb).mesh or ambient
+
+
+def strategies(
+    f: Callable[..., Any],
+    /,
+    *,
+    mesh: Mesh | AbstractMesh | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    **sizes: Any,
+) -> SearchStrategy[Inputs]:
+    """Make a hypothesis strategy that draws arguments as `inputs` makes them.
+
+    Each size is one to four times what its mesh axes need, so that sizes may be equal and shards may have one
+    element; a failing example shrinks to small sizes.
+
+    ```python
+    @given(strategies(mlp, mesh=mesh))
+    def test_mlp(made):
+        np.testing.assert_allclose(mlp(*made), plain_mlp(*made), rtol=1e-5)
+    ```
+
+    Args:
+      f: as for `inputs`.
+      mesh: as for `inputs`.
+      arguments: as for `inputs`.
+      **sizes: as for `inputs`.
+
+    Raises:
+      StructureError: where hypothesis is not installed, and as for `inputs`.
+      ShapeError, MeshAxisError: as for `inputs`.
+    """
+    try:
+        # hypothesis is a tool for tests, and only needed here.
+        from hypothesis import reject
+        from hypothesis import strategies as st
+    except ModuleNotFoundError:
+        raise StructureError("strategies: wants hypothesis, which is not installed: pip install hypothesis") from None
+    used = mesh_of(f, mesh, "strategies")
+    plan = plan_inputs(f, [used], sizes, arguments, "strategies")
+    factors = {name: factor for name, factor in plan.factors.items() if name not in plan.given}
+    multiples = st.fixed_dictionaries({name: st.integers(1, 4) for name in factors})
+
+    def draw(seed: int, times: dict[str, int]) -> Inputs:
+        try:
+            drawn = plan.draw(seed, {name: times[name] * factor for name, factor in factors.items()})
+        except ShapeError:
+            reject()
+        return drawn.on(used)
+
+    return st.builds(draw, st.integers(0, 2**32 - 1), multiples)

@@ -1,0 +1,406 @@
+"""The arguments of a call: each parameter's is drawn from its hint, given by the user, or left to its default."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from ... import _jax
+from ...errors import StructureError
+from ...errors.failures import Subject
+from ...errors.phrases import did_you_mean, value_text
+from ...hints import structure
+from ...hints.array_hint import ArrayHint
+from ...hints.check_arguments import BoundArgument
+from ...hints.signature import EMPTY, HintedSignature
+from ...hints.structure import ArrayLeaf, LikeOf, Node, declares_arrays, node_name
+from ...placement.structs import TreeBuilder, names_of, typed_key
+
+ArrayMaker = Callable[[Any, tuple[int, ...]], Any]
+"""Makes an array from a key and the global shape."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ArrayToDraw:
+    """A placeholder for one array that is yet to be drawn.
+
+    Attributes:
+      hint: the array's hint.
+      make: the user's function that makes the array; None where it is drawn.
+    """
+
+    hint: ArrayHint
+    make: ArrayMaker | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TreeToMake:
+    """A placeholder for a tree like parameters, which the user's function makes from the drawn ones.
+
+    Attributes:
+      node: the tree's hint.
+      make: the function, such as an optimizer's ``init``.
+    """
+
+    node: LikeOf
+    make: Callable[[Any], Any]
+
+
+def makes_tree(value: Any, node: Node) -> bool:
+    """Whether what is given for a tree like parameters is a function that makes it, and not a module, say."""
+    if not callable(value) or not isinstance(choose_member(node), LikeOf):
+        return False
+    return any(leaf is value for leaf in _jax.tree.leaves(value))
+
+
+def is_to_draw(value: Any) -> bool:
+    """Whether a part of an argument is yet to be drawn or made."""
+    return any(isinstance(leaf, ArrayToDraw | TreeToMake) for leaf in _jax.tree.leaves(value))
+
+
+def arrays_to_draw(value: Any) -> list[ArrayToDraw]:
+    """The arrays in an argument that are yet to be drawn."""
+    # None of a value that JAX cannot flatten; the check of the arguments reports it.
+    return [leaf for leaf in _jax.tree.leaves(value) if isinstance(leaf, ArrayToDraw)]
+
+
+def arguments_of(
+    typed: HintedSignature, owner: tuple[Any, ...], verb: str, given: Mapping[str, Any]
+) -> list[BoundArgument]:
+    """The arguments of a call, without those that are left to their defaults.
+
+    Args:
+      typed: the function.
+      owner: the instance, or the class, of a method.
+      verb: the function that messages name.
+      given: the arguments that the user gives by name, and parts of arguments by path.
+
+    Returns:
+      The arguments, with an `ArrayToDraw` for each array that is not given.
+
+    Raises:
+      StructureError: for all arguments that are not given and cannot be made from a hint.
+    """
+    used, problems = set[str](), list[str]()
+
+    def array(path: str, hint: ArrayHint) -> Any:
+        used.add(path)
+        value = given.get(path)
+        return value if path in given and not callable(value) else ArrayToDraw(hint, value)
+
+    def like(path: str, node: LikeOf) -> Any:
+        used.add(path)
+        if path not in given:
+            problems.append(f"{needed_text(path, node)}; pass arguments={{'{path}': optimizer.init}}")
+        value: Any = given.get(path)
+        return TreeToMake(node, value) if makes_tree(value, node) else value
+
+    def value_of(name: str, node: Node) -> Any:
+        used.add(name)
+        if name not in given:
+            cure = f"pass the argument: {name}=..."
+            arrays, trees = lambda hint, path: array(name + path, hint), lambda node, path: like(name + path, node)
+            return TreeBuilder(verb, arrays, cure, choose=choose_member, like=trees).build(node)
+        value, chosen = given[name], choose_member(node)
+        if callable(value) and isinstance(chosen, ArrayLeaf):
+            return ArrayToDraw(chosen.hint, value)
+        if isinstance(chosen, LikeOf) and makes_tree(value, chosen):
+            return TreeToMake(chosen, value)
+        if callable(value) and declares_arrays(node) and not _jax.tree.is_registered(type(value)):
+            problems.append(
+                f"argument '{name}' ({node_name(node)}) is several arrays, so that no function of a key and a shape "
+                f"makes it; pass arguments={{'{name}.field': ...}}"
+            )
+        return value
+
+    def variadic(name: str, nodes: Sequence[Node]) -> list[BoundArgument]:
+        """The arguments of ``*args``: those that are given, or one for each hint."""
+        used.add(name)
+        items = given.get(name)
+        if items is None and not all(map(declares_arrays, nodes)):
+            return []
+        if items is not None:
+            try:
+                items = tuple(items)
+            except TypeError:
+                problems.append(f"argument '*{name}' wants a list or a tuple of arguments, got {value_text(items)}")
+                return []
+            nodes = nodes if len(items) == len(nodes) else [nodes[0]] * len(items)
+        subjects = [Subject("argument", name, f"[{at}]") for at in range(len(nodes))]
+        values = items or [value_of(str(subject), node) for subject, node in zip(subjects, nodes, strict=True)]
+        return [(name, *each) for each in zip(subjects, nodes, values, strict=True)]
+
+    parameters, required = _parameters(typed, owner), required_arguments(typed, owner)
+    found, defaults = list[BoundArgument](), list[BoundArgument]()
+    for parameter, nodes in parameters:
+        name, node, is_keyword = parameter.name, nodes[0], parameter.kind is parameter.KEYWORD_ONLY
+        subject = Subject("argument", name)
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            made = variadic(name, nodes)
+        elif name in required and name not in given:
+            problems.append(f"{needed_text(name, node)}; pass {name}={example_text(node)}")
+            continue
+        elif name in given or declares_arrays(node):
+            made = [(name, subject, node, value_of(name, node))]
+        elif parameter.default is EMPTY:
+            made = [(name, subject, node, None)]
+        else:
+            # Passed only before an argument that is passed by position.
+            defaults += [] if is_keyword else [(name, subject, structure.Untyped(), parameter.default)]
+            continue
+        if made and not is_keyword:
+            found, defaults = found + defaults, []
+        found += made
+    known = [parameter.name for parameter, _ in parameters]
+    problems += [unknown_name_text(name, known) for name in given if name not in used]
+    if problems:
+        raise StructureError(f"{verb}: {typed.name}: {'; '.join(problems)}")
+    return found
+
+
+def _parameters(typed: HintedSignature, owner: tuple[Any, ...]) -> list[tuple[inspect.Parameter, tuple[Node, ...]]]:
+    """The parameters that a call fills, each with the hints from its own on; ``*args`` without has two of its own."""
+    found: list[tuple[inspect.Parameter, tuple[Node, ...]]] = []
+    for at, parameter in enumerate(typed.signature.parameters.values()):
+        by_position = typed.positional[at:] if parameter.kind is not parameter.KEYWORD_ONLY else ()
+        found.append((parameter, by_position or (typed.parameters.get(parameter.name, structure.Untyped()),) * 2))
+    return [pair for pair in found[len(typed.given) + len(owner) :] if pair[0].kind is not pair[0].VAR_KEYWORD]
+
+
+def required_arguments(typed: HintedSignature, owner: tuple[Any, ...]) -> dict[str, Node]:
+    """The arguments that have no default and cannot be made from their hints, which come with them."""
+    return {
+        parameter.name: node
+        for parameter, (node, *_) in _parameters(typed, owner)
+        if parameter.default is EMPTY and parameter.kind is not parameter.VAR_POSITIONAL
+        if not declares_arrays(node) or isinstance(choose_member(node), LikeOf)
+        if not (isinstance(node, structure.Static) and node.hint is type(None))
+    }
+
+
+def needed_text(name: str, node: Node) -> str:
+    """The words of a message about an argument that must be given."""
+    if isinstance(choose_member(node), LikeOf):
+        reason = "has a structure that no hint says, so that it wants a value, or a function of the parameters"
+        return f"argument '{name}' ({node_name(node)}) {reason}"
+    return f"argument '{name}' ({node_name(node)}) holds no arrays and has no default"
+
+
+def example_text(node: Node) -> str:
+    """What may be given for an argument."""
+    return "optimizer.init" if isinstance(choose_member(node), LikeOf) else "..."
+
+
+def unknown_name_text(name: str, known: Sequence[str]) -> str:
+    """The words of a message about a keyword that is neither a size nor an argument."""
+    return f"neither a dim of its hints nor an argument is called '{name}'{did_you_mean(name, known)}"
+
+
+def taken_names(typed: HintedSignature) -> set[str]:
+    """The names of the dims in a function's hints, and of its parameters."""
+    return {*names_of([*typed.argument_hints, *typed.result_hints]), *typed.signature.parameters}
+
+
+def sizes_among(typed: HintedSignature, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The sizes among keywords: integers by the names of dims, unless an argument without arrays has that name."""
+    dims = names_of(typed.argument_hints)
+
+    def is_size(name: str, value: Any) -> bool:
+        is_number = isinstance(value, (int, np.integer, tuple)) and not isinstance(value, bool)
+        if name not in typed.signature.parameters:
+            return is_number or name in dims
+        return is_number and name in dims and name in typed.parameters and declares_arrays(typed.parameters[name])
+
+    return {name: value for name, value in given.items() if is_size(name, value)}
+
+
+_MOST_LEVELS = 4
+
+
+def _levels(node: Node) -> int:
+    """How deep containers of any length are nested, each of which doubles the arrays."""
+    match node:
+        case structure.SequenceOf(_, item) | structure.MappingOf(_, item) | structure.PyTreeOf(item, _):
+            return 1 + _levels(item)
+        case structure.FixedTuple(items) | structure.UnionOf(items, _):
+            return max(map(_levels, items), default=0)
+        case _:
+            return 0
+
+
+def choose_member(node: Node, inside: frozenset[int] = frozenset()) -> Node:
+    """The node from which a value can be built, where the hint leaves a choice.
+
+    A union becomes its first member that holds arrays, so that an optional array is present; lists, dicts and
+    trees of any length get two items, but one where many are nested.
+
+    Args:
+      node: the hint.
+      inside: the records that contain it, so that a class that contains itself ends.
+    """
+    match node:
+        case structure.SequenceOf(kind, item):
+            items = (item,) * (2 if _levels(item) < _MOST_LEVELS else 1)
+            return structure.FixedTuple(items, list if issubclass(list, kind) else tuple)
+        case structure.PyTreeOf(item, (_, *names)) if names and names != ["..."]:  # trees inside of a tree
+            return choose_member(structure.MappingOf(dict, structure.PyTreeOf(item, tuple(names))), inside)
+        case structure.MappingOf(_, item) | structure.PyTreeOf(item, _):
+            fields = {"a": item, "b": item} if _levels(item) < _MOST_LEVELS else {"a": item}
+            return structure.Fields(dict, "TypedDict", fields, is_open=False)
+        case structure.UnionOf(options, _) if typed_key(options) is None:
+            finite = [option for option in options if id(option) not in inside] or options
+            fit = [option for option in finite if declares_arrays(option)]
+            leaves = [option for option in fit if isinstance(option, ArrayLeaf)]
+            return choose_member((leaves or fit or finite)[0], inside)
+        case _:
+            return node
+
+
+class Inputs(tuple[Any, ...]):
+    """The arguments of one call: ``f(*made)``, ``f(**made)``, or with both kinds ``f(*made.args, **made.kwargs)``.
+
+    As a tuple it holds the positional arguments; ``made["x"]`` is any argument by its name. It is a pytree of all
+    arguments.
+
+    Attributes:
+      kwargs: the keyword-only arguments.
+      names: the names of the positional arguments.
+      sizes: the global size of every name in the hints, a tuple of sizes for ``*name``.
+      seed: the seed that the arguments were drawn from.
+    """
+
+    kwargs: dict[str, Any]
+    names: tuple[str, ...]
+    sizes: dict[str, Any]
+    seed: int
+
+    @classmethod
+    def of(
+        cls,
+        args: tuple[Any, ...],
+        names: tuple[str, ...],
+        kwargs: Mapping[str, Any],
+        sizes: Mapping[str, Any],
+        seed: int,
+    ) -> Inputs:
+        """Make the arguments of a call."""
+        made = cls(args)
+        made.names, made.kwargs, made.sizes, made.seed = names, dict(kwargs), dict(sizes), seed
+        return made
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The positional arguments."""
+        return tuple(self)
+
+    def keys(self) -> Iterator[str]:
+        """The names of the arguments."""
+        yield from (*self.names, *self.kwargs)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.by_name[at] if isinstance(at, str) else super().__getitem__(at)
+
+    @property
+    def by_name(self) -> dict[str, Any]:
+        """The arguments by their names; those of ``*args`` as a tuple."""
+        found = dict(zip(self.names, self, strict=False))
+        for name in {name for name in self.names if self.names.count(name) > 1}:
+            found[name] = tuple(value for own, value in zip(self.names, self, strict=False) if own == name)
+        return {**found, **self.kwargs}
+
+    def call(self, f: Callable[..., Any]) -> Any:
+        """Call a function with these arguments."""
+        return f(*self.args, **self.kwargs)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={_value_text(value)}" for name, value in self.by_name.items())
+        return f"Inputs({shown}; seed={self.seed})"
+
+
+def _value_text(value: Any) -> str:
+    leaves = jax.tree_util.tree_leaves(value)
+    if len(leaves) != 1 or leaves[0] is not value:
+        return f"{type(value).__name__} of {len(leaves)}"
+    return _jax.array.type_text(value) if hasattr(value, "shape") else repr(value)
+
+
+jax.tree_util.register_pytree_node(
+    Inputs,
+    lambda made: ((made.args, made.kwargs), (made.names, tuple(made.sizes.items()), made.seed)),
+    lambda rest, children: Inputs.of(children[0], rest[0], children[1], dict(rest[1]), rest[2]),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class CallForm:
+    """What decides which program a call is traced to: all of its arguments but the values of the arrays.
+
+    Attributes:
+      structure: the structure of the arguments.
+      types: the types and shardings of the arrays.
+      statics: the other leaves.
+    """
+
+    structure: Any
+    types: tuple[Any, ...]
+    statics: tuple[Any, ...]
+
+    def is_like(self, other: CallForm) -> bool:
+        """Whether another call is traced to the same program; of objects but numbers and texts they are the same."""
+        with suppress(Exception):  # what structures hold may not be comparable
+            is_like = (self.structure, self.types) == (other.structure, other.types)
+            return is_like and all(map(_is_same, self.statics, other.statics))
+        return False
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    is_written = type(one) is type(other) and type(one) in (bool, int, float, complex, str, bytes)
+    return one is other or (is_written and repr(one) == repr(other))  # by their texts, since 0.0 and -0.0 are equal
+
+
+class FlatCall:
+    """The arguments of a call, with the arrays separated from everything static.
+
+    Attributes:
+      arrays: the arrays among the leaves of the arguments.
+      names: their names, ``state.w`` or ``xs[0]``.
+    """
+
+    def __init__(self, made: Inputs, *kinds: type) -> None:
+        """Flatten the arguments of a call.
+
+        Args:
+          made: the arguments.
+          kinds: the classes that count as arrays.
+        """
+        found, self._structure = jax.tree_util.tree_flatten_with_path((list(made.args), made.kwargs))
+        self._leaves = [leaf for _, leaf in found]
+        self._places = [at for at, leaf in enumerate(self._leaves) if isinstance(leaf, kinds)]
+        self.arrays = [self._leaves[at] for at in self._places]
+        names = made.names
+        labels = [f"{n}[{at - names.index(n)}]" if names.count(n) > 1 else n for at, n in enumerate(names)]
+        self.names: list[str] = []
+        for (is_keyword, first, *path), _ in (found[at] for at in self._places):
+            argument = first.key if is_keyword.idx else labels[first.idx]
+            self.names.append(argument + jax.tree_util.keystr(tuple(path)))
+
+    @property
+    def form(self) -> CallForm:
+        """What decides which program it is traced to."""
+        places = set(self._places)
+        statics = [leaf for at, leaf in enumerate(self._leaves) if at not in places]
+        return CallForm(self._structure, tuple((jax.typeof(x), x.sharding) for x in self.arrays), tuple(statics))
+
+    def run(self, f: Callable[..., Any], arrays: Sequence[Any]) -> Any:
+        """Call a function with other arrays instead of these."""
+        leaves = list(self._leaves)
+        for at, array in zip(self._places, arrays, strict=True):
+            leaves[at] = array
+        args, kwargs = self._structure.unflatten(leaves)
+        return f(*args, **kwargs)

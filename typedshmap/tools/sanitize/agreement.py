@@ -1,0 +1,74 @@
+"""All processes run the same program: what each is about to run is compared before, so that none waits for the others.
+
+Compared are the function, its static arguments and the lowered text, by one exchange of hashes between the processes.
+Invariant: all processes get the same reports, so that all of them raise the same error."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from ... import _jax
+from ...errors import ReplicaError
+from ...errors.failures import Subject
+from ...errors.phrases import shortened, value_text
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_MOST_TEXT = 1 << 24
+
+
+def is_shared(mesh: _jax.mesh.AnyMesh) -> bool:
+    """Whether a mesh is that of all processes, and there are several."""
+    if jax.process_count() == 1 or not isinstance(mesh, Mesh):
+        return False
+    return len({device.process_index for device in mesh.devices.flat}) == jax.process_count()
+
+
+def require_same_program(function: str, static: Iterable[tuple[Subject, Any]], text: str) -> None:
+    """Compare a program with those that the other processes are about to run; all of them have to call this.
+
+    Args:
+      function: its function.
+      static: its static arguments; those are compared that are plain values, whose texts are the same everywhere.
+      text: its lowered text.
+
+    Raises:
+      ReplicaError: where one process runs another program.
+    """
+    arguments = {str(subject): value_text(value) for subject, value in static if isinstance(value, _PLAIN)}
+    own = {"function": function, "static": arguments, "text": hashlib.sha256(text.encode()).hexdigest()}
+    programs = [json.loads(data) for data in _jax.casts.gather_bytes(json.dumps(own).encode())]
+    other = next((process for process, program in enumerate(programs) if program != programs[0]), None)
+    if other is None:
+        return
+    texts = [zlib.decompress(data).decode() for data in _jax.casts.gather_bytes(_compressed(text))]
+    problem = _difference(programs[0], programs[other], [texts[0], texts[other]], other)
+    cure = "all processes run the same program, on the same static arguments, in the same order"
+    raise ReplicaError(f"{function}: {problem}\n\nHint: {cure}")
+
+
+def _compressed(text: str) -> bytes:
+    return zlib.compress(text[:_MOST_TEXT].encode())
+
+
+def _difference(first: Mapping[str, Any], second: Mapping[str, Any], texts: Sequence[str], other: int) -> str:
+    if first["function"] != second["function"]:
+        return f"process {other} calls '{second['function']}' where process 0 calls '{first['function']}'"
+    for name in {**first["static"], **second["static"]}:
+        one, two = (program["static"].get(name, "no plain value") for program in (first, second))
+        if one != two:
+            return f"static argument '{name}' is {two} on process {other}, but {one} on process 0"
+    lines = [text.splitlines() for text in texts]
+    for number, (one, two) in enumerate(zip(*lines, strict=False), 1):
+        if one != two:
+            return (
+                f"process {other} runs another program than process 0, from line {number} of its lowered text:\n\n"
+                f"    process 0: {shortened(one.strip(), 500)}\n    process {other}: {shortened(two.strip(), 500)}"
+            )
+    return f"process {other} runs another program than process 0, of {len(lines[1])} lines for {len(lines[0])}"

@@ -1,0 +1,195 @@
+"""The values of one call that hints say to be the same on several shards, compared where that call is compiled.
+
+On concrete arrays a small program of its own compares them, which is dispatched beside the call and read later; the
+calls are counted on the host. Where a program is being traced the comparison becomes part of it, under a condition that
+counts how often it runs, and the devices report by a callback, if there is something to report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from itertools import count
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from ... import _jax
+from ...errors.failures import Subject
+from ...errors.places import running_place
+from ...hints.array_hint import ArrayHint
+from ...hints.check_tree import TreeCheck
+from ...hints.context import MeshContext
+from ...notation.layout import Layout
+from ...notation.match import Sizes
+from ...sanitized import body_context
+from .comparison import compare_shards
+from .reports import ReplicaComparison, Replicated, expect, receiver
+
+_REGIONS = "typed_call"
+_numbers = count()
+
+
+class AskedBody:
+    """What asks for the values that the body of a region assumes, while that is traced.
+
+    One for each traced region, since JAX keeps what it traced by it: a jaxpr with another region's condition is never
+    used again.
+
+    Attributes:
+      is_due: whether a run of the program compares; a truth value of the program around, or True.
+    """
+
+    def __init__(self, is_due: Any) -> None:
+        self.is_due = is_due
+
+    @contextmanager
+    def asking(self) -> Generator[None]:
+        """Ask for what is assumed inside; afterwards no value of the program is kept."""
+        with body_context(self):
+            yield
+        if self is not ALWAYS:
+            self.is_due = True
+
+
+ALWAYS = AskedBody(True)
+
+
+Claimed = tuple[Any, ArrayHint, Subject, Callable[[], str]]
+"""A value, its hint, its name, and what finds the line of its hint."""
+
+
+class Comparer:
+    """What compares values of one function.
+
+    Args:
+      function: its name, for messages.
+      mesh: the mesh.
+      axes: the mesh axes over which values may be the same, with their sizes.
+      region: the mesh context that reads hints.
+      sizes: the sizes of dims, for messages.
+    """
+
+    def __init__(
+        self,
+        function: str,
+        mesh: _jax.mesh.AnyMesh,
+        axes: tuple[tuple[str, int], ...],
+        region: MeshContext,
+        sizes: Sizes,
+    ) -> None:
+        self.function, self.mesh, self.axes, self.region, self.sizes = function, mesh, axes, region, sizes
+
+    def claims(self, values: Iterable[Claimed]) -> Iterator[tuple[Any, ArrayHint, Replicated]]:
+        """The values that are the same over some axes of several shards, each with that claim."""
+        for value, hint, subject, find_place in values:
+            layout = self.region.layout(hint)
+            assert isinstance(layout, Layout)
+            other = layout.sharded | layout.unreduced | layout.varying
+            agreeing = tuple(axis for axis, size in self.axes if size > 1 and axis not in other)
+            if agreeing and not jnp.issubdtype(_dtype(value), jax.dtypes.float0):
+                got = _jax.array.type_text(value)
+                yield value, hint, Replicated(subject, hint.text, got, agreeing, find_place)
+
+    def comparison(self, claims: Sequence[Replicated], manual: tuple[tuple[str, int], ...]) -> ReplicaComparison:
+        number = next(_numbers)
+        return ReplicaComparison(self.function, tuple(claims), manual, self.region, self.sizes, self.mesh, number)
+
+    def compare_inside(self, values: Iterable[Claimed], is_due: Any) -> None:
+        """Compare shards, where their region is being traced."""
+        found = [(_jax.array.undifferentiated(value), claim) for value, _, claim in self.claims(values)]
+        if not found:
+            return
+        shards, claims = zip(*found, strict=True)
+        # All shards learn of a difference, so that all processes do, but where not all may get here.
+        manual = self.axes if _jax.trace.may_diverge(_REGIONS) else self.region.manual
+        report = receiver(self.comparison(claims, manual))
+        axes, agreeing = tuple(name for name, _ in manual), [claim.axes for claim in claims]
+        compare = partial(compare_shards, agreeing=agreeing, manual=axes, has_vma=self.region.has_vma, report=report)
+        _under(is_due, compare, shards)
+
+    def compare_global(self, values: Iterable[Claimed], is_due: Any = True) -> None:
+        """Compare global values: at once if they are concrete, else in the program that is being traced."""
+        found = [
+            (_jax.array.undifferentiated(value), self.region.spec(hint, len(_jax.array.aval_of(value).shape)), claim)
+            for value, hint, claim in self.claims(values)
+            if self._has_replicas(value)
+        ]
+        found = [each for each in found if not each[1].unreduced]  # an addend has no global value
+        if not found:
+            return
+        arrays, specs, claims = zip(*found, strict=True)
+        agreeing, comparison = tuple(claim.axes for claim in claims), self.comparison(claims, self.axes)
+        names = tuple(name for name, _ in self.axes)
+        if is_due is True and not _jax.trace.is_staged() and not any(map(_jax.array.is_tracer, arrays)):
+            expect(comparison, _checker(self.mesh, names, specs, agreeing)(*arrays))
+            return
+        compare = partial(compare_shards, agreeing=agreeing, manual=names, has_vma=True, report=receiver(comparison))
+        gated = [] if is_due is True else [is_due]
+
+        def compare_if_due(*shards: Any) -> None:
+            _under(shards[0] if gated else True, compare, shards[len(gated) :])
+
+        _jax.mesh.shard_map(
+            compare_if_due,
+            mesh=self.mesh,
+            in_specs=(*(PartitionSpec() for _ in gated), *specs),
+            out_specs=None,
+            axis_names=frozenset(names),
+        )(*gated, *arrays)
+
+    def _has_replicas(self, value: Any) -> bool:
+        """Whether devices hold a value, or will hold what each process has of it."""
+        if _jax.array.is_tracer(value) or _jax.array.committed_sharding(value) is not None:
+            return True
+        return jax.process_count() > 1 and not self.region.explicit
+
+
+def _dtype(value: Any) -> Any:
+    return getattr(value, "dtype", None) or jnp.result_type(value)
+
+
+def _under(is_due: Any, compare: Any, shards: Sequence[Any]) -> None:
+    if is_due is True:
+        compare(shards)
+    else:
+        lax.cond(is_due, lambda *shards: compare(shards), lambda *_: None, *shards)
+
+
+@lru_cache(maxsize=256)
+def _checker(
+    mesh: _jax.mesh.AnyMesh,
+    names: tuple[str, ...],
+    specs: tuple[PartitionSpec, ...],
+    agreeing: tuple[tuple[str, ...], ...],
+) -> Any:
+    """The program that compares concrete arrays; it returns the checksums of all shards, zeros if they agree."""
+
+    def compare_replicas(*shards: Any) -> Any:
+        return compare_shards(shards, agreeing, names, True)
+
+    mapped = _jax.mesh.shard_map(
+        compare_replicas, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), axis_names=frozenset(names)
+    )
+    return jax.jit(mapped)
+
+
+def are_computed(values: Iterable[Any]) -> bool:
+    """Whether values are concrete, if they are only differentiated, too, and nothing is being traced."""
+    return not _jax.trace.is_staged() and not any(
+        _jax.array.is_tracer(_jax.array.undifferentiated(value)) for value in values
+    )
+
+
+def compare_assumed(function: str, checked: TreeCheck, asked: AskedBody) -> None:
+    """Compare what a body assumes, but in a branch or a loop to which perhaps not all shards get."""
+    if _jax.trace.may_diverge(_REGIONS):
+        return
+    region, place = checked.region, running_place()
+    axes = tuple((axis, size) for axis, size in region.manual if axis in region.checked_axes)
+    values = [(leaf.value, leaf.hint, leaf.subject, lambda: place) for leaf in checked.leaves if leaf.hint is not None]
+    mesh = _jax.mesh.context_mesh()
+    Comparer(function, mesh, axes, region, checked.sizes).compare_inside(values, asked.is_due)
