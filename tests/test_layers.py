@@ -1,6 +1,8 @@
 """The house: a module imports its own layer and those below, and nothing goes round."""
 
 import ast
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,39 +23,37 @@ LAYERS = {
     "errors": 0,
     "_jax": 1,
     "axis_names": 1,
-    "sanitized": 1,
     "hints": 2,
     "inference": 3,
     "meshes": 3,
     "introspection": 3,
+    "observers": 3,
     "check": 4,
     "typed": 4,
     "shard_map": 4,
     "jit": 4,
     "placement": 4,
     "ops": 4,
-    "tools": 4,
-    "tools.progress": 4,
-    "tools.sanitize": 3,
-    "tools.sample": 5,
-    "testing": 6,
-    "tools.explain": 6,
-    "tools.audit": 6,
-    "tools.cli": 7,
-    "auditing": 7,
-    "explaining": 7,
-    "__main__": 8,
-    "": 8,
+    "inspection": 5,
+    "tools": 6,
+    "tools.progress": 6,
+    "tools.sanitize": 6,
+    "tools.sample": 6,
+    "testing": 7,
+    "testing.plugin": 9,
+    "tools.explain": 7,
+    "tools.audit": 8,
+    "tools.cli": 9,
+    "auditing": 9,
+    "explaining": 9,
+    "__main__": 10,
+    "": 10,
 }
+# The one option of a verb that is a tool's.
+OPTIONS = {("typedshmap.shard_map", "typedshmap.tools.sanitize.sanitizer")}
 # What is costly to import waits until it is needed; the reason stands beside each import.
 LATE = {
-    ("typedshmap.check", "typedshmap.tools.sanitize.calls"),
-    ("typedshmap.jit.call", "typedshmap.tools.sanitize.agreement"),
-    ("typedshmap.jit.call", "typedshmap.tools.sanitize.calls"),
-    ("typedshmap.jit.call", "typedshmap.tools.sanitize.reports"),
-    ("typedshmap.shard_map", "typedshmap.tools.sanitize.agreement"),
-    ("typedshmap.shard_map", "typedshmap.tools.sanitize.calls"),
-    ("typedshmap.shard_map", "typedshmap.tools.sanitize.reports"),
+    *OPTIONS,
     ("typedshmap._jax.trace", "jax.extend.source_info_util"),
     ("typedshmap._jax.source", "jax.extend.source_info_util"),
     ("typedshmap._jax.versions", "jax.extend"),
@@ -62,6 +62,7 @@ LATE = {
     ("typedshmap.tools.audit", "typedshmap.tools.audit.invariance"),
     ("typedshmap.tools.explain.compiled", "jax.experimental"),
     ("typedshmap.tools.sample", "hypothesis"),
+    ("typedshmap.testing", "typedshmap.testing.cost"),
     ("typedshmap.testing.plugin.typedshmap_pytest", "typedshmap.testing.marks"),
     ("typedshmap.testing.plugin.typedshmap_pytest", "typedshmap.testing.plugin.typedshmap_pytest.audits"),
     ("typedshmap.testing.plugin.typedshmap_pytest.audits", "typedshmap.tools.audit"),
@@ -102,9 +103,9 @@ def module_texts() -> Mapping[str, str]:
 
 
 def room(module: str) -> str:
-    """The first name under the package, of a tool the first two; empty for the package itself."""
+    """The first name under the package, of a tool and of the plugin the first two; empty for the package itself."""
     names = module.removeprefix(PACKAGE).lstrip(".").split(".")
-    return ".".join(names[:2]) if names[0] == "tools" else names[0]
+    return ".".join(names[:2]) if names[0] == "tools" or names[1:2] == ["plugin"] else names[0]
 
 
 def layer(module: str) -> int:
@@ -155,6 +156,7 @@ def all_imports(texts: Mapping[str, str]) -> list[Import]:
 def upward(texts: Mapping[str, str]) -> list[str]:
     """Imports of a layer above."""
     own = [found for found in all_imports(texts) if found.root == PACKAGE]
+    own = [found for found in own if (found.by, found.target) not in OPTIONS]
     return [str(found) for found in own if layer(found.target) > layer(found.by)]
 
 
@@ -309,3 +311,82 @@ def test_an_import_inside_a_function_is_found():
 def test_modules_that_import_each_other_in_a_circle_are_found():
     texts = {**HOUSE, "typedshmap.check": "from .typed import typed", "typedshmap.typed": "from . import check"}
     assert set(cycle(texts)) == {"typedshmap.check", "typedshmap.typed"}
+
+
+# What is left where a tool is deleted
+
+
+TOOLS = sorted(path.name for path in (ROOT / "tools").iterdir() if (path / "__init__.py").exists())
+
+
+def dependents(tool: str, texts: Mapping[str, str]) -> set[str]:
+    """The modules that do not work without a tool: what imports it at once, and what imports, or is in, these."""
+    gone = {module for module in texts if room(module) == f"tools.{tool}"}
+    by_target: dict[str, set[str]] = {}
+    for found in all_imports(texts):
+        if found.root == PACKAGE and not found.is_late:
+            by_target.setdefault(found.target, set()).add(found.by)
+    waiting = list(gone)
+    while waiting:
+        target = waiting.pop()
+        within = {module for module in texts if module.startswith(f"{target}.") and target != PACKAGE}
+        new = (by_target.get(target, set()) | within) - gone
+        gone |= new
+        waiting += new
+    return gone
+
+
+def test_no_module_of_the_core_depends_on_a_tool() -> None:
+    texts = module_texts()
+    around = ("tools", "testing", "auditing", "explaining", "__main__")
+    for tool in TOOLS:
+        left = dependents(tool, texts) - {PACKAGE}  # whose names are imported when they are asked for
+        assert {module for module in left if not room(module).startswith(around)} == set()
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("tool", TOOLS)
+def test_the_rest_works_where_a_tool_is_deleted(tool: str, tmp_path: Path) -> None:
+    copy = tmp_path / PACKAGE
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.rmtree(copy / "tools" / tool)
+    gone = dependents(tool, module_texts()) - {PACKAGE}
+    program = f"""
+import importlib, pkgutil, sys, warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+sys.path.insert(0, {str(tmp_path)!r})
+import typedshmap as ts
+assert ts.__file__.startswith({str(tmp_path)!r})
+for module in sorted({sorted(set(module_texts()) - gone)!r}):
+    importlib.import_module(module)
+import jax, numpy as np
+from jax.sharding import Mesh
+mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"))
+X, W, Y = ts.Float[ts.Array, "[b/dp] [m/tp]"], ts.Float[ts.Array, "[m/tp] f"], ts.Float[ts.Array, "[b/dp] f"]
+@ts.typed_shard_map(mesh=mesh)
+def layer(x: X, w: W) -> Y:
+    return ts.einsum(x, w, "[b/dp] [m/tp], [m/tp] f -> [b/dp] f")
+x, w = np.ones((8, 16), np.float32), np.ones((16, 4), np.float32)
+assert (np.asarray(ts.typed_jit(layer)(x, w)) == 16).all()
+if {tool!r} != "audit":
+    with ts.audit() as report:
+        jax.eval_shape(lambda x, w: layer(x, w), x, w)
+    assert report.regions[0].name == "layer"
+if {tool!r} not in ("explain", "sample"):
+    assert ts.explain(layer, mesh="dp=2,tp=2", b=8).collectives
+if {tool!r} != "sanitize":
+    with ts.sanitize(every=1):
+        layer(x, w)
+if {tool!r} != "sample":
+    from typedshmap.testing import assert_mesh_invariant, prove
+    assert_mesh_invariant(layer)
+    assert prove(layer).verdict == "proved"
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120, cwd=tmp_path)
+
+
+def test_the_package_loads_no_tool() -> None:
+    rooms = "('typedshmap.tools', 'typedshmap.testing')"
+    program = f"import sys, typedshmap; print([module for module in sys.modules if module.startswith({rooms})])"
+    done = subprocess.run([sys.executable, "-c", program], check=True, timeout=60, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"

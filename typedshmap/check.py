@@ -22,7 +22,7 @@ from .hints.parse_hint import parse_hint_or_dims
 from .hints.structure import ArrayLeaf, Node, UnionOf, array_hints, holds_arrays, walk
 from .notation.layout import Layout
 from .notation.match import Sizes
-from .sanitized import body_context
+from .observers import observers
 
 T = TypeVar("T")
 _CHECKED = Subject("checked", "checked")
@@ -74,6 +74,8 @@ def check(x: T, hint: Any) -> T:
                 hints, place = _candidate_hints(leaf, leaf.hint, node, checked), running_place()
                 # No traceback leads to the place once XLA has chosen the sharding.
                 check_at_compile_time(leaf.value, hints, leaf.subject, region, name, checked.sizes, place)
+    for observer in observers():
+        observer.asserted(name, checked, is_assumed=False)
     return checked.stated(x, name)
 
 
@@ -210,9 +212,6 @@ def assume(x: T, hint: Any) -> T:
     if region.manual:
         region = intern_context(replace(region, inferred_axes=region.checked_axes))
     name, checked = check_in_scope(x, parse_hint_or_dims(hint), region, _ASSUMED, "assume")
-    if region.manual and (asked := body_context.value) is not None:
-        # What compares is imported where something is compared, as it is in few programs.
-        from .tools.sanitize.calls import compare_assumed
-
-        compare_assumed(name, checked, asked)
+    for observer in observers():
+        observer.asserted(name, checked, is_assumed=True)
     return checked.stated(x, name, is_assumed=True)

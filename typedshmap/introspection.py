@@ -34,7 +34,6 @@ class DecoratedInfo(Record):
       mesh: the decorator's mesh; None where it is looked up at every call.
       naming: the decorator's aliases and rules.
       axis_names: the axes that it makes manual; empty for all.
-      sanitize: after how many calls its replicas are compared; 0 for what `sanitize` around says.
       specs: what is given in the place of hints.
     """
 
@@ -43,7 +42,6 @@ class DecoratedInfo(Record):
     mesh: _jax.mesh.AnyMesh | None = None
     naming: AxisNaming = NO_NAMING
     axis_names: frozenset[str] = frozenset()
-    sanitize: int = 0
     specs: Specs | None = None
 
 

@@ -37,7 +37,7 @@ from .inference.analysis import Refused, RegionAnalysis, analyze_region
 from .introspection import DecoratedInfo, caller_frame, decorate, wraps
 from .meshes import find_boundary, override_mesh, read_axis_names, read_mesh
 from .notation.layout import Layout
-from .sanitized import body_context, entered, period_context, read_period
+from .observers import Boundary, HintedValue, ObservedCall, Observer, observed_by, observers, run_observed
 
 F = TypeVar("F", bound="Callable[..., Any] | classmethod[Any, Any, Any] | property")
 
@@ -141,7 +141,7 @@ def typed_shard_map(
     _jax.trace.load_extend()
     with placed_at_decoration():
         given_mesh, names, own = read_mesh(mesh), read_axis_names(axis_names), read_naming(axes, rules)
-        period = 0 if sanitize is None else read_period("sanitize=", sanitize)
+        own_observer = None if sanitize is None else _own_observer(sanitize)
         try:
             is_typed = bool(check_vma)
         except Exception:  # an array's truth is unclear
@@ -149,7 +149,7 @@ def typed_shard_map(
 
     def wrap(function: Callable[..., Any], hinted: LazySignature, below: DecoratedInfo | None) -> Callable[..., Any]:
         naming = own if below is None else below.naming.then(own)
-        info = DecoratedInfo("typed_shard_map", hinted, given_mesh, naming, names, period, specs)
+        info = DecoratedInfo("typed_shard_map", hinted, given_mesh, naming, names, specs)
         calls = count()
 
         @wraps(function, info)
@@ -157,8 +157,8 @@ def typed_shard_map(
             call = None
             try:
                 call = _RegionCall(info, is_typed, args, kwargs)
-                if every := period or (period_context.value if entered else 0):
-                    results = call.run_compared(every, calls)
+                if own_observer is not None or observers():
+                    results = call.run_observed(own_observer, calls)
                 else:
                     mapped = call.map_body()
                     # From this frame: JAX records the whole stack with every equation that it traces.
@@ -188,6 +188,13 @@ def typed_shard_map(
     if f is None:
         return lambda function: decorate(function, wrap, caller_frame(1), in_types, out_types, specs=specs)
     return decorate(f, wrap, caller_frame(1), in_types, out_types, specs=specs)
+
+
+def _own_observer(every: Any) -> Observer:
+    # The one option of the decorator that is a tool's, which is imported where it is given.
+    from .tools.sanitize.sanitizer import Sanitizer
+
+    return Sanitizer.of("sanitize=", every)
 
 
 _NEEDS_VALUES = (
@@ -268,9 +275,6 @@ class _RegionCall:
         self.result_structure: Any = None
         self.results: list[context.LayoutAssertion | Refused | None] = []
         self.out_specs: list[PartitionSpec] = []
-        # What compares the shards of a region within another; and whether the processes compare their programs.
-        self.asked_inside: Any = None
-        self.is_shared = False
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundCall:
         """The arguments by their names; by position where a wrapper takes others than the function that it shows."""
@@ -333,8 +337,6 @@ class _RegionCall:
                 program = jax.jit(mapped)
                 traced = program.trace(*self.arrays)  # at every call: nothing that the function closes over is stale
                 self._analyze(_jax.jaxpr.find_region(traced.jaxpr))
-                if self.is_shared:
-                    self._compare_programs(traced)
                 return _jax.programs.compiled(traced, self.arrays, self.typed.name) or program
             elif self.typed.result is None or holds_arrays(self.typed.result):
                 self.analyzed_after = mapped if self.analysis else None
@@ -344,51 +346,36 @@ class _RegionCall:
         self._analyze(_jax.jaxpr.find_region(_jax.staging.make_jaxpr(program, self.arrays)))
         return program
 
-    def run_compared(self, every: int, calls: Iterator[int]) -> Sequence[Any]:
-        """Run the body, and compare what its hints say is the same on several shards, at every N-th call."""
-        # What compares is imported where something is compared, as it is in few programs.
-        from .tools.sanitize.agreement import is_shared
-        from .tools.sanitize.calls import ALWAYS, AskedBody, Comparer, are_computed
-        from .tools.sanitize.reports import raise_found
+    def run_observed(self, own: Observer | None, numbers: Iterator[int]) -> Sequence[Any]:
+        """Run the body as observers have it; one of the decorator's own takes the place of one like it."""
+        call = ObservedCall(self.typed.name, self.arrays, numbers, self._boundary, bool(self.outer))
+        around = observers() if own is None else (*[each for each in observers() if type(each) is not type(own)], own)
+        with observed_by(around):
+            return run_observed(call, lambda: self.map_body()(*self.arrays))
 
-        raise_found()
-        around = body_context.value
-        if _jax.trace.is_jit_disabled():  # nothing is compiled that could compare
-            return self.map_body()(*self.arrays)
-        if self.outer:  # in a region, where values are shards
-            self.asked_inside = around or ALWAYS
-            return self.map_body()(*self.arrays)
-        if not are_computed(self.arrays):
-            asked = AskedBody(_jax.counters.is_due(every, self.mesh) if around is None else around.is_due)
-        elif next(calls) % every == 0:
-            asked, self.is_shared = ALWAYS, is_shared(self.mesh)
-        else:
-            with period_context(0):  # the program that compares nothing
-                return self.map_body()(*self.arrays)
-        is_due = asked.is_due
-        with asked.asking():
-            results = self.map_body()(*self.arrays)
-        comparer = Comparer(self.typed.name, self.mesh, self.entered, self.outer_context, self.checked.sizes)
-        comparer.compare_global(self._claimed(self.arrays, results), is_due)
-        return results
+    def _boundary(self) -> Boundary:
+        return Boundary(
+            self.mesh,
+            self.entered,
+            self.outer_context,
+            self.checked.sizes,
+            self._hinted_arguments(self.arrays),
+            [(leaf.subject, leaf.value) for leaf in self.checked.leaves if leaf.hint is None],
+            self._hinted_results,
+            lambda: jax.jit(self.mapped()).lower(*self.arrays).as_text(),
+        )
 
-    def _compare_programs(self, traced: Any) -> None:
-        # As in `run_compared`.
-        from .tools.sanitize.agreement import require_same_program
-
-        static = [(leaf.subject, leaf.value) for leaf in self.checked.leaves if leaf.hint is None]
-        require_same_program(self.typed.name, static, traced.lower().as_text())
-
-    def _claimed(self, arguments: Iterable[Any], results: Iterable[Any]) -> list[Any]:
-        """The arguments and results that have hints: each with its hint, its name, and what finds its line."""
-        typed, leaves = self.typed, [leaf for leaf in self.checked.leaves if leaf.hint is not None]
-        claimed: list[Any] = [
-            (value, leaf.hint, leaf.subject, partial(typed.hint_place, leaf.subject.name))
-            for value, leaf in zip(arguments, leaves, strict=True)
+    def _hinted_arguments(self, values: Iterable[Any]) -> list[HintedValue]:
+        typed, leaves = self.typed, [(leaf.hint, leaf.subject) for leaf in self.checked.leaves if leaf.hint is not None]
+        return [
+            HintedValue(value, hint, subject, partial(typed.hint_place, subject.name))
+            for value, (hint, subject) in zip(values, leaves, strict=True)
         ]
-        return claimed + [
-            (value, stated.hint, stated.subject, lambda: typed.return_place)
-            for value, stated in zip(results, self.results, strict=True)
+
+    def _hinted_results(self, values: Iterable[Any]) -> list[HintedValue]:
+        return [
+            HintedValue(value, stated.hint, stated.subject, lambda: self.typed.return_place)
+            for value, stated in zip(values, self.results, strict=True)
             if isinstance(stated, context.LayoutAssertion)
         ]
 
@@ -438,7 +425,7 @@ class _RegionCall:
             return None
         mesh, other = _jax.regions.other_mesh(self.mesh, axis, size), copy(self)
         other.is_again = True
-        other.mesh, other.analysis, other.asked_inside = mesh, None, None
+        other.mesh, other.analysis = mesh, None
         other.entered = tuple([(name, mesh.shape[name]) for name, _ in self.entered])
         other.results, other.out_specs = [], []
         other.outer_context = other._context_around()
@@ -472,13 +459,14 @@ class _RegionCall:
                     self._add_note(error, scope, leaves)
                     raise
             results = self._check_result(result, scope)
-            if self.asked_inside is not None and self.entered:
-                # As in `run_compared`.
-                from .tools.sanitize.calls import Comparer
-
-                comparer = Comparer(self.typed.name, self.mesh, self.entered, region, scope.sizes)
-                claimed = self._claimed((leaf.value for leaf in leaves if leaf.hint is not None), results)
-                comparer.compare_inside(claimed, self.asked_inside.is_due)
+            if self.entered and (observing := observers()):
+                arguments = [leaf.value for leaf in leaves if leaf.hint is not None]
+                inside = self._boundary()._replace(
+                    region=region, sizes=scope.sizes, arguments=self._hinted_arguments(arguments)
+                )
+                call = ObservedCall(self.typed.name, arguments, count(), lambda: inside, bool(self.outer))
+                for observer in observing:
+                    observer.body(call, results)
             return results
 
         body.__name__ = body.__qualname__ = self.typed.name  # what JAX's own messages call it

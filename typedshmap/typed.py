@@ -159,7 +159,7 @@ def _check_result(
         is_number = must_be_invarying and not _jax.array.aval_of(value).shape
         if leaf_hint is not None and is_number and _jax.array.is_inexact(value.dtype):
             axes = tuple(axis for axis in region.sizes if axis in must_be_invarying)
-            wrong = context.explained(value, UnmentionedVarying(axes, False, may_agree=True))
+            wrong = context.with_cause(value, UnmentionedVarying(axes, False, may_agree=True))
             checked.failures.append(Failure(wrong, at, leaf_hint.text, _jax.array.type_text(value)))
     if checked.failures and enforced(checked.failures):
         place = result_place(typed, checked.failures, checked.leaves) if region.manual else ""

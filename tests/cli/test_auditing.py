@@ -12,7 +12,7 @@ from textwrap import dedent
 import jax
 import pytest
 
-from typedshmap.__main__ import main
+from typedshmap.tools.cli.main import main
 
 PROGRAM = """
     import sys

@@ -11,8 +11,8 @@ from textwrap import dedent
 
 import pytest
 
-from typedshmap.__main__ import main
 from typedshmap.tools import cli
+from typedshmap.tools.cli.main import main
 
 PROGRAM = """
 import jax

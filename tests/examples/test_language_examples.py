@@ -20,8 +20,8 @@ from jax.sharding import AxisType
 from tiers import slow
 
 from typedshmap import shape_structs
-from typedshmap.__main__ import main
 from typedshmap.testing import assert_mesh_invariant
+from typedshmap.tools.cli.main import main
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TRANSFORMER = EXAMPLES / "transformer.py"

@@ -31,7 +31,7 @@ from typedshmap import (
     psum_scatter,
     typed_shard_map,
 )
-from typedshmap.__main__ import main
+from typedshmap.tools.cli.main import main
 from typedshmap.tools.explain import Hardware
 from typedshmap.tools.explain.choose import meshes_to_try, read_free_mesh
 

@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
 from typedshmap import Array, Float32, MeshAxisError, StructureError, all_gather, explain, typed_jit, typed_shard_map
-from typedshmap.__main__ import main
+from typedshmap.tools.cli.main import main
 from typedshmap.tools.explain import compiled
 from typedshmap.tools.explain.compiled import _collectives_in, _refused
 

@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from typedshmap.__main__ import main
+from typedshmap.tools.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from typedshmap.__main__ import main
+from typedshmap.tools.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "bench"))

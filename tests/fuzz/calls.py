@@ -44,8 +44,8 @@ from typedshmap import (
     typed_jit,
     typed_shard_map,
 )
-from typedshmap.__main__ import main
 from typedshmap.testing import assert_mesh_invariant, inputs, strategies
+from typedshmap.tools.cli.main import main
 
 PATTERN_VERBS = [
     "rearrange", "repeat", "reshard", "all_gather", "all_to_all", "logsumexp",

@@ -81,7 +81,7 @@ def test_the_wheel_says_what_the_package_is(wheel: Path, metadata: email.message
         "tpu",
     }
     entry = zipfile.ZipFile(wheel).read(f"{information()}/entry_points.txt").decode()
-    scripts = ["[console_scripts]", "typedshmap", "=", "typedshmap.__main__:main_and_exit"]
+    scripts = ["[console_scripts]", "typedshmap", "=", "typedshmap.tools.cli.main:main_and_exit"]
     assert entry.split() == [*scripts, "[pytest11]", "typedshmap", "=", "typedshmap_pytest"]
 
 

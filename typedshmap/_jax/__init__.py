@@ -10,7 +10,6 @@ with versions.noting_untried():
     from . import (
         array,
         casts,
-        counters,
         edits,
         jaxpr,
         mesh,
@@ -28,7 +27,6 @@ with versions.noting_untried():
 __all__ = [
     "array",
     "casts",
-    "counters",
     "edits",
     "jaxpr",
     "mesh",

@@ -17,7 +17,16 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from .array import explicit_spec, has_tangent, is_tracer, spec_entries, strip_transforms
-from .jaxpr import RegionBinding, RegionOrigin, RegionTrees, TracedRegion, find_region, is_transposed
+from .jaxpr import (
+    RegionBinding,
+    RegionOrigin,
+    RegionTrees,
+    TracedRegion,
+    all_equations,
+    find_region,
+    is_literal,
+    is_transposed,
+)
 from .mesh import AnyMesh, shard_map, without_ambient
 from .source import at_its_own_line
 
@@ -159,6 +168,43 @@ def watched_regions(
 
     with _binding(lambda bind: partial(bind_and_see, bind)), _watch(next(_numbers)):
         yield
+
+
+def regions_of(jaxpr: Any) -> list[TracedRegion]:
+    """The regions of a program, nested ones and those of the rules of ``jax.custom_vjp`` included."""
+    found, equations = list[TracedRegion](), [*all_equations(jaxpr)]
+    for eqn in equations:
+        if eqn.primitive is _region_primitive():
+            found.append(TracedRegion(eqn, tuple(range(len(eqn.outvars))), origin=_old_origin(eqn)))
+    for eqn in equations:
+        if eqn.primitive.name.startswith("custom_vjp_call"):
+            known = set(map(_function_of, found))
+            found += [each for each in _regions_of_rules(jaxpr, eqn) if _function_of(each) not in known]
+    return found
+
+
+def _function_of(traced: TracedRegion) -> Any:
+    """The function of a region, and where that is."""
+    return getattr(getattr(traced.eqn.params["jaxpr"], "debug_info", None), "func_src_info", None)
+
+
+def _regions_of_rules(jaxpr: Any, eqn: Any) -> list[TracedRegion]:
+    """The regions that the rules of a ``jax.custom_vjp`` call; none where they cannot be traced by themselves."""
+    operands = list(dict.fromkeys(atom for atom in eqn.invars if not is_literal(atom)))
+    part = jaxpr.replace(eqns=[eqn], constvars=[], invars=operands, outvars=eqn.outvars)
+    structs = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, sharding=explicit_spec(var)) for var in operands]
+    found = list[TracedRegion]()
+
+    def gradient(*values: Any) -> Any:
+        results, pull = jax.vjp(lambda *values: jax.core.eval_jaxpr(part, (), *values), *values)
+        return pull([jax.numpy.zeros(each.shape, each.dtype) for each in results])
+
+    try:
+        with watched_regions(found.append, lambda why: None):
+            jax.make_jaxpr(gradient)(*structs)
+    except Exception:  # of many kinds: in a region its collectives have no axes
+        return []
+    return [each for each in found if each.origin == "written" or not _codes_of_bodies()]
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from ..notation.match import CompiledDim, Match, RankMismatch, SizeMismatch, Siz
 from ..notation.spec import Anything, Dim, Name, Number
 from ..records import Record
 from .array_hint import ArrayHint, takes
-from .context import KnownLayout, MeshContext, Role, explained, lookup_layout
+from .context import KnownLayout, MeshContext, Role, lookup_layout, with_cause
 from .global_sharding import sharding_mismatch, with_value_mesh
 
 _MOST_KINDS = 64
@@ -138,7 +138,7 @@ def check_array(
                 unmentioned = manual_type.varying & compiled.unmentioned
                 if manual_type.unreduced or manual_type.reduced or layout.unreduced:
                     wrong_sum = _wrong_unreduced(manual_type, layout, region)
-                    what = None if wrong_sum is None else explained(value, wrong_sum, layout)
+                    what = None if wrong_sum is None else with_cause(value, wrong_sum, layout)
         elif what is None and (
             region.role == "boundary"
             or (region.role == "value" and not layout.is_silent and isinstance(value, jax.Array))
@@ -160,7 +160,9 @@ def check_array(
             addends = known.unreduced & unmentioned if known is not None else frozenset[str]()
             axes = tuple(axis for axis in region.sizes if axis in (addends or unmentioned))
             what = UnmentionedVarying(axes, is_result, may_be_unreduced, agrees)
-            what = explained(value, UnmarkedUnreduced(axes) if addends else what, region.manual_layout(hint, aval.ndim))
+            what = with_cause(
+                value, UnmarkedUnreduced(axes) if addends else what, region.manual_layout(hint, aval.ndim)
+            )
     return (found, unmentioned) if what is None else Failure(what, subject, hint.text, _jax.array.type_text(value))
 
 

@@ -194,7 +194,7 @@ class AssertionSink(Protocol):
         """
         ...
 
-    def explain(self, value: Any, what: Fault, layout: Layout | None) -> Fault:
+    def with_cause(self, value: Any, what: Fault, layout: Layout | None) -> Fault:
         """What is wrong with a value, with its cause, as far as the body has been traced.
 
         Args:
@@ -358,10 +358,10 @@ def current_sink() -> AssertionSink | None:
     return scope.sink if scope is not None else None
 
 
-def explained(value: Any, what: Fault, layout: Layout | None = None) -> Fault:
+def with_cause(value: Any, what: Fault, layout: Layout | None = None) -> Fault:
     """What is wrong with a value, which has to be of a layout, with its cause, where the body around is analyzed."""
     sink = current_sink()
-    return what if sink is None else sink.explain(value, what, layout)
+    return what if sink is None else sink.with_cause(value, what, layout)
 
 
 def current_axis_naming(own: AxisNaming = NO_NAMING) -> AxisNaming:

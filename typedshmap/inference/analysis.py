@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, final
-
-import jax
 
 from .. import _jax
 from ..errors import TypedShmapError, warn_of_suspect
@@ -26,16 +24,13 @@ from ..hints.context import (
 from ..hints.signature import HintedSignature
 from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, Sizes
+from ..observers import observers
 from . import claims
 from .interpreter import CLAIM, Interpreter, Observation
 from .kinds.region import Kinds, Retrace
 from .kinds.suspects import Suspicion
 from .lattice import NO_AXES, AxisSet, ShardingFact, unknown
 from .region import RULES, InterpretedRegion, with_cause
-
-# Each is told of the suspects of a typed region, with its name, besides the warning: an audit lists them.
-suspect_listeners: list[Callable[[str, Failure], None]] = []
-
 
 NOTHING_CLAIMED: Mapping[int, Layout] = {}
 
@@ -64,7 +59,7 @@ class RegionAnalysis:
         self.traces = frozenset(ids)
         if self.is_done:
             return
-        self.is_transformed, self.keeps_all = is_transformed, bool(keep_all_claims.value)
+        self.is_transformed, self.keeps_all = is_transformed, any(each.keeps_claims for each in observers())
         self.claims: list[claims.Claim] = []
         self.claim_equations: dict[Any, list[claims.ClaimEquation]] = {}
         self.inner: list[RegionAnalysis] = []
@@ -101,14 +96,14 @@ class RegionAnalysis:
         stated = assertion._replace(must_be_invarying=NO_AXES) if is_known else assertion
         claim = claims.Claim(layout, stated, self.origin)
         var = _jax.staging.variable_of(value, self.traces)
-        # An equation costs less than to find out whether the claim is implied, unless it is transformed; and tools ask
-        # for each check.
+        # An equation costs less than to find out whether the claim is implied, unless it is transformed; and observers
+        # may want each check.
         may_be_implied = var is None and not is_kept
         is_costly = may_be_implied and (self.is_transformed or _jax.staging.is_transformed_before(value, self.traces))
         if is_costly and claims.is_implied(value, claim, self.early_interpreter):
             return value
         self.claims.append(claim)
-        # Tools read the jaxpr; and one that was traced before comes without what was noted beside it.
+        # Observers read the jaxpr; and one that was traced before comes without what was noted beside it.
         if var is None or self.is_inner or self.keeps_all:
             return claims.insert_claim(value, claim, self.traces)
         self.claim_equations.setdefault(var, []).append(claims.claim_equation(var, claim, value))
@@ -133,7 +128,7 @@ class RegionAnalysis:
             for stated in (claim.assertion for claim in self.unproven_claims)
         ]
 
-    def explain(self, value: Any, what: Fault, layout: Layout | None) -> Fault:
+    def with_cause(self, value: Any, what: Fault, layout: Layout | None) -> Fault:
         """What is wrong with a value, with its cause, as far as the body has been traced."""
         below = _jax.array.undifferentiated(value)
         if not _jax.staging.is_staged(below):
@@ -242,15 +237,6 @@ class Refused(NamedTuple):
     stated: LayoutAssertion | None
 
 
-# Whether each ``check`` leaves a claim, also of what is known already: for tools that report what a body checks. Among
-# JAX's own contexts, so that what was traced with all claims is never used where they add to a jaxpr.
-keep_all_claims = jax.make_user_context(default_value=False)
-
-# Whether a region is traced for another size wherever the degree of a number may matter, and not only where something
-# would be said of it, as it is under an audit. Among JAX's own contexts, so that what was traced before is read anew.
-is_thorough = jax.make_user_context(default_value=False)
-
-
 def analyze_region(
     analysis: RegionAnalysis,
     traced: _jax.jaxpr.TracedRegion | None,
@@ -354,7 +340,7 @@ def _know(
         retrace=retrace,
         function=analysis.typed.function,
         is_bound=is_bound,
-        is_thorough=True if suspect_listeners else is_thorough.value,
+        is_thorough=any(each.is_thorough for each in observers()),
     )
 
 
@@ -366,8 +352,8 @@ def _warn(suspect: Suspicion, origin: claims.Origin) -> None:
     failure = Failure(suspect.failure, Subject("whole", "body"), place=place)
     text = str(origin.region.report(origin.function, (failure,), NO_SIZES, place))
     warn_of_suspect(text, *_jax.source.place_line(place))
-    for listener in suspect_listeners:
-        listener(origin.function, failure)
+    for observer in observers():
+        observer.suspect(origin.function, failure)
 
 
 def _judge_claim(

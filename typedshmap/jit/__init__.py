@@ -14,7 +14,7 @@ from ..errors import TypedShmapError, placed_at_decoration
 from ..hints.signature import LazySignature
 from ..introspection import DecoratedInfo, caller_frame, decorate, wraps
 from ..meshes import read_mesh
-from ..sanitized import entered, period_context
+from ..observers import observers
 from .call import JitFunction
 
 P = ParamSpec("P")
@@ -128,8 +128,8 @@ def typed_jit(
         @wraps(function, DecoratedInfo("typed_jit", hinted, found, naming))
         def typed_jit_call(*args: Any, **kwargs: Any) -> Any:
             try:
-                if entered and (every := period_context.value):
-                    return jitted.run_compared(args, kwargs, every)
+                if observers():
+                    return jitted.run_observed(args, kwargs)
                 return jitted.run(args, kwargs)
             except TypedShmapError:
                 raise

@@ -41,11 +41,11 @@ from ..hints.check_tree import CheckedLeaf, check_value, result_place
 from ..hints.context import CallScope, current_axis_naming, decorator_axis_naming, scope_entered
 from ..hints.enforcement import enforced
 from ..hints.global_sharding import original_error
-from ..hints.signature import HintedSignature, LazySignature
+from ..hints.signature import HintedSignature, LazySignature, name_of
 from ..hints.structure import BareTree, Static, Untyped, array_hints, declares_arrays, holds_arrays
 from ..introspection import find_decorated
 from ..meshes import override_mesh
-from ..sanitized import period_context
+from ..observers import Boundary, HintedValue, ObservedCall, run_observed
 from .arguments import ArgumentKey, StaticLeaf, flatten_argument, parse_options, place_unplaced, traced_leaf
 from .context import jit_context, sharding_failure
 
@@ -64,7 +64,7 @@ class JitFunction:
     def __init__(
         self, hinted: LazySignature, mesh: _jax.mesh.AnyMesh | None, naming: AxisNaming, function: Any, options: Any
     ) -> None:
-        self.signature, self.mesh, self.naming = hinted, mesh, naming
+        self.name, self.signature, self.mesh, self.naming = name_of(function), hinted, mesh, naming
         self._has_devices = isinstance(mesh, Mesh)  # else they are those of the ambient mesh, or of the arguments
         self.static, self.donated, self.options = parse_options(function, options)
         self._typed: HintedSignature | None = None
@@ -76,10 +76,10 @@ class JitFunction:
         # By the form of a call; None where calls of it run several programs.
         self._trusted: dict[Any, TrustedForm | None] = {}
         self._trusts_jax = True
-        self._calls = count()  # those that may be compared
+        self._calls = count()  # those that are observed
         below = find_decorated(function)
-        # A region over all axes compares what its hints say, which are also those here.
-        self._is_compared_within = below is not None and below.verb == "typed_shard_map" and not below.axis_names
+        # A region over all axes has the same hints.
+        self._has_region_below = below is not None and below.verb == "typed_shard_map" and not below.axis_names
         self._lock = threading.Lock()
         if hinted.known is not None:
             self.read(())
@@ -144,43 +144,41 @@ class JitFunction:
             self._trust(form, call, dispatched, args, kwargs)
         return result
 
-    def run_compared(self, args: tuple[Any, ...], kwargs: dict[str, Any], every: int) -> Any:
-        """Call the function, and compare what its hints say is the same on several devices, at every N-th call."""
-        # What compares is imported where something is compared, as it is in few programs.
-        from ..tools.sanitize.agreement import is_shared, require_same_program
-        from ..tools.sanitize.calls import ALWAYS, AskedBody, Comparer, are_computed
-        from ..tools.sanitize.reports import raise_found
+    def run_observed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function as observers have it."""
+        values = jax.tree_util.tree_leaves((args, kwargs))
+        call = ObservedCall(self.name, values, self._calls, lambda: self._boundary(args, kwargs))
+        return run_observed(call, lambda: self.run(args, kwargs))
 
-        raise_found()
-        is_computed = are_computed(jax.tree_util.tree_leaves((args, kwargs)))
-        if _jax.trace.is_jit_disabled() or (is_computed and next(self._calls) % every):
-            with period_context(0):  # the program that compares nothing
-                return self.run(args, kwargs)
+    def _boundary(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Boundary:
         call = JitCall(self, args, kwargs)
-        typed, mesh, region = call.typed, call.context.mesh, call.context.boundary_context
-        if is_computed and is_shared(mesh):
-            lowered = _run(self.program(call).lower, call.values, lambda: call)
-            require_same_program(typed.name, call.static_values(), lowered.as_text())
-        is_due = is_computed or _jax.counters.is_due(every, mesh)
-        comparer = Comparer(typed.name, mesh, mesh.shape_tuple, region, call.sizes)
+        typed, context = call.typed, call.context
 
-        def compare(leaves: Iterable[CheckedLeaf], find_place: Callable[[str], str]) -> None:
-            claimed = [
-                (leaf.value, leaf.hint, leaf.subject, functools.partial(find_place, leaf.subject.name))
+        def hinted(leaves: Iterable[CheckedLeaf], find_place: Callable[[str], str]) -> list[HintedValue]:
+            return [
+                HintedValue(leaf.value, leaf.hint, leaf.subject, functools.partial(find_place, leaf.subject.name))
                 for leaf in leaves
                 if leaf.hint is not None
             ]
-            if not self._is_compared_within:
-                comparer.compare_global(claimed, is_due)
 
-        compare(call.leaves, typed.hint_place)  # before the call, which may take their buffers
-        # The regions in it are compared when this call is: in a program of its own, or by the count of the one around.
-        with (ALWAYS if is_computed else AskedBody(is_due)).asking():
-            result = self.run(args, kwargs)
-        assert typed.result is not None
-        checked = check_value(typed.result, result, RETURN, region, call.bound.arguments, call.sizes)
-        compare(checked.leaves, lambda _: typed.return_place)
-        return result
+        def results(returned: Any) -> list[HintedValue]:
+            assert typed.result is not None
+            arguments = call.bound.arguments
+            checked = check_value(typed.result, returned, RETURN, context.boundary_context, arguments, call.sizes)
+            return hinted(checked.leaves, lambda _: typed.return_place)
+
+        return Boundary(
+            context.mesh,
+            context.mesh.shape_tuple,
+            context.boundary_context,
+            call.sizes,
+            hinted(call.leaves, typed.hint_place),
+            call.static_values(),
+            results,
+            lambda: _run(self.program(call).lower, call.values, lambda: call).as_text(),
+            may_donate=True,
+            is_within=self._has_region_below,
+        )
 
     def _trust(
         self, form: Any, call: JitCall, dispatched: Dispatched, args: tuple[Any, ...], kwargs: dict[str, Any]

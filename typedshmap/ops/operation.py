@@ -600,7 +600,7 @@ class Operation(Record):
             found = ((operand.subject, operand.value) for operand in operands)
             culprits = (one for one in found if not _jax.array.manual_type(one[1]).varying.isdisjoint(axes))
             subject, culprit = next(culprits, (RESULT, value))
-            what = context.explained(culprit, UnmentionedVarying(axes, False, may_agree=True))
+            what = context.with_cause(culprit, UnmentionedVarying(axes, False, may_agree=True))
             raise self.wrong(what, subject, culprit)
 
 

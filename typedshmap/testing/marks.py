@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeVar, overload
 
-from ..inference.analysis import is_thorough
+from ..inspection import reading_thoroughly
 from ..introspection import find_attribute, require_decorated
 from .invariance import Verified, assert_mesh_invariant
 
@@ -33,7 +33,7 @@ class InvarianceMark:
         Raises:
           AssertionError: for a result that depends on the mesh.
         """
-        with is_thorough(True):
+        with reading_thoroughly():
             return assert_mesh_invariant(f, self.meshes, **self.options)
 
 

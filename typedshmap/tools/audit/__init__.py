@@ -6,18 +6,18 @@ import threading
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 
-from ... import _jax
+from ... import inspection
 from ..._jax.operands import computed_operands, name_operands
 from ...errors.failures import Failure
 from ...errors.places import running_line
-from ...inference.analysis import suspect_listeners
-from .findings import Finding, Region, SuggestedHints
+from ...inspection import Observer, observing
+from .findings import AuditedRegion, Finding, SuggestedHints
+from .findings import AuditedRegion as Region
 from .hints import SeenCalls
-from .region import PlainRegion, finding_of
 from .report import AuditReport
 from .seen import SeenRegions
 
-__all__ = ["AuditReport", "Finding", "Region", "SuggestedHints", "audit"]
+__all__ = ["AuditReport", "AuditedRegion", "Finding", "Region", "SuggestedHints", "audit"]
 
 
 @contextmanager
@@ -45,48 +45,57 @@ def audit(
     Yields:
       The report, which fills as regions are traced.
     """
-    report, lock = AuditReport(), threading.Lock()
-    seen, calls, operands = SeenRegions(), SeenCalls(), ExitStack()
-
-    def see(traced: _jax.jaxpr.TracedRegion) -> None:
-        region = PlainRegion(traced, axis_sizes or {})
-        with lock:
-            is_known = any(region.key == one[:3] for one in report.regions)
-        # What JAX makes of a region is as right as that, but for the collectives that a gradient has in its branches.
-        if traced.origin == "written" or (traced.origin == "copied" and not is_known):
-            read = region.read()
-            with lock:
-                report.add(*read)
-            seen.add(region, *read)
-        if hints and traced.origin == "written":
-            calls.add(region)
-        deadlocks = seen.note_gradient(region)
-        with lock:
-            report.add_findings(deadlocks)
-
-    def miss(why: str) -> None:
-        with lock:
-            file, line, _ = running_line() or ("", 0, "")
-            report.add(Region("shard_map", file, line, False, (why,)), [])
-
-    def hear(function: str, suspect: Failure) -> None:
-        with lock:
-            report.add_findings([finding_of(suspect, function)])
-
+    report, operands = AuditReport(), ExitStack()
+    listener = _Listener(report, hints, invariance)
     if invariance:
-        operands.enter_context(computed_operands(seen.unknown, seen.take))
-    suspect_listeners.append(hear)
+        operands.enter_context(computed_operands(listener.seen.unknown, listener.seen.take))
     try:
-        with operands, _jax.regions.watched_regions(see, miss, name_operands if invariance else None):
+        with operands, observing(listener, axis_sizes or {}):
             yield report
     finally:
-        suspect_listeners.remove(hear)
-        report.hints = calls.suggestions()
+        report.hints = listener.calls.suggestions()
     if invariance:
         # Brings what compares programs along, which an audit that only reads does without.
         from .invariance import compare_on_meshes
 
-        findings, not_run = compare_on_meshes(seen)
+        findings, not_run = compare_on_meshes(listener.seen)
         report.add_findings(findings)
         for region in not_run:
             report.add(region, ())
+
+
+class _Listener(Observer):
+    """What fills a report, as regions are traced in any thread."""
+
+    is_thorough = True
+
+    def __init__(self, report: AuditReport, takes_calls: bool, takes_operands: bool) -> None:
+        self.report, self.seen, self.calls = report, SeenRegions(), SeenCalls()
+        self.name_operands = name_operands if takes_operands else None
+        self._takes_calls, self._lock = takes_calls, threading.Lock()
+
+    def region(self, region: inspection.Region) -> None:
+        with self._lock:
+            is_known = any(region.key == one[:3] for one in self.report.regions)
+        # What JAX makes of a region is as right as that, but for the collectives that a gradient has in its branches.
+        if region.origin == "written" or (region.origin == "copied" and not is_known):
+            # The hints of a typed one are checked as it is traced.
+            findings, unread = ([], region.opaque) if region.is_typed else (region.findings, region.unread)
+            read = AuditedRegion(*region.key, not unread, unread)
+            with self._lock:
+                self.report.add(read, findings)
+            self.seen.add(region, read, findings)
+        if self._takes_calls and region.origin == "written":
+            self.calls.add(region)
+        deadlocks = self.seen.note_gradient(region)
+        with self._lock:
+            self.report.add_findings(deadlocks)
+
+    def missed(self, why: str) -> None:
+        with self._lock:
+            file, line, _ = running_line() or ("", 0, "")
+            self.report.add(AuditedRegion("shard_map", file, line, False, (why,)), [])
+
+    def suspect(self, function: str, failure: Failure) -> None:
+        with self._lock:
+            self.report.add_findings([inspection.finding_of(failure, function)])

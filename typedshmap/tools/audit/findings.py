@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from ...errors import DivergenceError, ShardingError, VaryingError
-
-Severity = Literal["error", "suspect"]
+from ...inspection import Finding as Finding
 
 KINDS = {
     "varying": VaryingError,
@@ -25,34 +24,7 @@ KINDS = {
 """The kinds of findings, each with what it is raised as."""
 
 
-class Finding(NamedTuple):
-    """What is wrong in a region.
-
-    Attributes:
-      severity: ``"error"``, or ``"suspect"`` for what may be meant.
-      kind: ``varying``: a result differs between shards of an axis that its PartitionSpec does not mention;
-        ``unreduced``: so it is since the sum over the axis is due; ``layout``: a dim is sharded over other axes, or in
-        another order, than is taken for granted; ``divergence``: a collective that not all shards reach; ``unsound``: a
-        value that varies though JAX types it as invarying; ``double-sum``: what a collective makes grow or shrink with
-        the mesh; ``summed-gradient``: what differentiation does; ``lost-sum``: a sum that is due, and that an operation
-        loses; ``own-part``: an operation along a sharded dim that needs all of it; ``copies``: what is the same on each
-        shard, taken for the parts of a dim; ``same-draw``: random numbers alike on every shard, taken for those of a
-        sharded dim; ``invariance``: a global result that is another one on other meshes.
-      message: what is wrong, and what to write instead, on one line.
-      file: the path of the file in which it began.
-      line: its line there.
-      region: the name of the region's function.
-    """
-
-    severity: Severity
-    kind: str
-    message: str
-    file: str
-    line: int
-    region: str
-
-
-class Region(NamedTuple):
+class AuditedRegion(NamedTuple):
     """A manual region that was read.
 
     Attributes:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors.phrases import count_text
-from .findings import KINDS, Finding, Region, SuggestedHints
+from .findings import KINDS, AuditedRegion, Finding, SuggestedHints
 
 FORMATS = ("text", "github", "json", "sarif")
 _MOST_FINDINGS, _MOST_UNREAD = 24, 8
@@ -26,7 +26,7 @@ def shown_path(file: str) -> str:
 def write_report(
     form: str,
     findings: Sequence[Finding],
-    regions: Sequence[Region],
+    regions: Sequence[AuditedRegion],
     summary: str = "",
     hints: Sequence[SuggestedHints] | None = None,
 ) -> str:
@@ -48,7 +48,7 @@ def finding_line(found: Finding) -> str:
     return f"{shown_path(found.file)}:{found.line}: {found.severity}[{found.kind}] {found.region}: {found.message}"
 
 
-def text_report(findings: Sequence[Finding], regions: Sequence[Region]) -> str:
+def text_report(findings: Sequence[Finding], regions: Sequence[AuditedRegion]) -> str:
     """At most a screen: the findings, what was not read and why, and how much there is of each."""
     lines = [finding_line(found) for found in findings[:_MOST_FINDINGS]]
     if len(findings) > _MOST_FINDINGS:
@@ -75,7 +75,7 @@ def hints_text(hints: Sequence[SuggestedHints]) -> str:
     return "\n\n".join(blocks) or "# no call of jax.shard_map without hints was seen; below jax 0.10.2 none is"
 
 
-def _place(region: Region) -> str:
+def _place(region: AuditedRegion) -> str:
     return f"{shown_path(region.file)}:{region.line}"
 
 
@@ -97,8 +97,8 @@ def _property(text: str) -> str:
     return _escaped(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def _json(findings: Sequence[Finding], regions: Sequence[Region], hints: Sequence[SuggestedHints] | None) -> str:
-    def entry(one: Finding | Region | SuggestedHints) -> dict[str, Any]:
+def _json(findings: Sequence[Finding], regions: Sequence[AuditedRegion], hints: Sequence[SuggestedHints] | None) -> str:
+    def entry(one: Finding | AuditedRegion | SuggestedHints) -> dict[str, Any]:
         return {**one._asdict(), "file": shown_path(one.file)}
 
     document = {"findings": [*map(entry, findings)], "regions": [*map(entry, regions)]}

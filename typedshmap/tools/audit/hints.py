@@ -17,14 +17,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ... import _jax
+from ... import _jax, inspection
 from ...errors.places import is_users, running_lines
 from ...hints.signature import name_of
 from ...hints.specs import leaf_specs
 from .dim_names import RETURN, Names, dim_names
 from .findings import SuggestedHints
 from .formats import shown_path
-from .region import PlainRegion
 
 _WIDTH = 100
 _MOST_LINES, _MOST_PLACES, _MOST_LEAVES = 16, 3, 8
@@ -115,7 +114,7 @@ class SeenCalls:
         self._lock = threading.Lock()
         self._functions: dict[tuple[str, str, int], _SeenFunction] = {}
 
-    def add(self, region: PlainRegion) -> None:
+    def add(self, region: inspection.Region) -> None:
         """Take in a call, as it stands in the program."""
         trees, call = region.traced.trees, region.traced.call
         if region.is_typed or trees is None or call is None:
@@ -127,7 +126,9 @@ class SeenCalls:
             hash((trees.arguments, trees.result))
         except Exception:  # whatever a class of the user's raises that is given what is not an array
             return
-        options = _Options(call.params["mesh"].shape_tuple, _jax.jaxpr.newly_manual_axes(region.params), region.has_vma)
+        options = _Options(
+            call.params["mesh"].shape_tuple, _jax.jaxpr.newly_manual_axes(region.params), region.check_vma
+        )
         with self._lock:
             seen = self._functions.setdefault(region.key, _SeenFunction(trees.function))
             seen.variants.setdefault(key := (in_specs, specs, options.axis_names, options.check_vma), options)
@@ -143,7 +144,7 @@ class SeenCalls:
         """The hints of each region, in the order in which they were first seen."""
         with self._lock:
             return [
-                SuggestedHints(*key, sum(seen.calls.values()), _Signature(seen).text())
+                SuggestedHints(*key, sum(seen.calls.values()), _SuggestedSignature(seen).text())
                 for key, seen in self._functions.items()
             ]
 
@@ -153,7 +154,7 @@ def _leaf(spec: Any, x: Any, variant: int) -> _Leaf:
     return _Leaf(spec, tuple(aval.shape), aval.dtype, variant)
 
 
-class _Signature:
+class _SuggestedSignature:
     """The signature of a function by its calls."""
 
     def __init__(self, seen: _SeenFunction) -> None:

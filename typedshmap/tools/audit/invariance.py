@@ -31,7 +31,7 @@ from ..progress import progress
 from ..sample.arguments import FlatCall
 from ..sample.plain import with_hints
 from ..sample.plan import plan_inputs
-from .findings import Finding, Region
+from .findings import AuditedRegion, Finding
 from .seen import SeenRegion
 
 _DRAWS = frozenset(["random_bits", "threefry2x32", "rng_bit_generator"])
@@ -39,7 +39,7 @@ _SECONDS = 60
 _NOT_RUN = "not run on other meshes: "
 
 
-def compare_on_meshes(seen: Iterable[SeenRegion]) -> tuple[list[Finding], list[Region]]:
+def compare_on_meshes(seen: Iterable[SeenRegion]) -> tuple[list[Finding], list[AuditedRegion]]:
     """Run regions on one device and on axes of other sizes.
 
     What they print as they are traced and run is not shown.
@@ -47,7 +47,7 @@ def compare_on_meshes(seen: Iterable[SeenRegion]) -> tuple[list[Finding], list[R
     Returns:
       What depends on the mesh, and the regions of which something is not compared, with the reason.
     """
-    findings, not_run, is_stuck = list[Finding](), list[Region](), False
+    findings, not_run, is_stuck = list[Finding](), list[AuditedRegion](), False
     for each in seen:
         region, why = each.region, "a region before it has not ended" if is_stuck else _reason_not_to_run(each)
         left_out = [_NOT_RUN + why] if why else []

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ...errors import TypedShmapError
 from ...errors.places import is_ignored
-from .findings import KINDS, Finding, Region, SuggestedHints
+from .findings import KINDS, AuditedRegion, Finding, SuggestedHints
 from .formats import text_report
 
 
@@ -21,7 +21,7 @@ class AuditReport:
 
     def __init__(self) -> None:
         self._findings: dict[tuple[str, str, int], Finding] = {}
-        self._regions: dict[tuple[str, str, int], Region] = {}
+        self._regions: dict[tuple[str, str, int], AuditedRegion] = {}
         self.hints: list[SuggestedHints] = []
 
     @property
@@ -30,11 +30,11 @@ class AuditReport:
         return sorted(self._findings.values(), key=lambda one: (one.severity, one.file, one.line, one.kind))
 
     @property
-    def regions(self) -> list[Region]:
+    def regions(self) -> list[AuditedRegion]:
         """The regions that were read, in the order in which they were first seen."""
         return list(self._regions.values())
 
-    def add(self, region: Region, findings: Iterable[Finding]) -> None:
+    def add(self, region: AuditedRegion, findings: Iterable[Finding]) -> None:
         """Take in what was read of a region; what is known of it already, as of another call, counts once."""
         at = (region.name, region.file, region.line)
         before = self._regions.get(at, region)

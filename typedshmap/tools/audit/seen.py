@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ... import _jax
-from .findings import Finding, Region
-from .region import PlainRegion
+from ... import _jax, inspection
+from .findings import AuditedRegion, Finding
 
 Key = tuple[str, str, int]
 
@@ -25,7 +24,7 @@ class SeenRegion(NamedTuple):
       differentiated: the operands that gradients of the program are taken in, counted from the last.
     """
 
-    region: Region
+    region: AuditedRegion
     argument_names: tuple[str, ...]
     traced: _jax.jaxpr.TracedRegion
     is_stuck: bool = False
@@ -46,9 +45,9 @@ class SeenRegions:
         self._calls: dict[Key, list[SeenRegion]] = {}
         self._differentiated: dict[Key, set[int]] = {}
         self._transposed: set[Key] = set()
-        self._branching: dict[Key, list[PlainRegion]] = {}
+        self._branching: dict[Key, list[inspection.Region]] = {}
 
-    def add(self, plain: PlainRegion, region: Region, findings: Sequence[Finding]) -> None:
+    def add(self, plain: inspection.Region, region: AuditedRegion, findings: Sequence[Finding]) -> None:
         """Take in a region that was read, and what was found in it."""
         is_stuck = any(found.kind == "divergence" for found in findings)
         with self._lock:
@@ -58,7 +57,7 @@ class SeenRegions:
             if plain.may_diverge:
                 self._branching.setdefault(plain.key, []).append(plain)
 
-    def note_gradient(self, plain: PlainRegion) -> list[Finding]:
+    def note_gradient(self, plain: inspection.Region) -> list[Finding]:
         """Note what a region is differentiated by, or that its gradient is taken.
 
         Returns:

@@ -16,12 +16,12 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, use_abstract_mesh
 from ... import _jax
 from ...errors import ShapeError, TypedShmapError
 from ...errors.phrases import count_text, mesh_text
-from ...inference.analysis import is_thorough
+from ...inspection import reading_thoroughly
 from ...meshes import override_mesh
 from ...testing import assert_mesh_invariant
 from .. import cli
 from ..audit import audit
-from ..audit.findings import Finding, Region
+from ..audit.findings import AuditedRegion, Finding
 from ..audit.formats import write_report
 from ..sample.arguments import FlatCall, taken_names
 from ..sample.meshes import has_marks, map_over_shards, mesh_like, needs_manual_region
@@ -71,7 +71,7 @@ def run(given: argparse.Namespace) -> int:
         summary = f"{count_text(len(functions), 'function')} on {on}: {f'{failed} failed' if failed else 'all right'}"
         print(summary, flush=True)
     if given.format != "text":
-        regions = [Region(each.name, *each.line, True, ()) for each in functions]
+        regions = [AuditedRegion(each.name, *each.line, True, ()) for each in functions]
         print(write_report(given.format, [finding for finding in found if finding is not None], regions, summary))
     return cli.WRONG if unusable else cli.FAILED if failed else cli.DONE
 
@@ -106,7 +106,7 @@ def _trace(function: cli.Function, drawn: UnplacedInputs, mesh: AbstractMesh) ->
     def trace(f: Any, mesh: AbstractMesh) -> None:
         call = FlatCall(drawn.structs(mesh), *_jax.array.SHAPES)
         with (
-            is_thorough(True),
+            reading_thoroughly(),
             override_mesh(mesh),
             nullcontext() if made_of.mesh is not None else use_abstract_mesh(mesh),
         ):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import TypedShmapError
-from ...sanitized import entered, period_context, read_period
+from ...observers import observed_by, observers
 from . import reports
+from .sanitizer import Sanitizer
 
 __all__ = ["sanitize"]
 
@@ -39,23 +40,22 @@ class sanitize:
     """
 
     def __init__(self, every: int = 100) -> None:
-        self.every = read_period("sanitize: every=", every)
+        self._sanitizer = Sanitizer.of("sanitize: every=", every)
         self._contexts: list[Any] = []
 
     def __enter__(self) -> sanitize:
-        if period_context.value:
-            raise TypedShmapError(
-                f"sanitize: every={self.every} is inside of another one, of every={period_context.value}\n\n"
-                "Hint: leave that one first, or give a function a number of its own: typed_shard_map(sanitize=...)"
-            )
-        context = period_context(self.every)
+        for around in observers():
+            if isinstance(around, Sanitizer):
+                raise TypedShmapError(
+                    f"sanitize: every={self._sanitizer.every} is inside of another one, of every={around.every}\n\n"
+                    "Hint: leave that one first, or give a function a number of its own: typed_shard_map(sanitize=...)"
+                )
+        context = observed_by((*observers(), self._sanitizer))
         context.__enter__()
         self._contexts.append(context)
-        entered.append(self.every)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
-        entered.remove(self.every)
         self._contexts.pop().__exit__(kind, *error)
         if kind is None:
             reports.wait()

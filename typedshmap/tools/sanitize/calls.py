@@ -6,8 +6,7 @@ counts how often it runs, and the devices report by a callback, if there is some
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import count
 from typing import Any
@@ -18,48 +17,18 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from ... import _jax
-from ...errors.failures import Subject
 from ...errors.places import running_place
 from ...hints.array_hint import ArrayHint
 from ...hints.check_tree import TreeCheck
 from ...hints.context import MeshContext
 from ...notation.layout import Layout
 from ...notation.match import Sizes
-from ...sanitized import body_context
+from ...observers import HintedValue
 from .comparison import compare_shards
 from .reports import ReplicaComparison, Replicated, expect, receiver
 
 _REGIONS = "typed_call"
 _numbers = count()
-
-
-class AskedBody:
-    """What asks for the values that the body of a region assumes, while that is traced.
-
-    One for each traced region, since JAX keeps what it traced by it: a jaxpr with another region's condition is never
-    used again.
-
-    Attributes:
-      is_due: whether a run of the program compares; a truth value of the program around, or True.
-    """
-
-    def __init__(self, is_due: Any) -> None:
-        self.is_due = is_due
-
-    @contextmanager
-    def asking(self) -> Generator[None]:
-        """Ask for what is assumed inside; afterwards no value of the program is kept."""
-        with body_context(self):
-            yield
-        if self is not ALWAYS:
-            self.is_due = True
-
-
-ALWAYS = AskedBody(True)
-
-
-Claimed = tuple[Any, ArrayHint, Subject, Callable[[], str]]
-"""A value, its hint, its name, and what finds the line of its hint."""
 
 
 class Comparer:
@@ -83,7 +52,7 @@ class Comparer:
     ) -> None:
         self.function, self.mesh, self.axes, self.region, self.sizes = function, mesh, axes, region, sizes
 
-    def claims(self, values: Iterable[Claimed]) -> Iterator[tuple[Any, ArrayHint, Replicated]]:
+    def claims(self, values: Iterable[HintedValue]) -> Iterator[tuple[Any, ArrayHint, Replicated]]:
         """The values that are the same over some axes of several shards, each with that claim."""
         for value, hint, subject, find_place in values:
             layout = self.region.layout(hint)
@@ -98,7 +67,7 @@ class Comparer:
         number = next(_numbers)
         return ReplicaComparison(self.function, tuple(claims), manual, self.region, self.sizes, self.mesh, number)
 
-    def compare_inside(self, values: Iterable[Claimed], is_due: Any) -> None:
+    def compare_inside(self, values: Iterable[HintedValue], is_due: Any) -> None:
         """Compare shards, where their region is being traced."""
         found = [(_jax.array.undifferentiated(value), claim) for value, _, claim in self.claims(values)]
         if not found:
@@ -111,7 +80,7 @@ class Comparer:
         compare = partial(compare_shards, agreeing=agreeing, manual=axes, has_vma=self.region.has_vma, report=report)
         _under(is_due, compare, shards)
 
-    def compare_global(self, values: Iterable[Claimed], is_due: Any = True) -> None:
+    def compare_global(self, values: Iterable[HintedValue], is_due: Any = True) -> None:
         """Compare global values: at once if they are concrete, else in the program that is being traced."""
         found = [
             (_jax.array.undifferentiated(value), self.region.spec(hint, len(_jax.array.aval_of(value).shape)), claim)
@@ -184,12 +153,16 @@ def are_computed(values: Iterable[Any]) -> bool:
     )
 
 
-def compare_assumed(function: str, checked: TreeCheck, asked: AskedBody) -> None:
+def compare_assumed(function: str, checked: TreeCheck, is_due: Any) -> None:
     """Compare what a body assumes, but in a branch or a loop to which perhaps not all shards get."""
     if _jax.trace.may_diverge(_REGIONS):
         return
     region, place = checked.region, running_place()
     axes = tuple((axis, size) for axis, size in region.manual if axis in region.checked_axes)
-    values = [(leaf.value, leaf.hint, leaf.subject, lambda: place) for leaf in checked.leaves if leaf.hint is not None]
+    values = [
+        HintedValue(leaf.value, leaf.hint, leaf.subject, lambda: place)
+        for leaf in checked.leaves
+        if leaf.hint is not None
+    ]
     mesh = _jax.mesh.context_mesh()
-    Comparer(function, mesh, axes, region, checked.sizes).compare_inside(values, asked.is_due)
+    Comparer(function, mesh, axes, region, checked.sizes).compare_inside(values, is_due)

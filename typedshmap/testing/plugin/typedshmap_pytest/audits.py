@@ -70,12 +70,12 @@ class Audit:
         terminalreporter.line(write_report("text", self._findings(), self._merged().regions))
 
     def _merged(self) -> Any:
-        from typedshmap.tools.audit import AuditReport, Finding, Region
+        from typedshmap.tools.audit import AuditedRegion, AuditReport, Finding
 
         report = AuditReport()
         for findings, regions in self.found:
             for name, file, line, is_complete, unread in regions:
-                report.add(Region(name, file, line, is_complete, tuple(unread)), ())
+                report.add(AuditedRegion(name, file, line, is_complete, tuple(unread)), ())
             report.add_findings(Finding(*each) for each in findings)
         return report
 

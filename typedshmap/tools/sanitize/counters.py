@@ -11,13 +11,12 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from .mesh import AnyMesh
-from .trace import is_in_inner_jit, is_mapped_around, is_nested
+from ... import _jax
 
 _GOLDEN = 0.6180339887498949
 
 
-def is_due(every: int, mesh: AnyMesh) -> Any:
+def is_due(every: int, mesh: _jax.mesh.AnyMesh) -> Any:
     """Whether a run of the program that is being traced is one of every so many: a truth value of that program.
 
     The first run is. In a loop, and wherever else a jaxpr is traced for itself, the gaps between two are ``every`` or
@@ -31,17 +30,22 @@ def is_due(every: int, mesh: AnyMesh) -> Any:
       True where each run is, also where none can be counted: under `jax.vmap`, in a ``jax.jit`` within another, which
       takes no such array if it has shardings, and on devices that are not known.
     """
-    if every == 1 or is_mapped_around() or is_in_inner_jit() or (count := _count_on(mesh)) is None:
+    if (
+        every == 1
+        or _jax.trace.is_mapped_around()
+        or _jax.trace.is_in_inner_jit()
+        or (count := _count_on(mesh)) is None
+    ):
         return True
     number = count[...]
     count[...] = number + np.uint32(1)
-    if not is_nested():
+    if not _jax.trace.is_nested():
         return number % np.uint32(every) == 0
     step = np.uint32(2**32 / (every - 1 + _GOLDEN))
     return number * step < step
 
 
-def _count_on(mesh: AnyMesh) -> Any:
+def _count_on(mesh: _jax.mesh.AnyMesh) -> Any:
     """A count on all devices of a mesh; None where they are not known, or are not there."""
     try:
         with jax.ensure_compile_time_eval():

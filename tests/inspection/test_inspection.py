@@ -1,0 +1,287 @@
+"""The door for tools: regions of traced programs as data, what runs and is checked, hints, another mesh."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import PartitionSpec as P
+
+from typedshmap import (
+    Array,
+    Float,
+    StructureError,
+    SuspectWarning,
+    assume,
+    check,
+    einsum,
+    typed,
+    typed_jit,
+    typed_shard_map,
+)
+from typedshmap.inspection import Fact, keeping_claims, observing, on_mesh, regions, signature
+
+MESH = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"))
+X, W = Float[Array, "[batch/dp] [model/tp]"], Float[Array, "[model/tp] ff"]
+x, w = jnp.ones((8, 16)), jnp.ones((16, 32))
+
+
+def plain(body: Any, out: P, **options: Any) -> Any:
+    return jax.shard_map(body, mesh=MESH, in_specs=(P("dp", "tp"), P("tp")), out_specs=out, **options)
+
+
+@typed_shard_map(mesh=MESH)
+def layer(x: X, w: W) -> Float[Array, "[batch/dp] ff"]:
+    return einsum(x, w, "[b/dp] [m/tp], [m/tp] f -> [b/dp] f")
+
+
+def partial(x: Array, w: Array) -> Array:
+    return x @ w
+
+
+# Regions of a program
+
+
+def test_a_region_is_known_by_its_function_axes_and_specs() -> None:
+    (region,) = regions(jax.make_jaxpr(plain(partial, P("dp"), check_vma=False))(x, w))
+    assert (region.name, region.line) == ("partial", partial.__code__.co_firstlineno)
+    assert region.file == __file__
+    assert region.axes == {"dp": 4, "tp": 2} and region.mesh.shape_tuple == MESH.shape_tuple
+    assert region.in_specs == (P("dp", "tp"), P("tp")) and region.out_specs == (P("dp"),)
+    assert (region.check_vma, region.is_typed, region.argument_names) == (False, False, ("x", "w"))
+
+
+def test_a_finding_says_what_is_wrong_where() -> None:
+    (region,) = regions(jax.make_jaxpr(plain(partial, P("dp"), check_vma=False))(x, w))
+    (finding,) = region.findings
+    assert (finding.severity, finding.kind, finding.region) == ("error", "unreduced", "partial")
+    assert (finding.file, finding.line) == (__file__, partial.__code__.co_firstlineno + 1)
+
+
+def test_a_right_region_has_no_findings_and_is_read_to_its_end() -> None:
+    (region,) = regions(jax.make_jaxpr(plain(lambda x, w: jax.lax.psum(x @ w, "tp"), P("dp")))(x, w))
+    assert (region.findings, region.unread, region.is_complete) == ([], (), True)
+
+
+def test_what_a_kernel_returns_is_listed_as_unread() -> None:
+    def callback(x: Array, w: Array) -> Array:
+        return jax.pure_callback(lambda y: y, jax.ShapeDtypeStruct((2, 32), jnp.float32), x @ w)
+
+    (region,) = regions(jax.make_jaxpr(plain(callback, P("dp"), check_vma=False))(x, w))
+    assert not region.is_complete
+    assert region.unread[0].startswith("pure_callback at ")
+
+
+def test_the_facts_of_values_are_those_of_the_body() -> None:
+    (region,) = regions(jax.make_jaxpr(plain(lambda x, w: jax.lax.psum(x @ w, "tp"), P("dp")))(x, w))
+    rows, weights = region.jaxpr.invars
+    assert region.facts(rows) == Fact(frozenset({"dp", "tp"}), frozenset(), (("dp",), ("tp",)))
+    assert region.facts(weights) == Fact(frozenset({"tp"}), frozenset(), (("tp",), ()))
+    (result,) = region.jaxpr.outvars
+    assert region.facts(result) == Fact(frozenset({"dp"}), frozenset(), (("dp",), ()))
+
+
+def test_the_value_of_another_program_has_no_facts() -> None:
+    (region,) = regions(jax.make_jaxpr(plain(partial, P("dp", None), check_vma=False))(x, w))
+    with pytest.raises(KeyError):
+        region.facts(jax.make_jaxpr(jnp.sin)(x).jaxpr.invars[0])
+
+
+def test_nested_regions_and_those_in_loops_are_found() -> None:
+    def inner(x: Array) -> Array:
+        return jax.lax.psum(x, "tp")
+
+    def outer(x: Array) -> Array:
+        call = jax.shard_map(inner, in_specs=P(None, "tp"), out_specs=P(), axis_names={"tp"})
+        return jax.lax.scan(lambda c, _: (c + call(x), None), jnp.zeros((2, 8)), None, length=2)[0]
+
+    mesh = jax.make_mesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
+    program = jax.shard_map(outer, mesh=mesh, in_specs=P("dp"), out_specs=P("dp"), axis_names={"dp"}, check_vma=False)
+    found = regions(jax.jit(program).trace(x).jaxpr)
+    assert [(region.name, region.axes) for region in found] == [("outer", {"dp": 4}), ("inner", {"tp": 2})]
+
+
+def test_a_region_in_a_backward_rule_is_found() -> None:
+    @jax.custom_vjp
+    def f(x: Array) -> Array:
+        return 2 * x
+
+    def backward(_: None, g: Array) -> tuple[Array]:
+        return (jax.shard_map(shard_of_gradient, mesh=MESH, in_specs=P("dp"), out_specs=P("dp"))(g),)
+
+    def shard_of_gradient(g: Array) -> Array:
+        return 2 * g
+
+    f.defvjp(lambda x: (2 * x, None), backward)
+    assert [region.name for region in regions(jax.make_jaxpr(f)(x))] == ["shard_of_gradient"]
+
+
+def test_what_a_lowered_or_a_traced_function_returns_is_a_program_too() -> None:
+    traced = jax.jit(plain(partial, P("dp", "tp"), check_vma=False)).trace(x, w)
+    assert (
+        [region.name for region in regions(traced)] == ["partial"] == [region.name for region in regions(traced.jaxpr)]
+    )
+
+
+def test_the_claims_of_a_typed_region_are_those_of_its_checks() -> None:
+    @typed_shard_map(mesh=MESH)
+    def checked(x: X) -> X:
+        return assume(check(2 * x, "[batch/dp] [model/tp]"), "[batch/dp] [model/tp]")
+
+    with keeping_claims():
+        (region,) = regions(jax.make_jaxpr(lambda x: checked(x))(x))
+    assert region.is_typed
+    assert [(claim.subject, claim.is_assumed) for claim in region.claims] == [("checked", False), ("assumed", True)]
+    assert region.claims[0].hint.layout.dim_axes == (("dp",), ("tp",))
+    assert {(claim.file, claim.line) for claim in region.claims} == {
+        (__file__, checked.__wrapped__.__code__.co_firstlineno + 2)
+    }
+
+
+# What happens
+
+
+class Log:
+    def __init__(self) -> None:
+        self.boundaries: list[Any] = []
+        self.assertions: list[Any] = []
+        self.regions: list[Any] = []
+        self.suspects: list[Any] = []
+
+    def boundary(self, values: Any, hints: Any, mesh: Any) -> None:
+        self.boundaries.append((values, hints, mesh))
+
+    def assertion(self, value: Any, hint: Any) -> None:
+        self.assertions.append((value, hint))
+
+    def region(self, region: Any) -> None:
+        self.regions.append(region)
+
+    def suspect(self, function: str, finding: Any) -> None:
+        self.suspects.append((function, finding))
+
+
+@pytest.mark.parametrize(
+    "call", [layer, jax.jit(lambda x, w: layer(x, w)), typed_jit(layer)], ids=["", "jit", "typed_jit"]
+)
+def test_an_observer_hears_of_the_values_that_cross_a_boundary(call: Any) -> None:
+    log = Log()
+    with observing(log):
+        y = jax.block_until_ready(call(x, w))
+    assert {tuple(values) for values, _, _ in log.boundaries} == {("x", "w", "return")}
+    values, hints, mesh = log.boundaries[-1]
+    assert values["return"].shape == y.shape == (8, 32)
+    assert str(hints["x"].text) == 'Float[Array, "[batch/dp] [model/tp]"]'
+    assert hints["return"].layout.dim_axes == (("dp",), ())
+    assert mesh.shape_tuple == MESH.shape_tuple
+    assert [region.name for region in log.regions] == ["layer"]
+
+
+def test_an_observer_hears_of_checks_in_a_body_and_outside() -> None:
+    log = Log()
+
+    @typed_shard_map(mesh=MESH)
+    def body(x: X) -> X:
+        return check(x, "[batch/dp] [model/tp]")
+
+    with observing(log):
+        jax.block_until_ready(body(x))
+        check(x, "batch model")
+    assert [value.shape for value, _ in log.assertions] == [(2, 8), (8, 16)]
+    assert [hint.layout.dim_axes for _, hint in log.assertions] == [(("dp",), ("tp",)), ((), ())]
+
+
+def test_an_observer_hears_of_plain_regions_and_may_want_nothing_else() -> None:
+    names = list[str]()
+
+    class Names:
+        def region(self, region: Any) -> None:
+            names.append(region.name)
+
+    with observing(Names()):
+        jax.eval_shape(plain(partial, P("dp", "tp"), check_vma=False), x, w)
+    jax.eval_shape(plain(lambda x, w: x @ w, P("dp", "tp"), check_vma=False), x, w)
+    assert names == ["partial"]
+
+
+def test_an_observer_hears_of_what_is_suspected_of_a_typed_region() -> None:
+    @typed_shard_map(mesh=MESH)
+    def twice(x: Float[Array, "[b/dp] m"]) -> Float[Array, "m"]:
+        return jax.lax.psum(jnp.mean(x, 0), "dp")
+
+    log = Log()
+    with observing(log), pytest.warns(SuspectWarning, match="double|grows|too large"):
+        jax.block_until_ready(twice(x))
+    ((function, finding),) = log.suspects
+    assert (function, finding.severity, finding.kind) == ("twice", "suspect", "double-sum")
+    assert finding.line == twice.__wrapped__.__code__.co_firstlineno + 2
+
+
+def test_what_is_called_outside_is_not_heard_of() -> None:
+    log = Log()
+    with observing(log):
+        pass
+    jax.block_until_ready(layer(x, w))
+    assert log.boundaries == log.regions == []
+
+
+def test_an_error_of_an_observer_is_raised() -> None:
+    class Wrong:
+        def boundary(self, values: Any, hints: Any, mesh: Any) -> None:
+            raise ZeroDivisionError
+
+    with observing(Wrong()), pytest.raises(ZeroDivisionError):
+        layer(x, w)
+    jax.block_until_ready(layer(x, w))
+
+
+def test_several_observers_hear_the_same() -> None:
+    logs = Log(), Log()
+    with observing(logs[0]), observing(logs[1]):
+        jax.block_until_ready(layer(x, w))
+    assert len(logs[0].boundaries) == len(logs[1].boundaries) == 1
+    assert len(logs[0].regions) == len(logs[1].regions) >= 1
+
+
+# Hints and meshes
+
+
+def test_the_hints_of_a_function_are_read_with_its_aliases() -> None:
+    @typed_shard_map(mesh=MESH, axes={"data": "dp", "none": None})
+    def f(x: Float[Array, "[b/data] [m/none]"], tree: dict[str, W], scale: float = 1.0) -> Float[Array, "[b/data] m"]:
+        return x
+
+    found = signature(jax.jit(f))
+    assert (found.name, found.verb, found.mesh) == ("f", "typed_shard_map", MESH)
+    assert {name: [str(hint.text) for hint in hints] for name, hints in found.parameters.items()} == {
+        "x": ['Float[Array, "[b/data] [m/none]"]'],
+        "tree": ['Float[Array, "[model/tp] ff"]'],
+        "scale": [],
+    }
+    assert found.parameters["x"][0].layout.dim_axes == (("dp",), ())
+    assert [hint.layout.dim_axes for hint in found.result] == [(("dp",), ())]
+
+
+@pytest.mark.parametrize("decorator", [typed, typed_jit(mesh=MESH)], ids=["typed", "typed_jit"])
+def test_every_verb_has_a_signature(decorator: Any) -> None:
+    def f(x: X) -> X:
+        return x
+
+    assert signature(decorator(f)).parameters["x"][0].layout.dim_axes == (("dp",), ("tp",))
+
+
+def test_a_function_without_hints_has_none() -> None:
+    with pytest.raises(StructureError, match="signature: wants a function made by typed_shard_map"):
+        signature(partial)
+
+
+@pytest.mark.parametrize("f", [layer, plain(lambda x, w: jax.lax.psum(x @ w, "tp"), P("dp"))], ids=["typed", "plain"])
+def test_a_program_is_traced_on_another_mesh(f: Any) -> None:
+    with on_mesh(AbstractMesh((2, 4), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)):
+        (region,) = regions(jax.make_jaxpr(lambda x, w: f(x, w))(x, w))
+    assert region.axes == {"dp": 2, "tp": 4}
+    assert region.jaxpr.invars[0].aval.shape == (4, 4)
+    (region,) = regions(jax.make_jaxpr(lambda x, w: f(x, w))(x, w))
+    assert region.axes == {"dp": 4, "tp": 2}

@@ -1,0 +1,539 @@
+"""What a tool may know of typed and plain programs: their regions as data, their hints, and what runs and is checked.
+
+The tools of this package stand on it, and so can yours. Everything here is read, and changes no program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Generator, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any, Literal, NamedTuple
+
+from . import _jax
+from .errors.causes import Suspected
+from .errors.failures import Failure, LayoutMismatch, ShardingConflict, Subject
+from .errors.places import Place, as_users, is_of_package
+from .errors.varying import (
+    Cause,
+    DivergentCollective,
+    NotUnreduced,
+    Suspect,
+    UnmarkedUnreduced,
+    UnmentionedVarying,
+    UntypedVarying,
+)
+from .hints.array_hint import ArrayHint, hint_of_spec
+from .hints.check_tree import TreeCheck
+from .hints.context import LayoutAssertion, MeshContext
+from .hints.structure import Node, array_hints
+from .inference.claims import Origin, contradiction, make_claim
+from .inference.interpreter import CLAIM, Interpreter
+from .inference.region import RULES, InterpretedRegion
+from .introspection import require_decorated
+from .meshes import override_mesh
+from .notation.layout import Layout
+from .observers import HintedValue, ObservedCall, Observer, observed_by, observers
+
+__all__ = [
+    "Fact",
+    "Finding",
+    "Hint",
+    "Observer",
+    "Region",
+    "Signature",
+    "StatedClaim",
+    "keeping_claims",
+    "observing",
+    "on_mesh",
+    "reading_thoroughly",
+    "regions",
+    "signature",
+]  # fmt: skip
+
+Severity = Literal["error", "suspect"]
+
+
+class Hint(NamedTuple):
+    """A hint for one array.
+
+    Attributes:
+      text: the hint as it was written, ``Float[Array, "[b/dp] d"]``.
+      layout: the mesh axes of its dims and marks, aliases and rules resolved: ``dim_axes``, ``unreduced``, ``reduced``,
+        ``varying``; None where it names an axis that the mesh does not have.
+    """
+
+    text: str
+    layout: Layout | None
+
+    @classmethod
+    def over(cls, hint: ArrayHint, context: MeshContext) -> Hint:
+        """What a hint means in a mesh context."""
+        layout = context.layout(hint)
+        return cls(str(hint.text), layout if isinstance(layout, Layout) else None)
+
+
+class Signature(NamedTuple):
+    """The hints of a decorated function, and the options of its decorator.
+
+    Attributes:
+      name: the function's name.
+      verb: the decorator: ``"typed_shard_map"``, ``"typed_jit"`` or ``"typed"``.
+      mesh: the decorator's mesh; None where it is looked up at every call.
+      axis_names: the mesh axes that it makes manual; empty for all.
+      parameters: by parameter the hints of its arrays; none for a static one.
+      result: the hints of the arrays that it returns.
+    """
+
+    name: str
+    verb: str
+    mesh: _jax.mesh.AnyMesh | None
+    axis_names: frozenset[str]
+    parameters: Mapping[str, tuple[Hint, ...]]
+    result: tuple[Hint, ...]
+
+
+def signature(f: Any) -> Signature:
+    """The hints of a function made by ``typed_shard_map``, ``typed_jit`` or ``typed``, also through ``jax.jit``.
+
+    ```python
+    signature(mlp).parameters["x"][0].layout.dim_axes  # (("dp",), ()) for Float[Array, "[batch/dp] model"]
+    ```
+
+    Raises:
+      StructureError: for any other function.
+      AnnotationSyntaxError: for a hint that cannot be read.
+    """
+    info = require_decorated(f, "signature")
+    typed, context = info.signature.read(()), MeshContext.over(info.mesh, info.naming)
+    nodes = dict(typed.parameters) | {f"in_types[{at}]": node for at, node in enumerate(typed.positional)}
+
+    def hints(node: Node | None) -> tuple[Hint, ...]:
+        return () if node is None else tuple(Hint.over(hint, context) for hint in array_hints(node))
+
+    parameters = {name: hints(node) for name, node in nodes.items()}
+    return Signature(typed.name, info.verb, info.mesh, info.axis_names, parameters, hints(typed.result))
+
+
+class Finding(NamedTuple):
+    """What is wrong in a region.
+
+    Attributes:
+      severity: ``"error"``, or ``"suspect"`` for what may be meant.
+      kind: ``varying``: a result differs between shards of an axis that its PartitionSpec does not mention;
+        ``unreduced``: so it is since the sum over the axis is due; ``layout``: a dim is sharded over other axes, or in
+        another order, than is taken for granted; ``divergence``: a collective that not all shards reach; ``unsound``: a
+        value that varies though JAX types it as invarying; ``double-sum``: what a collective makes grow or shrink with
+        the mesh; ``summed-gradient``: what differentiation does; ``lost-sum``: a sum that is due, and that an operation
+        loses; ``own-part``: an operation along a sharded dim that needs all of it; ``copies``: what is the same on each
+        shard, taken for the parts of a dim; ``same-draw``: random numbers alike on every shard, taken for those of a
+        sharded dim; ``invariance``: a global result that is another one on other meshes.
+      message: what is wrong, and what to write instead, on one line.
+      file: the path of the file in which it began.
+      line: its line there.
+      region: the name of the region's function.
+    """
+
+    severity: Severity
+    kind: str
+    message: str
+    file: str
+    line: int
+    region: str
+
+
+class Fact(NamedTuple):
+    """What the body of a region shows of one value.
+
+    Attributes:
+      varying: the mesh axes over which its shards may differ.
+      unreduced: the axes over which every shard holds an addend.
+      dim_axes: by dim the mesh axes that it is sharded over, major to minor; None where that is not known.
+    """
+
+    varying: frozenset[str]
+    unreduced: frozenset[str]
+    dim_axes: tuple[tuple[str, ...] | None, ...]
+
+
+class StatedClaim(NamedTuple):
+    """What a hint, a ``check`` or a pattern says of a value in the body of a typed region.
+
+    Attributes:
+      subject: the value's name.
+      hint: what it is to be.
+      is_assumed: whether `assume` says so, without proof.
+      file: the path of the file in which it stands.
+      line: its line there.
+    """
+
+    subject: str
+    hint: Hint
+    is_assumed: bool
+    file: str
+    line: int
+
+
+_NO_LENGTHS: Mapping[str, int] = {}
+_BODY = Subject("spec", "body")
+
+_NO_DEGREES = "whether results grow with '{}', as it cannot be traced on an axis of another size"
+
+
+class Region:
+    """One manual region of a traced program.
+
+    Attributes:
+      name: the name of its function.
+      file: the path of the file of the function.
+      line: the line of the function.
+      mesh: its mesh.
+      axes: the mesh axes that it makes manual, with their sizes.
+      check_vma: whether JAX types its values as varying.
+      in_specs: the PartitionSpecs of its operands; what the body closes over comes before the arguments.
+      out_specs: those of its results.
+      jaxpr: its body.
+      argument_names: the names of its arguments, where they are known.
+      is_typed: whether it is a function's of ``typed_shard_map``, whose hints were compared as it was traced.
+      origin: ``"written"`` by a call; ``"copied"`` from a program that was traced before; ``"derived"`` by
+        differentiation, or ``"transposed"``.
+      traced: the region as JAX traced it.
+    """
+
+    def __init__(self, traced: _jax.jaxpr.TracedRegion, lengths: Mapping[str, int] = _NO_LENGTHS) -> None:
+        """Take a region.
+
+        Args:
+          traced: the region.
+          lengths: how long mesh axes of size 1 are taken to be.
+        """
+        eqn, self.traced, self._results = traced.eqn, traced, traced.results
+        self.params, self.origin = eqn.params, traced.origin
+        self.jaxpr = body = eqn.params["jaxpr"]
+        self.mesh = mesh = eqn.params["mesh"]
+        self.in_specs, self.out_specs = tuple(eqn.params["in_specs"]), tuple(eqn.params["out_specs"])
+        self.check_vma = bool(eqn.params["check_vma"])
+        info = getattr(body, "debug_info", None)
+        self.argument_names = tuple(getattr(info, "arg_names", None) or ())
+        manual = _jax.jaxpr.newly_manual_axes(eqn.params)
+        sizes = ((axis, size if size > 1 else lengths.get(axis, 1)) for axis, size in mesh.shape_tuple)
+        self.axes = {axis: size for axis, size in sizes if axis in manual}
+        self._package = _jax.source.library_of(body)
+        with as_users(self._package):
+            self.name, self.file, self.line = _jax.source.function_line(body, eqn)
+        self.is_typed = is_of_package(str(getattr(info, "func_src_info", "")).partition(" at ")[2])
+        self._context = MeshContext.over(
+            mesh,
+            role="boundary",
+            manual=(*self.axes.items(),),
+            boundary_axes=manual,
+            checked_axes=manual,
+            has_vma=self.check_vma,
+        )
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Its function, and where that is."""
+        return self.name, self.file, self.line
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What its PartitionSpecs contradict, and what is suspected of it."""
+        return self._read[0]
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """What its results depend on and could not be read, and why."""
+        return self._read[1]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all that its results depend on was read."""
+        return not self.unread
+
+    def facts(self, value: Any) -> Fact:
+        """What is known of a variable of its body, or of a constant there.
+
+        Raises:
+          KeyError: for a variable of another program, or of a loop or a branch within.
+        """
+        body = _jax.jaxpr.open_jaxpr(self.jaxpr)
+        until = SimpleNamespace(eqns=body.eqns, invars=body.invars, constvars=body.constvars, outvars=[value])
+        (fact,) = self._interpreter().interpret(until, self._interpreted.entering)
+        return Fact(fact.varying, fact.unreduced, tuple(dim.axes for dim in fact.dims))
+
+    @cached_property
+    def claims(self) -> list[StatedClaim]:
+        """What hints, checks and patterns say of values of its body, as far as the jaxpr has equations for it."""
+        found = list[StatedClaim]()
+        for eqn in self._equations:
+            if eqn.primitive.name == CLAIM:
+                stated, place = eqn.params["claim"].assertion, _jax.source.equation_place(eqn)
+                hint, (file, line) = Hint.over(stated.hint, stated.region), _jax.source.place_line(place)
+                found.append(StatedClaim(str(stated.subject), hint, stated.is_assumed, file, line))
+        return found
+
+    @cached_property
+    def _read(self) -> tuple[list[Finding], tuple[str, ...]]:
+        with as_users(self._package):
+            unread, findings = _opaque_operations(self._equations), list[Finding]()
+            found = self._interpreted
+            self._make_known(found)
+            of_results = self._failures_of_results(found)
+            of_body = list(self._failures_of_body(found))
+            failures = [*of_body, *of_results.values()]
+            if not of_body:
+                failures += [Failure(each.failure, _BODY, place=each.place) for each in found.suspects(of_results)]
+                unread += [_NO_DEGREES.format(axis) for axis in found.kinds.unread]
+            for failure in failures:
+                cause = failure.what.cause if isinstance(failure.what, UnmentionedVarying) else None
+                if cause is not None and cause.may_agree:
+                    parts = ", of what the shards send on (ppermute)" if cause.kind == "ring" else ""
+                    unread.append(f"{failure.subject.phrase}, which depends on {cause.origin}{parts}")
+                else:
+                    findings.append(finding_of(failure, *self.key))
+        return findings, tuple(dict.fromkeys(unread))
+
+    @property
+    def opaque(self) -> tuple[str, ...]:
+        """The kernels and callbacks in it whose results may be anything, each with its line."""
+        return tuple(dict.fromkeys(_opaque_operations(self._equations)))
+
+    @property
+    def may_diverge(self) -> bool:
+        """Whether shards may go different ways in it, and some not reach a collective of its gradient."""
+        return not {"cond", "while"}.isdisjoint([eqn.primitive.name for eqn in self._equations])
+
+    @cached_property
+    def _equations(self) -> tuple[Any, ...]:
+        return tuple(_jax.jaxpr.all_equations(self.params["jaxpr"]))
+
+    def deadlocks_of_gradient(self, operands: Container[int]) -> list[Finding]:
+        """The deadlock that its gradient by some operands has, counted from the last."""
+        call, count = self.traced.call, len(self.params["in_specs"])
+        end = self.traced.start + len(call.operands if call is not None else ())
+        with as_users(self._package):
+            first = self._interpreted.divergence([at - end in operands and at < end for at in range(count)])
+            if first is None:
+                return []
+            return [finding_of(Failure(first.what, _BODY, place=_jax.source.equation_place(first.eqn)), *self.key)]
+
+    @cached_property
+    def _interpreted(self) -> InterpretedRegion:
+        return InterpretedRegion(self.params, self._interpreter, self._name_dim)
+
+    def _interpreter(self) -> Interpreter:
+        sizes = {axis: size for axis, size in self.axes.items() if size > 1}
+        return Interpreter(sizes, self.check_vma, {**RULES, CLAIM: lambda interpreter, eqn, facts: facts})
+
+    def _name_dim(self, at: int, axis: str) -> tuple[str, str]:
+        """The argument whose dim is sharded, counted from the last; its dims have no names."""
+        known = len(self.argument_names) >= -at
+        return "", f"argument '{self.argument_names[at]}'" if known else ""
+
+    def _failures_of_body(self, found: InterpretedRegion) -> Iterable[Failure]:
+        for first in (found.divergence(), found.wrong_gradient(), *found.contradictions()):
+            if first is not None:
+                yield Failure(first.what, _BODY, place=_jax.source.equation_place(first.eqn))
+
+    def _make_known(self, found: InterpretedRegion) -> None:
+        """Have a region know what out_specs say, and how it is traced with other sizes."""
+        specs = {at: self.params["out_specs"][at] for at in self._results}
+        layouts = {
+            at: _jax.array.spec_entries(spec, len(found.body.outvars[at].aval.shape)) for at, spec in specs.items()
+        }
+        call = self.traced.call
+        found.know(layouts, retrace=self._retraced, function=None if call is None else call.body, is_thorough=True)
+
+    def _retraced(self, axis: str, size: int) -> Any:
+        """Its jaxpr on a mesh of which an axis has another size; None where it cannot be traced there."""
+        call, mesh = self.traced.call, self.params["mesh"]
+        if call is None or mesh.manual_axes:
+            return None
+        other = _jax.regions.other_mesh(mesh, axis, size)
+        again = replace(call, params={**call.params, "mesh": other})
+        return _jax.regions.traced_on(other, again, call.operands, call.params["in_specs"])
+
+    def _failures_of_results(self, found: InterpretedRegion) -> dict[int, Failure]:
+        """The results that are not what out_specs say, by their places."""
+        origin, failures = Origin(self.name, self._context), dict[int, Failure]()
+        for number, at in enumerate(self._results):
+            spec, var = self.params["out_specs"][at], found.body.outvars[at]
+            rank, subject = len(var.aval.shape), self._result(number)
+            stated = LayoutAssertion(hint_of_spec(spec, rank), self._context, subject, self.name)
+            claim = make_claim(stated, rank, origin)
+            assert claim is not None
+            what = contradiction(claim, found.results[at], var.aval.shape, found.interpreter, True)
+            if what is not None:
+                failure = Failure(found.with_cause_of_result(what, at), subject)
+                failures[at] = replace(failure, place=failure.cause_place or found.place_of_result(at))
+        return failures
+
+    def _result(self, number: int) -> Subject:
+        """The name of a result."""
+        return Subject("spec", "return") if len(self._results) == 1 else Subject("spec", "result", f"[{number}]")
+
+
+def finding_of(failure: Failure, region: str, file: str = "", line: int = 0) -> Finding:
+    """A failure as a finding, at the place in which it began.
+
+    Args:
+      failure: what is wrong.
+      region: the name of the region's function.
+      file: where that is, for a failure without a place.
+      line: its line there.
+    """
+    what, sentence, place = failure.what, failure.words(), failure.place
+    if isinstance(what, Suspected) and isinstance(what.since, Place):
+        place = what.since
+    is_operation = failure.subject.name == "body"
+    problem = sentence.problem if is_operation else f"{failure.subject.phrase} {sentence.problem}"
+    message = f"{problem}; {sentence.cure}" if sentence.cure else problem
+    if isinstance(place, Place):
+        file, line = place.file, place.line
+    return Finding("suspect" if isinstance(what, Suspect) else "error", _kind(what), message, file, line, region)
+
+
+def _kind(what: Any) -> str:
+    """The kind of finding that a fault is."""
+    match what:
+        case UnmentionedVarying(cause=Cause(kind="sum")) | UnmarkedUnreduced() | NotUnreduced():
+            return "unreduced"
+        case LayoutMismatch() | ShardingConflict():
+            return "layout"
+        case DivergentCollective():
+            return "divergence"
+        case UntypedVarying():
+            return "unsound"
+        case Suspected():
+            return what.kind
+        case _:
+            return "varying"
+
+
+def _opaque_operations(equations: Iterable[Any]) -> list[str]:
+    """The kernels and callbacks of a body whose results may be anything, each with its line."""
+    found: list[str] = []
+    for eqn in equations:
+        name = eqn.primitive.name
+        if name not in RULES and "call" in name and eqn.outvars:
+            line = _jax.source.equation_place(eqn).partition(" ")[0]
+            found.append(f"{name}{line and f' at {line}'}")
+    return found
+
+
+def regions(program: Any) -> list[Region]:
+    """The manual regions of a traced program, nested ones and those of backward rules of ``jax.custom_vjp`` included.
+
+    ```python
+    for region in regions(jax.make_jaxpr(train_step)(state, batch)):
+        print(region.name, region.axes, [finding.message for finding in region.findings])
+    ```
+
+    Args:
+      program: a jaxpr, or what ``jax.jit(f).trace(...)`` returned.
+    """
+    jaxpr = _jax.jaxpr.open_jaxpr(program if hasattr(program, "eqns") else program.jaxpr)
+    return [Region(traced) for traced in _jax.regions.regions_of(jaxpr)]
+
+
+@contextmanager
+def observing(observer: Any, axis_sizes: Mapping[str, int] = _NO_LENGTHS) -> Generator[None]:
+    """Have an observer hear of typed functions that are called meanwhile, and of all regions that are traced.
+
+    ```python
+    class Gathers:
+        def region(self, region):
+            print(region.name, [str(eqn) for eqn in region.jaxpr.eqns if eqn.primitive.name == "all_gather"])
+
+
+    with observing(Gathers()):
+        jax.eval_shape(train_step, state, batch)
+    ```
+
+    Regions are heard of in any thread, typed functions in this one. What was traced before is traced anew.
+
+    Args:
+      observer: an object that has some of these methods.
+        ``boundary(values, hints, mesh)``: a typed function was called; its arguments and results by their names, and a
+        `Hint` of each. ``assertion(value, hint)``: a ``check`` or an ``assume``. ``region(region)``: a `Region` was
+        traced, a plain one as well. ``missed(why)``: one could not be. ``suspect(function, finding)``: a typed region
+        is suspected of something.
+      axis_sizes: how long mesh axes of size 1 are taken to be, where a region is read.
+    """
+    hears = observer if isinstance(observer, Observer) else _Adapted(observer)
+    see, miss = getattr(observer, "region", None), getattr(observer, "missed", lambda why: None)
+    with ExitStack() as opened:
+        if see is not None:
+            named = getattr(observer, "name_operands", None)
+            opened.enter_context(
+                _jax.regions.watched_regions(lambda traced: see(Region(traced, axis_sizes)), miss, named)
+            )
+        opened.enter_context(observed_by((*observers(), hears)))
+        yield
+
+
+class _Adapted(Observer):
+    """An object with some of the methods of `observing`."""
+
+    def __init__(self, observer: Any) -> None:
+        self._boundary, self._assertion, self._suspect = (
+            getattr(observer, name, None) for name in ("boundary", "assertion", "suspect")
+        )
+
+    def call(self, call: ObservedCall, run: Callable[[], Any]) -> Any:
+        if self._boundary is None:
+            return run()
+        boundary, returned = call.boundary(), run()
+        crossing: list[HintedValue] = [*boundary.arguments, *boundary.results(returned)]
+        values = {str(each.subject): each.value for each in crossing}
+        hints = {str(each.subject): Hint.over(each.hint, boundary.region) for each in crossing}
+        self._boundary(values, hints, boundary.mesh)
+        return returned
+
+    def asserted(self, function: str, checked: TreeCheck, is_assumed: bool) -> None:
+        for leaf in checked.leaves:
+            if self._assertion is not None and leaf.hint is not None:
+                self._assertion(leaf.value, Hint.over(leaf.hint, checked.region))
+
+    def suspect(self, function: str, failure: Failure) -> None:
+        if self._suspect is not None:
+            self._suspect(function, finding_of(failure, function))
+
+
+class _Thorough(Observer):
+    is_thorough = True
+
+
+class _WithClaims(Observer):
+    keeps_claims = True
+
+
+def reading_thoroughly() -> AbstractContextManager[None]:
+    """Have typed regions traced for another size of an axis wherever the degree of a number may matter."""
+    return observed_by((*observers(), _THOROUGH))
+
+
+def keeping_claims() -> AbstractContextManager[None]:
+    """Have each ``check`` leave an equation in the jaxpr, by which `Region.claims` has it."""
+    return observed_by((*observers(), _WITH_CLAIMS))
+
+
+_THOROUGH, _WITH_CLAIMS = _Thorough(), _WithClaims()
+
+
+@contextmanager
+def on_mesh(mesh: _jax.mesh.AnyMesh) -> Generator[None]:
+    """Run the typed functions and the regions that this thread traces meanwhile on another mesh than their own.
+
+    ```python
+    with on_mesh(AbstractMesh((8,), ("dp",))):
+        jax.eval_shape(train_step, state, batch)
+    ```
+
+    Args:
+      mesh: the mesh that replaces ``mesh=`` of decorators, and that of regions over axes of its names.
+    """
+    with override_mesh(mesh), _jax.regions.moved_regions(mesh):
+        yield

@@ -1,0 +1,73 @@
+"""``typedshmap VERB``: the tools of the command line, each in a module of its own here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from io import TextIOWrapper
+from typing import NoReturn
+
+from ... import __version__
+from ...testing.waiting import end_if_waiting
+from . import (
+    FAILED,
+    INTERRUPTED,
+    WRONG,
+    Parser,
+    UsageError,
+    audit,
+    check,
+    explain,
+    plan,
+    read_size_flags,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line and hand it to its verb; the exit code."""
+    parser = Parser("python -m typedshmap", description="Tools for shard_map programs.")
+    parser.set_defaults(verb=None)
+    parser.add_argument("--version", action="version", version=f"typedshmap {__version__}")
+    _prepare_process()
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="name")
+    for tool in (check, explain, plan, audit):
+        tool.add_verb(verbs.add_parser)
+    given, unknown = parser.parse_known_args(arguments)
+    if "size" in given:
+        unknown = read_size_flags(given, unknown)
+    if unknown:
+        verbs.choices.get(given.name, parser).refuse_flag(unknown[0])
+    if given.verb is None:
+        parser.print_help(sys.stderr)
+        return WRONG
+    try:
+        code = given.verb(given)
+        sys.stdout.flush()
+        return code
+    except UsageError as error:
+        print(f"{given.name}: {error}", file=sys.stderr)
+        return WRONG
+    except KeyboardInterrupt:
+        print(f"{given.name}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Nobody reads on, as behind a pipe to head; what is still buffered would be reported at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+
+
+def _prepare_process() -> None:
+    """Find modules of the current folder, as ``python -m`` does, and print each line at once, on any terminal."""
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.insert(0, os.getcwd())
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(line_buffering=True, errors="backslashreplace")
+
+
+def main_and_exit() -> NoReturn:
+    """The command ``typedshmap``."""
+    code = main()
+    end_if_waiting(code)
+    sys.exit(code)

@@ -1,0 +1,126 @@
+"""The observer that compares replicas, at every N-th call of a typed function.
+
+Invariant: what was traced without comparisons is never used with them, or the other way round: the observer, and what
+a traced region is to compare, live in JAX user contexts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from operator import index
+from typing import Any
+
+import jax
+
+from ... import _jax
+from ...errors import StructureError
+from ...errors.phrases import value_text
+from ...hints.check_tree import TreeCheck
+from ...observers import Boundary, HintedValue, ObservedCall, Observer, observed_by, observers
+from .agreement import is_shared, require_same_program
+from .calls import Comparer, are_computed, compare_assumed
+from .counters import is_due
+from .reports import raise_found
+
+_EXAMPLE = {"sanitize: every=": "sanitize(every=100)", "sanitize=": "typed_shard_map(sanitize=100)"}
+_MOST = 2**31  # as far as a program counts
+
+
+class _Due:
+    """Whether a run of a region compares: a truth value of the program around, or True.
+
+    One for each traced region, since JAX keeps what it traced by it: a jaxpr with another region's condition is never
+    used again.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    @contextmanager
+    def asking(self) -> Generator[None]:
+        """Have what is assumed inside compared; afterwards no value of the program is kept."""
+        with _due(self):
+            yield
+        if self is not _ALWAYS:
+            self.value = True
+
+
+_ALWAYS = _Due(True)
+_due = jax.make_user_context(default_value=None)
+
+
+class Sanitizer(Observer):
+    """Compare, at every N-th call, what hints say is the same on several devices.
+
+    Args:
+      every: after how many calls of a function its values are compared again; the first call is one.
+    """
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+
+    @classmethod
+    def of(cls, name: str, every: Any) -> Sanitizer:
+        """The sanitizer for the value of an option.
+
+        Raises:
+          StructureError: for anything but a positive whole number.
+        """
+        try:
+            number = None if isinstance(every, bool) else index(every)
+        except TypeError:
+            number = None
+        if number is None:
+            raise StructureError(f"{name} wants a number of calls, as in {_EXAMPLE[name]}; got {value_text(every)}")
+        if number < 1:
+            raise StructureError(f"{name} is {value_text(every)}, but calls are counted from 1, which compares at each")
+        return cls(min(number, _MOST))
+
+    def __eq__(self, other: object) -> bool:  # what was traced for one is right for another
+        return isinstance(other, Sanitizer) and self.every == other.every
+
+    def __hash__(self) -> int:
+        return hash((Sanitizer, self.every))
+
+    def call(self, call: ObservedCall, run: Callable[[], Any]) -> Any:
+        """Run a call, and compare what crosses its boundary where that is due."""
+        raise_found()
+        if _jax.trace.is_jit_disabled() or call.is_in_region:  # nothing is compiled, or values are shards: see `body`
+            return run()
+        is_computed = are_computed(call.values)
+        if is_computed and next(call.numbers) % self.every:
+            with observed_by(each for each in observers() if each is not self):  # the program that compares nothing
+                return run()
+        boundary, around = call.boundary(), _due.value
+        if is_computed:
+            due = _ALWAYS
+            if is_shared(boundary.mesh):
+                require_same_program(call.function, boundary.static, boundary.lowered())
+        else:
+            due = _Due(is_due(self.every, boundary.mesh) if around is None else around.value)
+        now, comparer = due.value, _comparer(call.function, boundary)
+        if boundary.may_donate and not boundary.is_within:
+            comparer.compare_global(boundary.arguments, now)
+        # The regions within are compared when this call is: in a program of its own, or by the count of this one.
+        with due.asking():
+            returned = run()
+        if not boundary.is_within:
+            arguments = () if boundary.may_donate else boundary.arguments
+            comparer.compare_global([*arguments, *boundary.results(returned)], now)
+        return returned
+
+    def body(self, call: ObservedCall, results: Sequence[Any]) -> None:
+        """Compare the shards that cross the boundary of a region within another."""
+        if call.is_in_region:
+            boundary = call.boundary()
+            values: list[HintedValue] = [*boundary.arguments, *boundary.results(results)]
+            _comparer(call.function, boundary).compare_inside(values, (_due.value or _ALWAYS).value)
+
+    def asserted(self, function: str, checked: TreeCheck, is_assumed: bool) -> None:
+        """Compare what a body assumes."""
+        if is_assumed and checked.region.manual and _due.value is not None:
+            compare_assumed(function, checked, _due.value.value)
+
+
+def _comparer(function: str, boundary: Boundary) -> Comparer:
+    return Comparer(function, boundary.mesh, boundary.axes, boundary.region, boundary.sizes)
