@@ -43,7 +43,7 @@ LAYERS = {
     "testing.plugin": 9,
     "tools.explain": 7,
     "tools.audit": 8,
-    "tools.cli": 9,
+    "tools.cli": 10,
     "auditing": 9,
     "explaining": 9,
     "__main__": 10,

@@ -34,7 +34,7 @@ from .inference.region import RULES, InterpretedRegion
 from .introspection import require_decorated
 from .meshes import override_mesh
 from .notation.layout import Layout
-from .observers import HintedValue, ObservedCall, Observer, observed_by, observers
+from .observers import HintedValue, ObservedCall, Observer, also_observed_by
 
 __all__ = [
     "Fact",
@@ -470,7 +470,7 @@ def observing(observer: Any, axis_sizes: Mapping[str, int] = _NO_LENGTHS) -> Gen
             opened.enter_context(
                 _jax.regions.watched_regions(lambda traced: see(Region(traced, axis_sizes)), miss, named)
             )
-        opened.enter_context(observed_by((*observers(), hears)))
+        opened.enter_context(also_observed_by(hears))
         yield
 
 
@@ -512,12 +512,12 @@ class _WithClaims(Observer):
 
 def reading_thoroughly() -> AbstractContextManager[None]:
     """Have typed regions traced for another size of an axis wherever the degree of a number may matter."""
-    return observed_by((*observers(), _THOROUGH))
+    return also_observed_by(_THOROUGH)
 
 
 def keeping_claims() -> AbstractContextManager[None]:
     """Have each ``check`` leave an equation in the jaxpr, by which `Region.claims` has it."""
-    return observed_by((*observers(), _WITH_CLAIMS))
+    return also_observed_by(_WITH_CLAIMS)
 
 
 _THOROUGH, _WITH_CLAIMS = _Thorough(), _WithClaims()

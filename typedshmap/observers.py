@@ -5,8 +5,8 @@ used without it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -118,6 +118,16 @@ def observers() -> tuple[Observer, ...]:
 def observed_by(observing: Iterable[Observer]) -> AbstractContextManager[None]:
     """Have what this thread calls meanwhile observed by these alone."""
     return _observers(tuple(observing))
+
+
+@contextmanager
+def also_observed_by(added: Observer) -> Generator[None]:
+    """Have what this thread calls meanwhile observed by one more; several begin and end in any order."""
+    _observers((*observers(), added)).__enter__()
+    try:
+        yield
+    finally:
+        _observers(tuple(each for each in observers() if each is not added)).__enter__()
 
 
 def run_observed(call: ObservedCall, run: Callable[[], Any]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import TypedShmapError
-from ...observers import observed_by, observers
+from ...observers import also_observed_by, observers
 from . import reports
 from .sanitizer import Sanitizer
 
@@ -50,7 +50,7 @@ class sanitize:
                     f"sanitize: every={self._sanitizer.every} is inside of another one, of every={around.every}\n\n"
                     "Hint: leave that one first, or give a function a number of its own: typed_shard_map(sanitize=...)"
                 )
-        context = observed_by((*observers(), self._sanitizer))
+        context = also_observed_by(self._sanitizer)
         context.__enter__()
         self._contexts.append(context)
         return self
