@@ -14,13 +14,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from blocks import ROOT, Block, outputs, run
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "tests/docs/gallery.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def shown(page: Path) -> Any:
     """A page; two have programs that are wrong, and found so by what they compute."""
     suspects = pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
-    marks = [suspects] if page.stem in ("README", "verify") else []
+    marks = [suspects] if page.stem in ("README", "verify", "degrees", "faq") else []
     marks += [pytest.mark.slow] * (page.stem in ("libraries", "randomness", "verify"))
     return pytest.param(page, marks=marks, id=str(page.relative_to(ROOT)))
 

@@ -34,7 +34,13 @@ def row(program: str, mutants: list[Mutant]) -> str:
     """A right program, and how its wrong variants are found."""
     by = Counter(mutant.found_by for mutant in mutants)
     verdicts = Counter(proofs()[mutant.id].partition(":")[0] for mutant in mutants)
-    counts = [by["types"] + by["JAX"], by["mesh"], verdicts["refused"] + verdicts["refuted"], verdicts["unknown"], verdicts["proved"]]
+    counts = [
+        by["types"] + by["JAX"],
+        by["mesh"],
+        verdicts["refused"] + verdicts["refuted"],
+        verdicts["unknown"],
+        verdicts["proved"],
+    ]
     return f"| {program} | {' | '.join(map(str, counts))} | {proofs()[program].partition(':')[0]} |"
 
 
