@@ -225,6 +225,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "sharded.svg": lambda: shown(Float[Array, "[batch/dp] model"], batch=8, model=16),
     "sharded-twice.svg": lambda: shown(Float[Array, "[batch/dp,tp] model"], batch=8, model=16),
     "sharded-both.svg": lambda: shown(Float[Array, "[batch/dp] [model/tp]"], batch=8, model=16),
+    "columns.svg": lambda: shown(Float[Array, "model [ff/tp]"], model=8, ff=32),
     "unreduced.svg": lambda: shown(Float[Array, "[batch/dp] model +tp"], batch=8, model=16),
     **{
         f"weights-{name}.svg": lambda at=at: shown(Weights, MESH, at, vocab=256, model=16, ff=64, layers=3)
