@@ -52,7 +52,7 @@ PAID: dict[str, Callable[[Result], str]] = {
         f"The same with hints and patterns everywhere: {_percent(result)}."
     ),
     "forward pass of 32 scanned layers, checked by our hints, calls": lambda result: (
-        f"The trace of a forward pass whose every helper is checked, the dearest there is: {_percent(result)}."
+        f"The trace of a forward pass with a check in every helper, the most expensive case: {_percent(result)}."
     ),
     "shard of 1,000 leaves, calls": lambda result: (
         f"Placing 1,000 arrays, all checked: {_percent(result)} than one `jax.device_put`."
