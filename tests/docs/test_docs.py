@@ -51,6 +51,16 @@ def test_every_module_that_the_table_of_the_layout_names_in_a_room_is_there() ->
     assert missing == []
 
 
+def test_the_table_of_what_check_vma_does_not_find_is_what_its_program_prints() -> None:
+    """A page's test compares the program's text with what it prints."""
+    page = (ROOT / "docs/faq.md").read_text(encoding="utf-8")
+    lines = page.partition("|---|")[2].partition("\n\n")[0].splitlines()[1:]
+    table = [line.strip("| ").split(" | ") for line in lines]
+    printed = page.rpartition("```text\n")[2].partition("```")[0].splitlines()[1:]
+    assert table == [[row[:34].strip(), *row[34:].split()] for row in printed]
+    assert len(table) > 8
+
+
 def test_the_mesh_that_a_page_sets_is_its_own(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     code = 'import jax\n\njax.set_mesh(jax.make_mesh((8,), ("dp",)))\nprint(jax.sharding.get_mesh().size)\n'
