@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 sys.path.insert(0, str(Path(__file__).parent))
 
 from blocks import Block
-from gallery import BEGINNING, OF_BODIES
+from gallery import BEGINNING, OF_BODIES, PAGE
 
 ENTRIES = {heading: block for heading, block in OF_BODIES.items() if "\nHint: " in (block.expected or "")}
 
@@ -70,7 +70,7 @@ CURES: dict[str, list[list[tuple[str, str]]]] = {
         [("x.T @ y", 'all_gather(x, "[r/dp] a -> r a").T @ y')],
         [("x.T @ y", 'all_gather(x, "[r/dp] a -> r a").T @ all_gather(y, "[r/tp] b -> r b")')],
     ],
-    "A deadlock": [[("> 10", "> 10\n    is_large = jax.lax.pmax(is_large.astype(int), 'dp') > 0")]],
+    "A deadlock": [[("> 10", '> 10\n    is_large = jax.lax.pmax(is_large.astype(int), "dp") > 0')]],
     "A collective in a loop that shards leave at different times": [[("jnp.abs(x).max() > 1e-3", 'jax.lax.pmax(jnp.abs(x).max(), "dp") > 5.0')]],
     "A gradient of a value that one branch uses": [[("        return jax.lax.cond", '        gain = jax.lax.pcast(gain, "dp", to="varying")\n        return jax.lax.cond')]],
     "A choice that JAX types as the same on every shard": [
@@ -138,3 +138,13 @@ def test_an_entry_whose_cure_is_followed_is_right_or_refused(heading: str) -> No
 
 def test_every_cure_of_a_body_is_followed() -> None:
     assert CURES.keys() == ENTRIES.keys()
+
+
+def test_the_cures_that_the_page_prints_are_among_those_that_are_followed() -> None:
+    entries = {text.partition("\n")[0]: text for text in PAGE.split("\n### ")[1:]}
+    printed = {heading: text.partition("\nCure: ")[2].partition("\n")[0] for heading, text in entries.items()}
+    assert set(filter(printed.get, printed)) == CURES.keys() & printed.keys() != set()
+    for heading in CURES.keys() & printed.keys():
+        programs = [ENTRIES[heading].code, *(edited(ENTRIES[heading], way) for way in CURES[heading])]
+        for code in printed[heading].split("`")[1::2]:
+            assert any(code in program for program in programs), (heading, code)
