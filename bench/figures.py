@@ -191,6 +191,31 @@ def chosen() -> str:
     return choose_mesh(gathered_mlp, devices=64, hardware="v5e", batch=2**15, model=24576, ff=98304).html + "\n"
 
 
+# Gradients and degrees: a sum of means, and a mean of means
+
+STEPS = [("x", 24, 62, "0"), ("mean of rows", 96, 112, "1"), ("psum", 218, 70, "1"), ("pmean", 298, 70, "0")]
+
+
+def degrees() -> str:
+    """What four shards hold of the mean of all rows, step by step, and its degree."""
+    body = []
+    for title, x, wide, degree in STEPS:
+        body += [text(x + wide / 2, 8, title, anchor="middle", weight="bold")]
+        body += [text(x + wide / 2, 172, degree, anchor="middle", weight="bold")]
+        for shard in DEVICES:
+            a, b = f"x{2 * shard}", f"x{2 * shard + 1}"
+            label = {"x": f"{a} {b}", "mean of rows": f"({a} + {b}) / 2", "psum": "4 m", "pmean": "m"}[title]
+            fill = OWNERS[shard] if title in ("x", "mean of rows") else NEUTRAL[0]
+            corner = f'x="{x}" y="{24 + 34 * shard}" width="{wide}" height="28"'
+            body.append(f'<rect {corner} rx="3" fill="{fill}"/>')
+            body.append(text(x + wide / 2, 38 + 34 * shard, label, ink(fill), "middle"))
+    body += [text(0, 38 + 34 * shard, str(shard)) for shard in DEVICES]
+    legend = ["0 to 3: the shards of dp; m: the mean of all rows", "k, the degree: on n shards it is n**k times m"]
+    body += [text(0, 198 + 18 * at, words) for at, words in enumerate(legend)]
+    body.append(text(0, 172, "k"))
+    return svg(380, 226, "A psum of the means of four shards is four times their mean", body)
+
+
 FIGURES: dict[str, Callable[[], str]] = {
     "layer.svg": picture,
     **{
@@ -200,12 +225,14 @@ FIGURES: dict[str, Callable[[], str]] = {
     "sharded.svg": lambda: shown(Float[Array, "[batch/dp] model"], batch=8, model=16),
     "sharded-twice.svg": lambda: shown(Float[Array, "[batch/dp,tp] model"], batch=8, model=16),
     "sharded-both.svg": lambda: shown(Float[Array, "[batch/dp] [model/tp]"], batch=8, model=16),
+    "columns.svg": lambda: shown(Float[Array, "model [ff/tp]"], model=8, ff=32),
     "unreduced.svg": lambda: shown(Float[Array, "[batch/dp] model +tp"], batch=8, model=16),
     **{
         f"weights-{name}.svg": lambda at=at: shown(Weights, MESH, at, vocab=256, model=16, ff=64, layers=3)
         for at, name in enumerate(("embed", "up", "down"))
     },
     **{f"{name}.svg": lambda given=given: moved(*given) for name, given in COLLECTIVES.items()},
+    "degrees.svg": degrees,
     "explain.html": explained,
     "fit.html": chosen,
 }

@@ -2,7 +2,7 @@
 
 python bench/jax_suite.py FILE          runs JAX's tests/shard_map_test.py twice, on eight CPU devices: some 15 minutes
 python bench/jax_suite.py FILE -n 4     hands the rest to pytest
-python bench/jax_suite.py FILE --write  puts the row into docs/migrating.md
+python bench/jax_suite.py FILE --write  puts the row into docs/runs-on.md
 
 The wheel of jax has no tests. The file is that of the version that is installed:
 https://raw.githubusercontent.com/jax-ml/jax/jax-v0.10.2/tests/shard_map_test.py
@@ -23,7 +23,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "migrating.md"
+PAGE = ROOT / "docs" / "runs-on.md"
 KINDS = {
     "VaryingError": "^typedshmap.Varying",
     "ShardingError": "^typedshmap.Sharding",

@@ -1,6 +1,6 @@
 """The memory that `explain` says beside what XLA says, for the steps of the examples.
 
-    python bench/memory.py                 on CPU: prints the table of docs/explain.md
+    python bench/memory.py                 on CPU: prints the table of docs/accuracy.md
     python bench/memory.py stencil         some rows of it
     python bench/memory.py --tpu           for TPUs, by libtpu: the second table there, in half an hour
     python bench/memory.py --tpu decoding  some rows of it

@@ -106,7 +106,7 @@ class Benchmark:
       name: what is measured.
       other: what it is compared with.
       bad: which number would be bad; None where the row is only for comparison.
-      means: what the row means, for the page.
+      means: what the row means.
       measure: measures it.
       is_noise: whether both sides are the same, so that the number shows the machine's noise.
       is_slow: whether ``--quick`` leaves it out.

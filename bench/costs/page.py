@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -52,7 +52,7 @@ PAID: dict[str, Callable[[Result], str]] = {
         f"The same with hints and patterns everywhere: {_percent(result)}."
     ),
     "forward pass of 32 scanned layers, checked by our hints, calls": lambda result: (
-        f"The trace of a forward pass whose every helper is checked, the dearest there is: {_percent(result)}."
+        f"The trace of a forward pass with a check in every helper, the most expensive case: {_percent(result)}."
     ),
     "shard of 1,000 leaves, calls": lambda result: (
         f"Placing 1,000 arrays, all checked: {_percent(result)} than one `jax.device_put`."
@@ -61,39 +61,23 @@ PAID: dict[str, Callable[[Result], str]] = {
     "import": lambda result: f"The import: {result.ours} over `import jax`.",
 }
 INTRODUCTION = """\
-What the library costs, as ratios: every number is compared with a named alternative that was measured in the same run,
-and a row that is judged says which number would be bad. Nothing is left of the library in a compiled program, so most
-rows are about tracing.
+Every number is compared with a named alternative that was measured in the same run. Nothing is left of the library
+in a compiled program, so most rows are about tracing. This measures all of it anew, in some twenty minutes, and
+writes this page:
 
 ```sh
 python bench/run.py --write docs/benchmarks.md
 ```
 
-measures all of it anew, in some twenty minutes, and writes this page. `--quick` takes fewer turns, `--only GROUP`
-some rows. The exit code is 1 if a row is bad.
-
-How near `explain` comes to XLA's own figures of memory, on CPU and on TPUs, is measured by `bench/memory.py`; its
-tables are on [the page of `explain`](explain.md#memory).
+`--quick` takes fewer turns, `--only GROUP` some rows. The exit code is 1 if a row is bad. What each row measures is
+said beside it in `bench/costs/rows`.
 
 ## How it is measured
 
-The two sides take turns, and which comes first alternates; garbage is collected before a long call and not within it;
-each side has run once before. Every turn gives one ratio of two times taken right after each other; what is traced is
-timed three times in a turn, of which the shortest counts. The ratio reported is the median of these, with the interval
-that holds it for 95 % of redrawn samples of the turns; `ours` and `other` are each side's median time. What Python
-does, tracing and lowering, is timed by the process's own time, which leaves out what other programs take of the
-machine; calls of compiled programs, and `assert_mesh_invariant`, by the clock on the wall. Beside the times are the
-calls that Python makes, counted. They are nearly the same in every run, so that they show a change of a few percent
-where times scatter; they do not show how long a call takes. The limit of a row that counts is 2 % above what was
-reached; `pytest -m bench` holds those rows to it. What calls tell is judged by them, and its time is there to compare.
-
-A row named *noise* has the same on both sides: its distance from 1 is the machine's doing. A row of its group is
-**BAD** only where all of its interval, widened by that distance, is beyond the limit. A ratio that is over the limit
-with an interval that is not, and one near it on a machine whose noise is off, is *too noisy to tell*.
-
-An exponent is the slope of the logarithms of time over size by least squares, `n^1` being linear. Curves that are to be
-flat are fitted over all sizes; the others from a tenth of the largest size on, where what is constant no longer counts.
-The interval is that of redrawn times at every size.
+The two sides take turns. Each turn gives a ratio, and a row reports their median, with an interval of 95 %. *calls*
+counts the calls of Python functions, which are nearly the same in every run; `pytest -m bench` holds those rows to
+2 % above what was reached. A *noise* row has the same on both sides. A row of its group is **BAD** only if its
+whole interval, widened by that noise, is beyond the limit. `n^1` is an exponent: time grows in proportion to size.
 """
 
 
@@ -138,15 +122,19 @@ def _measured_on(lines: list[Line], effort: Effort) -> str:
 
 def _section(title: str, lines: list[Line], picture: str | None) -> str:
     shown = [f"![Times over sizes, ours and by hand, as logarithms]({picture})", ""] if picture else []
-    means = [f"- **{line.row.name}**: {line.row.means}" for line in lines]
-    return "\n".join([f"## {title}", "", *shown, *_table(lines), "", *means, ""])
+    return "\n".join([f"## {title}", "", *shown, *_table([line.cells for line in lines]), ""])
 
 
-def _table(lines: Iterable[Line]) -> list[str]:
-    rule = ["---", *["---:"] * 3, *["---"] * (len(HEADER) - 4)]
-    rows = [HEADER, rule, *(line.cells for line in lines)]
-    return [f"| {' | '.join(map(_shown, row))} |" for row in rows]
-
-
-def _shown(cell: str) -> str:
-    return f"**{cell}**" if cell == "BAD" else cell.replace("|", "\\|")
+def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """The rows of a group; what the other side is stands above them where it is the same for all."""
+    others = {row[HEADER.index("other is")] for row in rows}
+    if len(others) == 1:
+        yield from (f"The other side is {others.pop()}.", "")
+        others.clear()
+    header = ["", "ratio", "bad is", "ours", "other", *["other is"] * bool(others)]
+    yield from (f"| {' | '.join(header)} |", f"| --- | --- | --- | ---: | ---: |{' --- |' * bool(others)}")
+    for name, ours, other, ratio, interval, other_is, bad, says in rows:
+        ratio = f"{ratio} ({interval.replace(' to ', '..')})" if interval else ratio
+        ratio = ratio if says in ("", "ok") else f"{ratio} **{says}**".strip()
+        cells = [name, ratio, bad, ours, other, *[other_is] * bool(others)]
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

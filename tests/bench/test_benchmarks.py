@@ -225,8 +225,9 @@ def test_a_page_shows_what_is_bad_and_what_was_left_out(bench: Any) -> None:
     )
     lines = [*table.lines([wrong], timing.Effort()), table.Line(slow, None, module.Verdict.NONE)]
     text = bench("costs.page").page(lines, "plot.svg", timing.Effort())
-    assert "| wrong | 3 | 2 | 1.500 |  | jax.shard_map | over 1 | **BAD** |" in text
-    assert "| slow |  |  |  |  | jax.shard_map | over 1 | left out by --quick |" in text
+    assert "The other side is jax.shard_map." in text
+    assert "| wrong | 1.500 **BAD** | over 1 | 3 | 2 |" in text
+    assert "| slow | **left out by --quick** | over 1 |  |  |" in text
     assert "Its rows: 0 ok, 1 BAD, 0 too noisy to tell." in text
 
 
@@ -236,8 +237,6 @@ def test_the_page_is_written_of_all_rows_and_says_so(bench: Any) -> None:
     names = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
     rows = bench("costs.table").ROWS
     assert [name for name in names if name not in ("", "---")] == [row.name for row in rows]
-    for row in rows:
-        assert f"- **{row.name}**: {row.means}" in text
 
 
 def test_the_plot_of_the_page_is_there() -> None:

@@ -16,22 +16,18 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from blocks import ROOT, blocks
+from gallery import BEGINNING, OF_CALLS
 
 from typedshmap import TypedShmapError, partition_specs
 
-PAGE = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
-BEGINNING = next(blocks(PAGE)).code
-# `test_cures_of_gallery` follows what is said of a body.
-BODIES = PAGE[PAGE.index("## Inside the body") : PAGE.index("## Marks at a boundary")]
 ADVICE = re.compile(r"^Hint: |; write |did you mean| wants ", re.MULTILINE)
-PROGRAMS = {block.heading: block for block in blocks(PAGE.replace(BODIES, ""))}
+PROGRAMS = OF_CALLS
 ENTRIES = {heading for heading, block in PROGRAMS.items() if ADVICE.search(block.expected or "")}
 # What later programs use stands in these.
 SHARED = [
     "A leaf by its path",
     "An array for a static parameter",
-    "An Explicit mesh and an array that is not placed",
+    "An array that is not placed, on Explicit axes",
     "A gather of a major axis",
 ]
 
@@ -58,7 +54,7 @@ NOISE = "np.concatenate([x[2 * i : 2 * i + 2] + jax.random.normal(jax.random.fol
 
 CURES: dict[str, list[Way]] = {
     "A value that one device holds with other bits": [Way({" + (at == 5)": ""}, MLP)],
-    "A dim that is sharded without brackets": [hint("batch/dp", "[batch/dp]", ON_DP)],
+    "Brackets are missing": [hint("batch/dp", "[batch/dp]", ON_DP)],
     "Another sign than a slash": [hint("batch!dp", "[batch/dp]", ON_DP)],
     "A type as JAX prints it": [hint("batch@(dp,tp)", "[batch/dp,tp]", "('dp', 'tp'), None")],
     "A mesh in the place of the function": [Way({"map(mesh)": "map(mesh=mesh)", "return x\n": "return x\nstep(x)\n"}, "x")],
@@ -88,7 +84,7 @@ CURES: dict[str, list[Way]] = {
     "Brackets and a PartitionSpec": [hint(', P("dp")', "", ON_DP), hint("[batch/dp]", "batch", ON_DP)],
     "A hint without dims": [hint("Float[Array]", 'Float[Array, "b d"]', "None, None")],
     "Something else than an array type": [hint('"Array"', "Array", "None")],
-    "A parameter without a hint": [Way({"by)": 'by: Float[Array, "..."])', "return x * by\n": "return x * by\nscale(x, w[:, 0])\n"}, "x * w[:, 0]")],
+    "A hint is missing": [Way({"by)": 'by: Float[Array, "..."])', "return x * by\n": "return x * by\nscale(x, w[:, 0])\n"}, "x * w[:, 0]")],
     "A result without a hint": [
         Way({"(x: X)": '(x: X) -> Float[Array, "..."]', "x * 2\n": "x * 2\nscale(x)\n"}, None),
         Way({"(x: X)": "(x: X) -> X", "x * 2\n": "x * 2\nscale(x)\n"}, "x * 2"),
@@ -107,7 +103,7 @@ CURES: dict[str, list[Way]] = {
         Way({"lambda x: x,": "lambda x: x, mesh=mesh,"}, "x"),
         Way({"typed_": "with jax.set_mesh(mesh):\n    result = typed_"}, "x"),
     ],
-    "An axis that the mesh does not have": [
+    "An unknown mesh axis": [
         Way({"/data]": "/dp]"}, "x * 2"),
         Way({"double(x)": 'with axis_aliases({"data": "dp"}):\n    result = double(x)'}, "x * 2"),
     ],
@@ -120,7 +116,7 @@ CURES: dict[str, list[Way]] = {
         Way({"mlp(jax.device_put(x, jax.devices()[0])": "mlp(shard(jax.device_put(x, jax.devices()[0]), X, mesh)"}, MLP),
         Way({"mlp(": f"typed_shard_map(mlp.__wrapped__, mesh={ONE})("}, MLP),
     ],
-    "An Explicit mesh and an array that is not placed": [
+    "An array that is not placed, on Explicit axes": [
         Way({"(x)": "(shard(x, X, explicit))"}, "x"),
         Way({"typed_": "jax.jit(lambda x: typed_", "(x)": "(jax.reshard(x, NamedSharding(explicit, P('dp', None)))))(x)"}, "x"),
     ],
@@ -280,7 +276,7 @@ CURES: dict[str, list[Way]] = {
     ],
     "A lookup of no dim": [Way({"s -> s m": "s -> s"}, "w[[0, 0, 0]]", "s [f/tp]")],
     "A reshard into a sum": [Way({" +dp": ""}, "x"), Way({"[b/dp] m ->": "[b/dp] m +dp ->"}, None), Way({"[b/dp] m ->": "b m +dp ->"}, None)],
-    "A collective outside of a manual region": [
+    "A collective outside of `shard_map`": [
         Way({"all_gather(x, ": "typed_shard_map(lambda x: all_gather(x, ", 'b m")': 'b m"), mesh=mesh, in_types=(X,), out_types=Float[Array, "b m"])(x)'}, "x"),
         Way({"all_gather(x, ": "jax.shard_map(lambda x: all_gather(x, ", 'b m")': 'b m"), mesh=mesh, in_specs=P("dp"), out_specs=P())(x)'}, "x"),
     ],

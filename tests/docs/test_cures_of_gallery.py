@@ -13,32 +13,30 @@ from jax.sharding import Mesh
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from blocks import ROOT, Block, blocks
+from blocks import Block
+from gallery import BEGINNING, OF_BODIES, PAGE
 
-PAGE = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
-BEGINNING = next(blocks(PAGE)).code
-BODIES = PAGE[PAGE.index("## Inside the body") : PAGE.index("## Marks at a boundary")]
-ENTRIES = {block.heading: block for block in blocks(BODIES) if "\nHint: " in (block.expected or "")}
+ENTRIES = {heading: block for heading, block in OF_BODIES.items() if "\nHint: " in (block.expected or "")}
 
 # By entry, the edits of each way that its cure names.
 CURES: dict[str, list[list[tuple[str, str]]]] = {
-    "A sum that was forgotten": [[("return h @ v", 'return jax.lax.psum(h @ v, "tp")')]],
-    "A partial sum that is put into what is not linear": [
+    "A missing psum": [[("return h @ v", 'return jax.lax.psum(h @ v, "tp")')]],
+    "A nonlinear function before the psum": [
         [('h = check(x @ w, "[batch/dp] ff +tp")', 'h = jax.lax.psum(check(x @ w, "[batch/dp] ff +tp"), "tp")')],
         [
             ('h = check(x @ w, "[batch/dp] ff +tp")', 'h = jax.lax.psum(check(x @ w, "[batch/dp] ff +tp"), "tp")'),
             ('jax.lax.psum(jax.nn.relu(h), "tp")', "jax.nn.relu(h)"),
         ],
     ],
-    "A bias that is added to a partial sum": [[('psum(h + b, "[b/dp] f +tp -> [b/dp] f")', 'psum(h, "[b/dp] f +tp -> [b/dp] f") + b')]],
-    "A sum that would be taken twice": [
+    "A bias inside the psum": [[('psum(h + b, "[b/dp] f +tp -> [b/dp] f")', 'psum(h, "[b/dp] f +tp -> [b/dp] f") + b')]],
+    "A second psum": [
         [('"batch +tp"', '"batch"')],
         [('"batch +tp"', '"batch"'), ('jax.lax.psum(partial(y), "tp")', "partial(y)")],
     ],
     "A leaf of the result": [[("x.mean()", 'jax.lax.pmean(x.mean(), "dp")')]],
     "A sum that was forgotten, without check_vma": [[("return x @ v", 'return jax.lax.psum(x @ v, "tp")')]],
-    "A mean of a shard's part": [[("return jnp.mean((x @ w) ** 2)", 'return jax.lax.pmean(jnp.mean((x @ w) ** 2), "dp")')]],
-    "A gradient that is summed where its mean is due": [
+    "The mean of one shard": [[("return jnp.mean((x @ w) ** 2)", 'return jax.lax.pmean(jnp.mean((x @ w) ** 2), "dp")')]],
+    "A gradient that grows with the mesh": [
         [("return jnp.mean((x @ w) ** 2)", 'return jax.lax.pmean(jnp.mean((x @ w) ** 2), "dp")')],
     ],
     "A penalty whose gradient is counted once per shard": [
@@ -47,10 +45,10 @@ CURES: dict[str, list[list[tuple[str, str]]]] = {
     "A step by a gradient that nobody reduced": [[("    return w - 0.1", '    gradient = jax.lax.pmean(gradient, "dp")\n    return w - 0.1')]],
     "A constant that is added too early": [[("y = h @ v", 'y = jax.lax.psum(h @ v, "tp")')]],
     "A sum over the wrong axis": [[('psum(y, "dp")', 'psum(y, "tp")')]],
-    "What a kernel returns": [[("return jax.pure_callback(lambda x, cache: (x, cache), (x, cache), x, cache)", 'x, cache = jax.pure_callback(lambda x, cache: (x, cache), (x, cache), x, cache)\n    return x, assume(cache, "model")')]],
+    "The result of a callback or kernel": [[("return jax.pure_callback(lambda x, cache: (x, cache), (x, cache), x, cache)", 'x, cache = jax.pure_callback(lambda x, cache: (x, cache), (x, cache), x, cache)\n    return x, assume(cache, "model")')]],
     "A sum that a ring takes": [[("return rows", 'return jax.lax.pmean(assume(rows, "model"), "dp")')]],
     "A helper that is given a part": [[("jnp.tile(gain, 4)", 'all_gather(gain, "[m/dp] -> m")')]],
-    "A gathered value that leaves": [
+    "A gathered result": [
         [(" ~dp", "")],
         [('all_gather(w, "[m/dp] f -> m f ~dp")', 'jax.lax.all_gather(w, "dp", tiled=True, to="invarying")')],
     ],
@@ -59,7 +57,7 @@ CURES: dict[str, list[list[tuple[str, str]]]] = {
         [('all_gather(w, "[m/dp] f -> m f ~dp")', 'jax.lax.all_gather(w, "dp", tiled=True, to="invarying")')],
     ],
     "A loss of a part of the vocabulary": [[("logsumexp(logits, axis=-1)", 'logsumexp(all_gather(logits, "[b/dp] [v/tp] -> [b/dp] v"), axis=-1)')]],
-    "An order of mesh axes": [
+    "Mesh axes in another order": [
         [("[batch/tp,dp]", "[batch/dp,tp]")],
         [("return x * 2", 'return reshard(x * 2, "[b/dp,tp] m -> [b/tp,dp] m")')],
     ],
@@ -72,7 +70,7 @@ CURES: dict[str, list[list[tuple[str, str]]]] = {
         [("x.T @ y", 'all_gather(x, "[r/dp] a -> r a").T @ y')],
         [("x.T @ y", 'all_gather(x, "[r/dp] a -> r a").T @ all_gather(y, "[r/tp] b -> r b")')],
     ],
-    "A collective in a branch that not all shards take": [[("> 10", "> 10\n    is_large = jax.lax.pmax(is_large.astype(int), 'dp') > 0")]],
+    "A deadlock": [[("> 10", '> 10\n    is_large = jax.lax.pmax(is_large.astype(int), "dp") > 0')]],
     "A collective in a loop that shards leave at different times": [[("jnp.abs(x).max() > 1e-3", 'jax.lax.pmax(jnp.abs(x).max(), "dp") > 5.0')]],
     "A gradient of a value that one branch uses": [[("        return jax.lax.cond", '        gain = jax.lax.pcast(gain, "dp", to="varying")\n        return jax.lax.cond')]],
     "A choice that JAX types as the same on every shard": [
@@ -84,7 +82,7 @@ CURES: dict[str, list[list[tuple[str, str]]]] = {
 # On one device a shard is the whole array: these choose, loop or end by each shard's own rows, as they are written.
 AS_EDITED = {"A helper that is given a part", "A collective in a loop that shards leave at different times"}
 BY_SHARD = {
-    "A collective in a branch that not all shards take",
+    "A deadlock",
     "A gradient of a value that one branch uses",
     "A choice that JAX types as the same on every shard",
 }
@@ -140,3 +138,13 @@ def test_an_entry_whose_cure_is_followed_is_right_or_refused(heading: str) -> No
 
 def test_every_cure_of_a_body_is_followed() -> None:
     assert CURES.keys() == ENTRIES.keys()
+
+
+def test_the_cures_that_the_page_prints_are_among_those_that_are_followed() -> None:
+    entries = {text.partition("\n")[0]: text for text in PAGE.split("\n### ")[1:]}
+    printed = {heading: text.partition("\nCure: ")[2].partition("\n")[0] for heading, text in entries.items()}
+    assert set(filter(printed.get, printed)) == CURES.keys() & printed.keys() != set()
+    for heading in CURES.keys() & printed.keys():
+        programs = [ENTRIES[heading].code, *(edited(ENTRIES[heading], way) for way in CURES[heading])]
+        for code in printed[heading].split("`")[1::2]:
+            assert any(code in program for program in programs), (heading, code)

@@ -14,13 +14,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from blocks import ROOT, Block, outputs, run
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "tests/docs/gallery.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def shown(page: Path) -> Any:
     """A page; two have programs that are wrong, and found so by what they compute."""
     suspects = pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
-    marks = [suspects] if page.stem in ("README", "verify") else []
+    marks = [suspects] if page.stem in ("README", "verify", "degrees", "faq") else []
     marks += [pytest.mark.slow] * (page.stem in ("libraries", "randomness", "verify"))
     return pytest.param(page, marks=marks, id=str(page.relative_to(ROOT)))
 
@@ -49,6 +49,16 @@ def test_every_module_that_the_table_of_the_layout_names_in_a_room_is_there() ->
         there = {path.stem for folder in folders for path in folder.glob("*")}
         missing += [f"{rooms}{name}" for name in inside if name not in there]
     assert missing == []
+
+
+def test_the_table_of_what_check_vma_does_not_find_is_what_its_program_prints() -> None:
+    """A page's test compares the program's text with what it prints."""
+    page = (ROOT / "docs/faq.md").read_text(encoding="utf-8")
+    lines = page.partition("|---|")[2].partition("\n\n")[0].splitlines()[1:]
+    table = [line.strip("| ").split(" | ") for line in lines]
+    printed = page.rpartition("```text\n")[2].partition("```")[0].splitlines()[1:]
+    assert table == [[row[:34].strip(), *row[34:].split()] for row in printed]
+    assert len(table) > 8
 
 
 def test_the_mesh_that_a_page_sets_is_its_own(tmp_path: Path) -> None:

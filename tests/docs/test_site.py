@@ -144,7 +144,10 @@ def test_every_page_is_laid_out_coloured_and_fits_a_screen_and_a_phone(report: d
     for name, page in report["pages"].items():
         assert "typedshmap" in page["title"] and page["heading"] and page["height"] > 200, name
         assert page["header"] == report["pages"]["/site/index.html"]["header"] != "rgba(0, 0, 0, 0)", name
-        assert page["fits"] and page["lost"] == page["sideways"] == page["signatures"] == page["undrawn"] == [], name
+        assert (
+            page["fits"]
+            and page["lost"] == page["sideways"] == page["tables"] == page["signatures"] == page["undrawn"] == []
+        ), name
         assert page["blocks"] == page["copies"], name
     assert report["pages"]["/site/index.html"]["blocks"] > 0
     assert report["pages"]["/site/index.html"]["colours"] > 3

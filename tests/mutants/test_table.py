@@ -4,7 +4,7 @@ from pathlib import Path
 
 from table import table
 
-PAGE = Path(__file__).parents[2] / "docs" / "verify.md"
+PAGE = Path(__file__).parents[2] / "docs" / "mutants.md"
 MARK = "<!-- mutants -->"
 
 
