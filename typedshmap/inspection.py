@@ -11,6 +11,8 @@ from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
+import jax
+
 from . import _jax
 from .errors.causes import Suspected
 from .errors.failures import Failure, LayoutMismatch, ShardingConflict, Subject
@@ -35,8 +37,10 @@ from .introspection import require_decorated
 from .meshes import override_mesh
 from .notation.layout import Layout
 from .observers import HintedValue, ObservedCall, Observer, also_observed_by
+from .ops.resharding.plan import known_plan
 
 __all__ = [
+    "CollectiveCall",
     "Fact",
     "Finding",
     "Hint",
@@ -157,6 +161,29 @@ class Fact(NamedTuple):
     dim_axes: tuple[tuple[str, ...] | None, ...]
 
 
+class CollectiveCall(NamedTuple):
+    """One equation that communicates, in the body of a region.
+
+    Attributes:
+      operation: as XLA calls it: ``"all-gather"``, ``"all-reduce"``, ``"reduce-scatter"``, ``"all-to-all"``,
+        ``"collective-permute"``, ...
+      axes: the mesh axes over which it communicates.
+      operand: the bytes of its operands, on one device.
+      result: the bytes of its results, on one device.
+      times: how often it runs in one call: the product of the lengths of the scans around it.
+      file: the path of the file in which it stands.
+      line: its line there.
+    """
+
+    operation: str
+    axes: tuple[str, ...]
+    operand: int
+    result: int
+    times: int
+    file: str
+    line: int
+
+
 class StatedClaim(NamedTuple):
     """What a hint, a ``check`` or a pattern says of a value in the body of a typed region.
 
@@ -262,6 +289,19 @@ class Region:
         until = SimpleNamespace(eqns=body.eqns, invars=body.invars, constvars=body.constvars, outvars=[value])
         (fact,) = self._interpreter().interpret(until, self._interpreted.entering)
         return Fact(fact.varying, fact.unreduced, tuple(dim.axes for dim in fact.dims))
+
+    @cached_property
+    def collectives(self) -> list[CollectiveCall]:
+        """What communicates in it, in the order of its jaxpr; of a branch or a while loop as if it ran once."""
+        found = list[CollectiveCall]()
+        for eqn, times in _jax.jaxpr.counted_equations(self.jaxpr):
+            axes = tuple(axis for axis in _jax.jaxpr.named_axes(eqn) if self.mesh.shape.get(axis, 1) > 1)
+            operation = _jax.jaxpr.collective_operation(eqn)
+            steps = [(operation, axes, eqn.invars, eqn.outvars)] if operation and axes else reshard_steps(eqn)
+            file, line = _jax.source.place_line(_jax.source.equation_place(eqn))
+            for name, over, *ends in steps:
+                found.append(CollectiveCall(name, over, *map(_bytes_of, ends), times, file, line))
+        return found
 
     @cached_property
     def claims(self) -> list[StatedClaim]:
@@ -421,6 +461,25 @@ def _opaque_operations(equations: Iterable[Any]) -> list[str]:
             line = _jax.source.equation_place(eqn).partition(" ")[0]
             found.append(f"{name}{line and f' at {line}'}")
     return found
+
+
+def _bytes_of(atoms: Iterable[Any]) -> int:
+    avals = (getattr(atom, "aval", atom) for atom in atoms)
+    return sum(_jax.array.size_in_bytes(aval.shape, aval.dtype) for aval in avals)
+
+
+def reshard_steps(eqn: Any) -> Iterator[tuple[str, tuple[str, ...], list[Any], list[Any]]]:
+    """The collectives of a `reshard`, which is one equation of a jaxpr: operation, axes, operands and results."""
+    if eqn.primitive.name != "reshard_shards":
+        return
+    params, aval = eqn.params, eqn.invars[0].aval
+    lead = aval.shape[: params["lead"]]
+    for step in known_plan(params["source"], params["target"], params["shape"], params["sizes"]).steps:
+        if (operation := _jax.jaxpr.COLLECTIVES.get(step.kind)) is not None:
+            shapes = [step.piece] * 2 if step.kind == "ppermute" else [step.shard_before, step.shard_after]
+            before, after = ([jax.ShapeDtypeStruct((*lead, *shape), aval.dtype)] for shape in shapes)
+            for _ in range(step.rounds):
+                yield operation, step.axes, before, after
 
 
 def regions(program: Any) -> list[Region]:

@@ -17,11 +17,13 @@ from typedshmap import (
     assume,
     check,
     einsum,
+    plan_reshard,
+    reshard,
     typed,
     typed_jit,
     typed_shard_map,
 )
-from typedshmap.inspection import Fact, keeping_claims, observing, on_mesh, regions, signature
+from typedshmap.inspection import CollectiveCall, Fact, keeping_claims, observing, on_mesh, regions, signature
 
 MESH = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"))
 X, W = Float[Array, "[batch/dp] [model/tp]"], Float[Array, "[model/tp] ff"]
@@ -87,6 +89,35 @@ def test_the_value_of_another_program_has_no_facts() -> None:
     (region,) = regions(jax.make_jaxpr(plain(partial, P("dp", None), check_vma=False))(x, w))
     with pytest.raises(KeyError):
         region.facts(jax.make_jaxpr(jnp.sin)(x).jaxpr.invars[0])
+
+
+def test_the_collectives_of_a_region_have_axes_bytes_and_how_often_they_run() -> None:
+    def gathers(x: Array) -> Array:
+        def step(c: Array, _: None) -> tuple[Array, None]:
+            whole = jax.lax.all_gather(c, "dp", tiled=True)
+            return c + whole[:2].astype(c.dtype), None
+
+        return jax.lax.psum(jax.lax.scan(step, x, None, length=3)[0], ("tp", "dp"))
+
+    program = jax.shard_map(gathers, mesh=MESH, in_specs=P("dp", "tp"), out_specs=P(), check_vma=False)
+    (region,) = regions(jax.make_jaxpr(program)(x))
+    first = gathers.__code__.co_firstlineno
+    assert region.collectives == [
+        CollectiveCall("all-gather", ("dp",), 2 * 8 * 4, 8 * 8 * 4, 3, __file__, first + 2),
+        CollectiveCall("all-reduce", ("tp", "dp"), 2 * 8 * 4, 2 * 8 * 4, 1, __file__, first + 5),
+    ]
+
+
+def test_a_reshard_is_listed_by_its_steps() -> None:
+    @typed_shard_map(mesh=MESH)
+    def moved(x: X) -> Float[Array, "batch [model/dp,tp]"]:
+        return reshard(x, "[b/dp] [m/tp] -> b [m/dp,tp]")
+
+    (region,) = regions(jax.make_jaxpr(lambda x: moved(x))(x))
+    steps = plan_reshard("[b/dp] [m/tp] -> b [m/dp,tp]", (8, 16), MESH).steps
+    assert len(region.collectives) == sum(step.rounds for step in steps)
+    assert {axis for call in region.collectives for axis in call.axes} <= {"dp", "tp"}
+    assert sum(call.operand for call in region.collectives) > 0
 
 
 def test_nested_regions_and_those_in_loops_are_found() -> None:

@@ -16,12 +16,10 @@ from math import prod
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-import jax
-
 from ... import _jax
 from ...inference.claims import Claim
 from ...inference.interpreter import CLAIM
-from ...ops.resharding.plan import known_plan
+from ...inspection import reshard_steps
 from .model import Collective, MeshAxes, Pass, Value, ring_bytes
 
 Sources = frozenset[int]
@@ -242,15 +240,9 @@ def group_size(eqn: Any, sizes: Mapping[str, int]) -> int | None:
 
 def _reshard_costs(eqn: Any, sizes: Mapping[str, int]) -> Iterator[Collective]:
     """The steps of this library's own ``reshard``, which is one equation of a jaxpr."""
-    params, aval = eqn.params, eqn.invars[0].aval
-    lead = aval.shape[: params["lead"]]
-    for step in known_plan(params["source"], params["target"], params["shape"], params["sizes"]).steps:
-        axes = tuple(axis for axis in step.axes if axis in sizes)
-        if axes and (operation := _jax.jaxpr.COLLECTIVES.get(step.kind)):
-            shapes = [step.piece] * 2 if step.kind == "ppermute" else [step.shard_before, step.shard_after]
-            ends = [jax.ShapeDtypeStruct((*lead, *shape), aval.dtype) for shape in shapes]
-            for _ in range(step.rounds):
-                yield _collective_of(operation, axes, prod(sizes[axis] for axis in axes), *ends)
+    for operation, over, (before,), (after,) in reshard_steps(eqn):
+        if axes := tuple(axis for axis in over if axis in sizes):
+            yield _collective_of(operation, axes, prod(sizes[axis] for axis in axes), before, after)
 
 
 def _collective_of(operation: str, axes: MeshAxes, group: int, operand: Any, result: Any) -> Collective:
