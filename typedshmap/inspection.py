@@ -4,7 +4,7 @@ The tools of this package stand on it, and so can yours. Everything here is read
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Generator, Iterable, Mapping
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -299,8 +299,8 @@ class Region:
             operation = _jax.jaxpr.collective_operation(eqn)
             steps = [(operation, axes, eqn.invars, eqn.outvars)] if operation and axes else reshard_steps(eqn)
             file, line = _jax.source.place_line(_jax.source.equation_place(eqn))
-            for name, over, *ends in steps:
-                found.append(CollectiveCall(name, over, *map(_bytes_of, ends), times, file, line))
+            for name, over, before, after in steps:
+                found.append(CollectiveCall(name, over, _bytes_of(before), _bytes_of(after), times, file, line))
         return found
 
     @cached_property

@@ -256,5 +256,5 @@ def test_a_program_that_cannot_run_with_other_values_falls_back(monkeypatch: pyt
     def fail(*_: Any) -> None:
         raise ValueError("mismatched varying manual axes")
 
-    monkeypatch.setattr("typedshmap._jax.steps._results_over_more_axes", fail)
+    monkeypatch.setattr("typedshmap.testing.steps._results_over_more_axes", fail)
     assert not any("in its place" in line for line in difference(from_the_end))

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import _jax
-from .._jax.steps import Unreplayable
 from ..errors.phrases import count_text, quoted_axes
 from ..inference.kinds.described import describe_value
 from .agreement import Agreement
 from .first_difference import FirstDifference, first_difference
 from .replay import Run
 from .run import FunctionUnderTest, Outcome
+from .steps import Unreplayable
 
 FIRST_DIFFERENCE = "First difference: "
 """What begins the line that names the place."""

@@ -12,10 +12,10 @@ import jax
 import numpy as np
 
 from .. import _jax
-from .._jax.steps import Label, SteppedProgram, TracedStep
 from ..inference.claims import CLAIM
 from .agreement import Agreement, HostArray, wrong_entries
 from .replay import ComparedValues, Opened, Run, compare, match
+from .steps import Label, SteppedProgram, TracedStep
 from .substitution import ChangedResult, first_substitution
 
 _MOST_NESTED = 3

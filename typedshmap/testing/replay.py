@@ -13,12 +13,12 @@ from typing import Any
 from jax.sharding import Mesh
 
 from .. import _jax
-from .._jax.steps import Label, SteppedProgram, TracedStep
 from ..inference.control_flow import fact_of_spec
 from ..inference.interpreter import Interpreter
 from ..inference.lattice import UNSHARDED, ShardingFact, invarying, zeros
 from ..inference.region import RULES
 from .agreement import Agreement, agreement, is_same
+from .steps import Label, SteppedProgram, TracedStep
 
 MOST_BYTES = 2**28
 """The bytes of all values that are on the host at once."""

@@ -18,10 +18,10 @@ import jax
 import numpy as np
 
 from .. import _jax
-from .._jax.steps import SteppedProgram, TracedStep
 from ..errors.phrases import quoted_axes
 from .agreement import HostArray, is_same, layouts, split
 from .replay import MOST_BYTES, ComparedValues, Run
+from .steps import SteppedProgram, TracedStep
 
 _MOST_NUMBERS, _MOST_TRIES, _MOST_SECONDS = 1000, 2000, 15
 """The values that may be changed, the changes that are tried, and the CPU seconds that these take together."""

@@ -7,13 +7,13 @@ from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from ... import inspection
-from ..._jax.operands import computed_operands, name_operands
 from ...errors.failures import Failure
 from ...errors.places import running_line
 from ...inspection import Observer, observing
 from .findings import AuditedRegion, Finding, SuggestedHints
 from .findings import AuditedRegion as Region
 from .hints import SeenCalls
+from .operands import computed_operands, name_operands
 from .report import AuditReport
 from .seen import SeenRegions
 

@@ -18,21 +18,9 @@ import jax.core
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from .. import _jax
 from ..errors.places import is_users
 from ..records import Record
-from .array import is_jax_array, manual_type_in
-from .jaxpr import (
-    called_jaxpr,
-    effects_of,
-    is_literal,
-    newly_manual_axes,
-    open_jaxpr,
-    scan_counts,
-    while_operands,
-)
-from .mesh import shard_map
-from .programs import compile_fast
-from .source import equation_lines, function_file
 
 Label = tuple[int, ...]
 """The place of a step in its program: its number, after those of the loop and of the iteration that it is in."""
@@ -130,7 +118,7 @@ class SteppedProgram:
         self.constants, self.literals, self.types = dict[int, Any](), set[int](), dict[int, Any]()
         self.opened_results = dict[Label, list[int]]()
         self.regions, self.parts = list[SteppedRegion](), list["TracedStep | SteppedRegion"]()
-        jaxpr = open_jaxpr(closed_jaxpr)
+        jaxpr = _jax.jaxpr.open_jaxpr(closed_jaxpr)
         self.arguments = [self._number(var.aval) for var in jaxpr.invars]
         inside = _Scope(self.parts, None, (), count(), None, ())
         self.results = self._inline(jaxpr, getattr(closed_jaxpr, "consts", ()), self.arguments, inside)
@@ -159,7 +147,7 @@ class SteppedProgram:
         known |= {var: self._constant(value) for var, value in zip(jaxpr.constvars, consts, strict=True)}
 
         def number_of(atom: Any) -> int:
-            if not is_literal(atom):
+            if not _jax.jaxpr.is_literal(atom):
                 return known[atom]
             number = self._constant(atom.val, atom.aval)
             self.literals.add(number)
@@ -173,17 +161,18 @@ class SteppedProgram:
 
     def _results_of(self, eqn: Any, jaxpr: Any, operands: list[int], scope: _Scope) -> list[int]:
         """The numbers of an equation's results, and in the scope its steps."""
-        inner = called_jaxpr(eqn)
+        inner = _jax.jaxpr.called_jaxpr(eqn)
         name = eqn.primitive.name
         if name == "shard_map" and scope.region is None:
             return self._enter(eqn, operands, scope)
         if inner is not None and name not in _OPAQUE:
             consts = next(
-                (getattr(each, "consts", ()) for each in eqn.params.values() if open_jaxpr(each) is inner), ()
+                (getattr(each, "consts", ()) for each in eqn.params.values() if _jax.jaxpr.open_jaxpr(each) is inner),
+                (),
             )
             if len(consts) == len(inner.constvars):
                 return self._inline(inner, consts, operands, scope.called(eqn, inner))
-        if effects_of(eqn):
+        if _jax.jaxpr.effects_of(eqn):
             if not eqn.outvars:  # a print, which need not be shown again
                 return []
             raise Unreplayable(f"{name} does more than compute its results")
@@ -191,7 +180,7 @@ class SteppedProgram:
         if label in self._opened and name == "cond":
             branch = eqn.params["branches"][self._opened[label]]
             inside, consts = scope.iteration(label, 0), getattr(branch, "consts", ())
-            return self._inline(open_jaxpr(branch), consts, operands[1:], inside)
+            return self._inline(_jax.jaxpr.open_jaxpr(branch), consts, operands[1:], inside)
         if label in self._opened and (all_of_it := self._open(eqn, operands, scope, label)):
             return all_of_it
         results = [self._number(var.aval) for var in eqn.outvars]
@@ -199,7 +188,7 @@ class SteppedProgram:
         return results
 
     def _enter(self, eqn: Any, operands: list[int], scope: _Scope) -> list[int]:
-        body = open_jaxpr(eqn.params["jaxpr"])
+        body = _jax.jaxpr.open_jaxpr(eqn.params["jaxpr"])
         region = SteppedRegion(eqn, operands, [self._number(var.aval) for var in body.invars])
         inside = _Scope(region.steps, len(self.regions), (len(self.regions),), count(), None, ())
         self.regions.append(region)
@@ -212,13 +201,13 @@ class SteppedProgram:
         """Add the steps of a loop's first iterations; the numbers of its results, if there are no others."""
         params = eqn.params
         if eqn.primitive.name == "while":
-            _, consts, carry = while_operands(eqn, operands)
+            _, consts, carry = _jax.jaxpr.while_operands(eqn, operands)
             body, stacked, times = params["body_jaxpr"], list[int](), self._opened[label]
         else:
-            constant, carried = scan_counts(params)
+            constant, carried = _jax.jaxpr.scan_counts(params)
             consts, carry, stacked = operands[:constant], operands[constant:][:carried], operands[constant + carried :]
             body, times = params["jaxpr"], min(self._opened[label], params["length"])
-        inner, made = open_jaxpr(body), list[list[int]]()
+        inner, made = _jax.jaxpr.open_jaxpr(body), list[list[int]]()
         for time in range(times):
             inside = scope.iteration(label, time)
             at = -1 - time if params.get("reverse") else time
@@ -310,8 +299,10 @@ class SteppedProgram:
                 changes[dtype] = placed(new)
             given = list(arguments), np.int32(which), changes
             if compiled is None:
-                platforms = [device.platform for x in arguments if is_jax_array(x) for device in x.devices()]
-                compiled = compile_fast(jax.jit(compute).lower(*given), (platforms or [jax.default_backend()])[0])
+                platforms = [device.platform for x in arguments if _jax.array.is_jax_array(x) for device in x.devices()]
+                compiled = _jax.programs.compile_fast(
+                    jax.jit(compute).lower(*given), (platforms or [jax.default_backend()])[0]
+                )
             found = jax.block_until_ready(compiled(*given))
             return {
                 number: np.asarray(self.constants[number])
@@ -354,7 +345,7 @@ class SteppedProgram:
             for outside, number, spec in zip(region.results, region.leaving, params["out_specs"], strict=True)
             if outside in needed
         ]
-        mesh, manual = params["mesh"], newly_manual_axes(params)
+        mesh, manual = params["mesh"], _jax.jaxpr.newly_manual_axes(params)
         axes, is_typed = mesh.axis_names, params.get("check_vma", True)
         changed = inside & changes.slots.keys()
 
@@ -379,14 +370,14 @@ class SteppedProgram:
             return results, kept
 
         def spec_of(number: int) -> PartitionSpec:
-            manual_type = manual_type_in(self.types[number])
+            manual_type = _jax.array.manual_type_in(self.types[number])
             varying = manual_type.varying if is_typed and not changed else manual
             marks: dict[str, Any] = {}
             if manual_type.unreduced:
                 marks = {"unreduced": manual_type.unreduced}
             return PartitionSpec(*(axis if axis in varying and axis in manual else None for axis in axes), **marks)
 
-        mapped = shard_map(
+        mapped = _jax.mesh.shard_map(
             body,
             mesh=mesh,
             in_specs=(list(params["in_specs"]), PartitionSpec(), dict.fromkeys(changes.values, PartitionSpec(*axes))),
@@ -421,11 +412,11 @@ class _Scope:
 
     def called(self, eqn: Any, jaxpr: Any) -> _Scope:
         """That of a call; the equations of a library's function have the line of the user's call."""
-        if is_users(function_file(jaxpr)):
+        if is_users(_jax.source.function_file(jaxpr)):
             return _Scope(self.steps, self.region, self.label, self.numbers, None, ())
         if self.caller is not None:
             return self
-        return _Scope(self.steps, self.region, self.label, self.numbers, eqn, tuple(equation_lines(eqn)))
+        return _Scope(self.steps, self.region, self.label, self.numbers, eqn, tuple(_jax.source.equation_lines(eqn)))
 
     def iteration(self, label: Label, time: int) -> _Scope:
         return _Scope(self.steps, self.region, (*label, time), count(), self.caller, self.frames)
@@ -439,7 +430,7 @@ class _Scope:
         label: Label,
         compute: Callable[[list[Any]], Sequence[Any]],
     ) -> None:
-        frames, caller = self.frames or tuple(equation_lines(eqn)), self.caller if self.frames else eqn
+        frames, caller = self.frames or tuple(_jax.source.equation_lines(eqn)), self.caller if self.frames else eqn
         self.steps.append(
             TracedStep(eqn, name, tuple(operands), tuple(results), label, frames, caller, self.region, compute)
         )
@@ -447,15 +438,17 @@ class _Scope:
 
 def _evaluation(eqn: Any, jaxpr: Any) -> Callable[[list[Any]], Sequence[Any]]:
     """What computes the results of an equation from its operands."""
-    variables = list(dict.fromkeys(atom for atom in eqn.invars if not is_literal(atom)))
+    variables = list(dict.fromkeys(atom for atom in eqn.invars if not _jax.jaxpr.is_literal(atom)))
     results = [var for var in eqn.outvars if type(var).__name__ != "DropVar"]
     part = jaxpr.replace(constvars=[], invars=variables, outvars=results, eqns=[eqn])
 
     def compute(values: list[Any]) -> Sequence[Any]:
         given = (
             dict(zip(eqn.invars, values, strict=True))
-            if not any(map(is_literal, eqn.invars))
-            else {atom: value for atom, value in zip(eqn.invars, values, strict=True) if not is_literal(atom)}
+            if not any(map(_jax.jaxpr.is_literal, eqn.invars))
+            else {
+                atom: value for atom, value in zip(eqn.invars, values, strict=True) if not _jax.jaxpr.is_literal(atom)
+            }
         )
         found = iter(jax.core.eval_jaxpr(part, (), *(given[var] for var in variables)))
         return [next(found) if type(var).__name__ != "DropVar" else None for var in eqn.outvars]
@@ -486,11 +479,11 @@ def _results_over_more_axes(step: TracedStep, operands: list[Any]) -> Sequence[A
     """The results of a step whose operands may vary over more axes than where it was traced."""
 
     def over(value: Any) -> frozenset[str]:
-        return manual_type_in(jax.typeof(value)).varying
+        return _jax.array.manual_type_in(jax.typeof(value)).varying
 
     more = step.eqn.params["axes"] if step.name == "pvary" else ()
     all_axes = frozenset[str]().union(*map(over, operands), more)
-    literals = [*map(is_literal, step.eqn.invars)] if len(step.eqn.invars) == len(operands) else []
+    literals = [*map(_jax.jaxpr.is_literal, step.eqn.invars)] if len(step.eqn.invars) == len(operands) else []
     is_as_traced = step.name != "pvary" and all(over(value) == all_axes for value in operands)
     if step.is_loop or step.is_choice or is_as_traced:
         return step.compute(operands)
@@ -510,7 +503,7 @@ def _results_over_more_axes(step: TracedStep, operands: list[Any]) -> Sequence[A
 def _of_one_shard(value: Any, spec: PartitionSpec) -> Any:
     """A result that may vary over more axes than its spec has: the largest, which is any if it does not."""
     named = {axis for each in spec if each is not None for axis in (each if isinstance(each, tuple) else (each,))}
-    more = tuple(manual_type_in(jax.typeof(value)).varying - named)
+    more = tuple(_jax.array.manual_type_in(jax.typeof(value)).varying - named)
     return jax.lax.pmax(value, more) if more else value
 
 

@@ -18,18 +18,7 @@ import jax
 import jax.core
 from jax.ad_checkpoint import checkpoint_name
 
-from .array import is_tracer
-from .jaxpr import (
-    RegionBinding,
-    all_equations,
-    effects_of,
-    inner_jaxprs,
-    is_literal,
-    open_jaxpr,
-    scan_counts,
-    while_operands,
-)
-from .versions import extend_core
+from ... import _jax
 
 _numbers = count(1)
 
@@ -38,9 +27,9 @@ def name_operands(trace: Any, operands: Sequence[Any]) -> tuple[list[Any], tuple
     """Name the values that a trace is about to give to a region; the named values, and their names."""
     number = next(_numbers)
     names = tuple(f"typedshmap operand {number}.{at}" for at in range(len(operands)))
-    with extend_core().set_current_trace(trace):
+    with _jax.versions.extend_core().set_current_trace(trace):
         pairs = zip(operands, names, strict=True)
-        return [checkpoint_name(x, name) if is_tracer(x) else x for x, name in pairs], names
+        return [checkpoint_name(x, name) if _jax.array.is_tracer(x) else x for x, name in pairs], names
 
 
 class _Looking(threading.local):
@@ -51,7 +40,8 @@ class _Looking(threading.local):
 
 @contextmanager
 def computed_operands(
-    wanted: Callable[[], Iterable[Sequence[RegionBinding]]], take: Callable[[RegionBinding, RegionBinding], None]
+    wanted: Callable[[], Iterable[Sequence[_jax.jaxpr.RegionBinding]]],
+    take: Callable[[_jax.jaxpr.RegionBinding, _jax.jaxpr.RegionBinding], None],
 ) -> Generator[None]:
     """Compute what regions are given in the programs that are compiled meanwhile.
 
@@ -88,7 +78,7 @@ def _calls_under_way(folder: str) -> Iterator[tuple[Any, Sequence[Any]]]:
             continue
         jaxpr: Any = frame.f_locals.get("jaxpr")
         arguments: Any = frame.f_locals.get("args")
-        variables: Any = getattr(open_jaxpr(jaxpr), "invars", None)
+        variables: Any = getattr(_jax.jaxpr.open_jaxpr(jaxpr), "invars", None)
         is_call = isinstance(variables, list) and isinstance(arguments, (tuple, list))
         if is_call and len(arguments) == len(variables) and all(map(_is_value_of, arguments, variables)):
             yield jaxpr, arguments
@@ -96,7 +86,7 @@ def _calls_under_way(folder: str) -> Iterator[tuple[Any, Sequence[Any]]]:
 
 def _is_value_of(x: Any, var: Any) -> bool:
     try:
-        return not is_tracer(x) and jax.typeof(x).shape == var.aval.shape
+        return not _jax.array.is_tracer(x) and jax.typeof(x).shape == var.aval.shape
     except TypeError:
         return False
 
@@ -104,10 +94,10 @@ def _is_value_of(x: Any, var: Any) -> bool:
 def _compute(
     jaxpr: Any,
     arguments: Sequence[Any],
-    groups: list[list[RegionBinding]],
-    take: Callable[[RegionBinding, RegionBinding], None],
+    groups: list[list[_jax.jaxpr.RegionBinding]],
+    take: Callable[[_jax.jaxpr.RegionBinding, _jax.jaxpr.RegionBinding], None],
 ) -> None:
-    known = {each for each in map(_name_of, all_equations(jaxpr)) if each is not None}
+    known = {each for each in map(_name_of, _jax.jaxpr.all_equations(jaxpr)) if each is not None}
     for group in groups:
         for binding in group:
             values = dict[str, Any]()
@@ -125,11 +115,11 @@ def _name_of(eqn: Any) -> str | None:
 
 def _follow(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any], names: frozenset[str], found: Any) -> None:
     """Compute the values that have these names in a program, or in one that it runs, where they first have them."""
-    program = open_jaxpr(jaxpr)
+    program = _jax.jaxpr.open_jaxpr(jaxpr)
     own = {name: eqn.invars[0] for eqn in reversed(program.eqns) if (name := _name_of(eqn)) in names - found.keys()}
     found.update(zip(own, _evaluate(program, consts, arguments, list(own.values())), strict=True))
     for eqn in program.eqns:
-        inside = {_name_of(each) for inner in inner_jaxprs(eqn) for each in all_equations(inner)}
+        inside = {_name_of(each) for inner in _jax.jaxpr.inner_jaxprs(eqn) for each in _jax.jaxpr.all_equations(inner)}
         if inside & (names - found.keys()):
             operands = _evaluate(program, consts, arguments, eqn.invars)
             for inner, given in _entered(eqn, operands):
@@ -141,34 +131,34 @@ def _entered(eqn: Any, operands: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
     params = eqn.params
     match eqn.primitive.name:
         case "scan":
-            first, outside = -1 if params["reverse"] else 0, sum(scan_counts(params))
+            first, outside = -1 if params["reverse"] else 0, sum(_jax.jaxpr.scan_counts(params))
             yield params["jaxpr"], [*operands[:outside], *(x[first] for x in operands[outside:])]
         case "while":
-            of_condition, of_body, carried = while_operands(eqn, operands)
+            of_condition, of_body, carried = _jax.jaxpr.while_operands(eqn, operands)
             yield params["cond_jaxpr"], [*of_condition, *carried]
             yield params["body_jaxpr"], [*of_body, *carried]
         case "cond":
             yield params["branches"][int(operands[0])], operands[1:]
         case _:
             for value in params.values():
-                if len(getattr(open_jaxpr(value), "invars", ())) == len(operands):
+                if len(getattr(_jax.jaxpr.open_jaxpr(value), "invars", ())) == len(operands):
                     yield value, operands
 
 
 def _evaluate(program: Any, consts: Sequence[Any], arguments: Sequence[Any], atoms: Sequence[Any]) -> list[Any]:
     """The values of some variables of a program, without anything that they do not depend on."""
-    variables = [atom for atom in atoms if not is_literal(atom)]
+    variables = [atom for atom in atoms if not _jax.jaxpr.is_literal(atom)]
     if not variables:
         return [atom.val for atom in atoms]
     needed, equations = set(variables), list[Any]()
     for eqn in reversed(program.eqns):
         if not needed.isdisjoint(eqn.outvars):
             equations.append(eqn)
-            needed.update(atom for atom in eqn.invars if not is_literal(atom))
+            needed.update(atom for atom in eqn.invars if not _jax.jaxpr.is_literal(atom))
     part = program.replace(eqns=equations[::-1], outvars=variables)
-    if any(map(effects_of, part.eqns)):
+    if any(map(_jax.jaxpr.effects_of, part.eqns)):
         raise ValueError("what it does besides would be done twice")
     compute = jax.jit(lambda consts, arguments: jax.core.eval_jaxpr(part, consts, *arguments))
     with jax.ensure_compile_time_eval():
         values = iter(compute(list(consts), list(arguments)))
-    return [atom.val if is_literal(atom) else next(values) for atom in atoms]
+    return [atom.val if _jax.jaxpr.is_literal(atom) else next(values) for atom in atoms]
