@@ -221,7 +221,7 @@ def main() -> int:
         weights, last = train(weights, x, target)
     print()
     worst = max(worst, compare("after", weights, x, target))
-    print(f"\n{explain(apply, mesh=['dp=512,ep=1', 'dp=64,ep=8', 'dp=8,ep=64'], **LARGE)}\n")
+    print(f"\n{explain(apply, meshes=['dp=512,ep=1', 'dp=64,ep=8', 'dp=8,ep=64'], **LARGE)}\n")
     if not worst < TOLERANCE:
         print(f"FAILED: something differs from plain JAX by {worst:.1e}, over {TOLERANCE:.0e}")
     elif not (last.dropped < first.dropped / 2 and last.loss < first.loss):

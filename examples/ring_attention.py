@@ -258,7 +258,7 @@ def main() -> int:
     million = {"batch": 16, "seq": 2**20, "kv_heads": 8, "group": 4, "head": 128}
     q, k = shape_structs((BFloat16[Queries, ""], BFloat16[Keys, ""]), **million)
     print("\na million tokens, in bfloat16\n")
-    print(explain(attention_and_gradients, mesh=["dp=16,cp=16", "dp=4,cp=64", "dp=1,cp=256"], q=q, k=k, v=k, d_out=q))
+    print(explain(attention_and_gradients, meshes=["dp=16,cp=16", "dp=4,cp=64", "dp=1,cp=256"], q=q, k=k, v=k, d_out=q))
     print("\nValues and gradients are those of plain attention." if all(are_right) else "\nFAILED: some differ by more")
     return 0 if all(are_right) else 1
 

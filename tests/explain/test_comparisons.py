@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from textwrap import dedent
 
 import jax
@@ -24,7 +25,7 @@ SIZES = {"batch": 4096, "model": 1024, "ff": 4096}
 
 
 def test_meshes_are_compared_in_the_order_in_which_they_are_given():
-    found = explain(layer, mesh=["dp=64,tp=8", {"dp": 512, "tp": 1}, "dp=3,tp=2"], bandwidth={"tp": 4e11}, **SIZES)
+    found = explain(layer, meshes=["dp=64,tp=8", {"dp": 512, "tp": 1}, "dp=3,tp=2"], bandwidth={"tp": 4e11}, **SIZES)
     assert str(found) == dedent("""\
         layer: batch=4096, model=1024, ff=4096
 
@@ -59,14 +60,14 @@ def test_a_comparison_has_100_columns_whose_last_one_is_of_what_is_sent_least():
 
 
 def test_a_comparison_is_data_as_well():
-    found = explain(layer, mesh=["dp=64,tp=8", "dp=3,tp=2"], **SIZES)
+    found = explain(layer, meshes=["dp=64,tp=8", "dp=3,tp=2"], **SIZES)
     (fits,), (fails,) = found.explanations, found.failures
     assert (fits.devices, fails.mesh, type(fails.error)) == (512, (("dp", 3), ("tp", 2)), ShapeError)
     assert len(found) == 2 and list(found) == [fits, fails] == [found[0], found[1]]
 
 
 def test_sizes_that_are_drawn_fit_all_meshes():
-    found = explain(layer, mesh=["dp=4,tp=2", "dp=6,tp=1", "dp=1,tp=5"])
+    found = explain(layer, meshes=["dp=4,tp=2", "dp=6,tp=1", "dp=1,tp=5"])
     assert not found.failures
     sizes = {tuple(one.sizes.items()) for one in found.explanations}
     assert len(sizes) == 1
@@ -79,20 +80,20 @@ def test_a_body_that_fails_on_one_mesh_alone_is_reported_in_its_row():
     def f(x: Float32[Array, "[a/dp] b"]) -> Float32[Array, "[a/dp] b"]:
         return x.reshape(x.shape[0] // 2, 2, -1).reshape(x.shape) if x.shape[0] > 1 else x.reshape(3, -1)
 
-    found = explain(f, mesh=["dp=2", "dp=4"], a=4, b=8)
+    found = explain(f, meshes=["dp=2", "dp=4"], a=4, b=8)
     assert [type(one.error).__name__ for one in found.failures] == ["TypeError"]
     assert "dp=4" in str(found).splitlines()[4]
 
 
 def test_if_no_mesh_fits_all_are_reported():
-    found = explain(layer, mesh=["dp=3,tp=1", "dp=5,tp=1"], batch=4)
+    found = explain(layer, meshes=["dp=3,tp=1", "dp=5,tp=1"], batch=4)
     assert len(found.failures) == 2 and found.explanations == ()
     assert str(found).startswith("dp=3, tp=1: ShapeError: explain: layer: argument 'x' has batch=4")
 
 
 def test_what_is_no_mesh_among_several_is_refused():
     with pytest.raises(MeshAxisError, match=r"^explain: mesh= is 'dp'"):
-        explain(layer, mesh=["dp=2,tp=1", "dp"])
+        explain(layer, meshes=["dp=2,tp=1", "dp"])
 
 
 # Bandwidths
@@ -241,7 +242,7 @@ def test_it_is_shown_as_html(tmp_path):
     found = explain(layer, mesh="dp=4,tp=2", **SIZES)
     assert found._repr_html_() == found.html
     assert "<td>all-reduce</td>" in found.html and "[batch/dp] model&quot;" in found.html
-    several = explain(layer, mesh=["dp=4,tp=2", "dp=3,tp=1"], **SIZES)
+    several = explain(layer, meshes=["dp=4,tp=2", "dp=3,tp=1"], **SIZES)
     assert several._repr_html_() == several.html
     assert "ShapeError" in several.html
     for at, one in enumerate((found, several)):
@@ -260,8 +261,27 @@ def test_no_device_is_asked_for(monkeypatch):
 
 
 def test_a_page_of_several_meshes_has_a_picture_of_each(tmp_path):
-    found = explain(layer, mesh=["dp=4,tp=2", "dp=2,tp=4"], batch=16, model=8, ff=16)
+    found = explain(layer, meshes=["dp=4,tp=2", "dp=2,tp=4"], batch=16, model=8, ff=16)
     found.to_html(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     parts = ("dp=4, tp=2</summary>", "dp=2, tp=4</summary>", "What each device sends")
     assert [page.count(part) for part in parts] == [1, 1, 2]
+
+
+def test_a_list_as_mesh_is_the_old_spelling():
+    with pytest.warns(DeprecationWarning, match="explain: a list of meshes is meshes= now"):
+        assert str(explain(layer, mesh=["dp=4,tp=2", "dp=3,tp=1"], **SIZES)) == str(
+            explain(layer, meshes=["dp=4,tp=2", "dp=3,tp=1"], **SIZES)
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"mesh": "dp=2,tp=1", "meshes": ["dp=2,tp=1"]}, "explain: both mesh= and meshes= are given"),
+        ({"meshes": "dp=2,tp=1"}, "explain: meshes= expects a list of meshes, got 'dp=2,tp=1'"),
+    ],
+)
+def test_meshes_that_are_no_list_are_refused(options, problem):
+    with pytest.raises(MeshAxisError, match=re.escape(problem)):
+        explain(layer, **options, **SIZES)

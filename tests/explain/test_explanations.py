@@ -509,7 +509,7 @@ def test_an_empty_mesh_or_list_is_refused():
     with pytest.raises(MeshAxisError, match=r"^explain: the mesh has no axes$"):
         explain(total, mesh=Mesh(np.empty((), object), ()), a=8, b=2)
     with pytest.raises(MeshAxisError, match=r"^explain: mesh= is empty$"):
-        explain(total, mesh=[], a=8, b=2)
+        explain(total, meshes=[], a=8, b=2)
 
 
 def test_a_size_that_does_not_divide_is_refused():
@@ -581,7 +581,7 @@ def init(rows: int = 8) -> dict[str, Float[Array, "[b/dp] d"]]:
 
 def test_a_function_without_arrays_is_explained():
     assert [(value.name, value.shard) for value in explain(init, mesh="dp=4").values] == [("return['w']", (2, 4))]
-    assert [row.values[0].shard for row in explain(init, mesh=["dp=4", "dp=2"], rows=16)] == [(4, 4), (8, 4)]
+    assert [row.values[0].shard for row in explain(init, meshes=["dp=4", "dp=2"], rows=16)] == [(4, 4), (8, 4)]
     assert explain(init, 16, mesh={"dp": 8}).values[0].shard == (2, 4)
 
 

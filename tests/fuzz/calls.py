@@ -318,7 +318,7 @@ class Drawer:
             (f"inputs({message})", lambda: inputs(function, mesh=mesh, **given)),
             (f"strategies({message})", lambda: strategies(function, mesh=mesh, **given)),
             (f"explain({message})", lambda: explain(function, mesh=mesh, **given)),
-            (f"explain({message}; several)", lambda: explain(function, mesh=[mesh, self.mesh], **given)),
+            (f"explain({message}; several)", lambda: explain(function, meshes=[mesh, self.mesh], **given)),
             self._explained_with_options(function_text, function),
             self._compared(message, function, mesh, given),
         ]

@@ -150,9 +150,9 @@ def inside(mesh: Mesh, body: Callable[..., Any], hints: tuple[Any, ...], out: An
             "plan_reshard: the pattern has 1 dim, but the shape (8, 8) has 2",
         ),
         (
-            lambda mesh: plan_reshard("[a/dp] -> a", (8,), {"dp": 4}),  # type: ignore[arg-type]
+            lambda mesh: plan_reshard("[a/dp] -> a", (8,), 8),  # type: ignore[arg-type]
             MeshAxisError,
-            "mesh= wants a jax.sharding.Mesh or AbstractMesh, got {'dp': 4} of type dict",
+            "mesh= wants a jax.sharding.Mesh or AbstractMesh, got 8 of type int",
         ),
         (
             lambda mesh: all_gather(X, "[a/dp] b -> a b"),

@@ -41,8 +41,10 @@ from typedshmap import (
     UInt,
     axis_aliases,
     axis_rules,
+    plan_reshard,
     shape_structs,
     shard,
+    shardings,
     typed_shard_map,
 )
 
@@ -308,3 +310,18 @@ def test_a_hint_that_no_array_at_rest_fits_has_no_structs(hint: Any, error: Any,
 def test_a_mesh_that_is_none_is_refused() -> None:
     with fails(MeshAxisError, "mesh= wants a jax.sharding.Mesh or AbstractMesh, got 8 of type int"):
         shape_structs(X, 8, batch=8, d=4)
+
+
+@pytest.mark.parametrize("mesh", [{"dp": 4, "tp": 2}, "dp=4,tp=2"], ids=["dict", "text"])
+def test_a_mesh_may_be_written_as_sizes(mesh):
+    abstract = AbstractMesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
+    hint = Float[Array, "[b/dp] d"]
+    assert shardings(hint, mesh=mesh) == shardings(hint, mesh=abstract)
+    assert shape_structs(hint, mesh=mesh, b=8, d=4) == shape_structs(hint, mesh=abstract, b=8, d=4)
+    assert plan_reshard("[b/dp] d -> b [d/dp]", (8, 8), mesh) == plan_reshard("[b/dp] d -> b [d/dp]", (8, 8), abstract)
+
+
+@pytest.mark.parametrize("mesh", [{"dp": 0}, {}, "dp", {"dp": "4"}])
+def test_sizes_that_are_no_mesh_are_refused(mesh):
+    with pytest.raises(MeshAxisError, match="a dict of sizes, or a text as in"):
+        shardings(Float[Array, "[b/dp] d"], mesh=mesh)

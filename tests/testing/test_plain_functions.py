@@ -227,7 +227,7 @@ def test_axes_may_be_explicit(name: str, mesh: Mesh) -> None:
     f = WRITTEN[name](explicit_mesh)
     specs = (P("dp", "tp"), P("tp", None))
     args = [jax.ShapeDtypeStruct((8, 8), np.float32, sharding=NamedSharding(explicit_mesh, spec)) for spec in specs]
-    found = explain(f, *args, mesh=[explicit_mesh, "dp=2,tp=4"])
+    found = explain(f, *args, meshes=[explicit_mesh, "dp=2,tp=4"])
     assert found.failures == () and [row.totals[0].axes for row in found.rows] == [("tp",)] * 2  # type: ignore[union-attr]
     assert_mesh_invariant(f, ["dp=2,tp=4"], args=args, trials=1)
     with pytest.raises(ValueError, match="in_specs passed to shard_map") as raised:

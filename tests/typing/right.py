@@ -210,7 +210,7 @@ def marked(x: Float[Array, "[b/dp] m"]) -> Float[Array, "[b/dp] m"]:
 
 def tools(x: Array) -> str:
     one: Explanation = explain(marked, mesh="dp=4", b=8, bandwidth={"dp": "400GB/s"})
-    many: Comparison = explain(marked, mesh=["dp=4", {"dp": 8}])
+    many: Comparison = explain(marked, meshes=["dp=4", {"dp": 8}])
     made: Inputs = inputs(marked, x=x)
     assert_mesh_invariant(marked, [{"dp": 2}], exclude="[0]", m=4)
     again: Array = marked(made["x"])

@@ -18,7 +18,7 @@ from ..hints.check_array import check_array
 from ..hints.check_tree import ArrayCheck, CheckedLeaf, check_value
 from ..hints.context import MeshContext, current_axis_naming
 from ..hints.structure import Node
-from ..meshes import read_mesh, with_devices_of
+from ..meshes import read_mesh_or_sizes, with_devices_of
 from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, Sizes
 from ..records import Record
@@ -124,7 +124,7 @@ def placement_context(
     """
     if _jax.mesh.context_mesh().manual_axes:
         raise MeshAxisError(f"{verb}: inside a manual region a value is one shard, which is where it is")
-    found = read_mesh(mesh) or _jax.mesh.known_mesh()
+    found = read_mesh_or_sizes(mesh) or _jax.mesh.known_mesh()
     if found is None:
         found = next((own for each in values if (own := _jax.mesh.value_mesh(each)) is not None), None) or boxed()
     if found is None and not is_optional:

@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, Mesh
 
 from .. import _jax
 from ..errors import ShapeError, StructureError, TypedShmapError, error_of, failures
@@ -27,6 +26,7 @@ from ..hints.check_tree import ArrayCheck, CheckedLeaf
 from ..hints.context import current_mesh_context, intern_context
 from ..hints.parse_hint import parse_hint_or_dims
 from ..hints.structure import ArrayLeaf, Node, Static, array_hints, declares_arrays, node_name
+from ..meshes import MeshLike
 from ..notation.match import LARGEST_SIZE, NO_SIZES, NoValue, Sizes, evaluate, mismatch_of
 from ..notation.spec import Anything as AnySize
 from ..notation.spec import Braces, Dim, Name, Rest, names_in_expression
@@ -66,9 +66,7 @@ def partition_specs(T: Any, like: Any = None) -> Any:
     )
 
 
-def shardings(
-    T: Any, mesh: Mesh | AbstractMesh | None = None, like: Any = None, *, memory_kind: str | None = None
-) -> Any:
+def shardings(T: Any, mesh: MeshLike | None = None, like: Any = None, *, memory_kind: str | None = None) -> Any:
     """The NamedShardings that a hint, or a class of hints, means: `partition_specs` over a mesh.
 
     They are what ``jax.jit`` takes as ``in_shardings`` and ``out_shardings``, ``jax.device_put`` as
@@ -80,7 +78,8 @@ def shardings(
 
     Args:
       T: a hint, or a class whose fields have hints.
-      mesh: the mesh, which may be abstract; by default the ambient one, or that which boxes of Flax name.
+      mesh: the mesh, which may be abstract, a dict of sizes, or a text ``"dp=4,tp=2"``; by default
+        the ambient one, or that which boxes of Flax name.
       like: a value of that type, which fixes ranks and lengths where the hint leaves them open.
       memory_kind: the memory of the arrays, ``"pinned_host"``; by default that of computations.
 
@@ -126,9 +125,7 @@ def _map_hints(
     return builder.build(parse_hint_or_dims(T))
 
 
-def shape_structs(
-    T: Any, /, mesh: Mesh | AbstractMesh | None = None, like: Any = None, **sizes: int | tuple[int, ...]
-) -> Any:
+def shape_structs(T: Any, /, mesh: MeshLike | None = None, like: Any = None, **sizes: int | tuple[int, ...]) -> Any:
     """The arrays that a hint, or a class of hints, describes, as ``jax.ShapeDtypeStruct``s of global shape.
 
     Use them where no values are needed: in ``jax.eval_shape``, in ``jax.jit(f).lower``, as the target of
@@ -145,7 +142,8 @@ def shape_structs(
 
     Args:
       T: a hint, or a class whose fields have hints.
-      mesh: the mesh, which may be abstract; by default the ambient one, if there is one.
+      mesh: the mesh, which may be abstract, a dict of sizes, or a text ``"dp=4,tp=2"``; by default
+        the ambient one, if there is one.
       like: a value of that type, whose structure, shapes and dtypes the structs have, where the hint leaves them
         open: of ``Like[optax.OptState, Weights]`` what ``jax.eval_shape(optimizer.init, structs)`` returns.
       **sizes: the global size of each name in the hints; a tuple of sizes for ``*name``. With ``like`` none is needed.

@@ -27,10 +27,10 @@ from ..errors.varying import UnmentionedVarying
 from ..hints.signature import name_of
 from ..inference.closures import noting_sizes
 from ..introspection import bound_self, require_bool_or_none, require_decorated, require_dict, require_integer
+from ..meshes import mesh_sizes
 from ..tools.progress import progress
 from ..tools.sample import mesh_of
 from ..tools.sample.arguments import FlatCall
-from ..tools.sample.meshes import mesh_sizes
 from ..tools.sample.plain import is_plain, with_hints
 from ..tools.sample.plan import UnplacedInputs, plan_inputs
 from .compare import MeshTrial, Tolerance, differences, measure

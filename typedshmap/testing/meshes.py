@@ -17,8 +17,8 @@ from ..errors import MeshAxisError
 from ..errors.phrases import mesh_text, value_text
 from ..hints.signature import HintedSignature
 from ..introspection import DecoratedInfo
-from ..meshes import why_unusable
-from ..tools.sample.meshes import axes_of_hints, mesh_sizes
+from ..meshes import mesh_sizes, why_unusable
+from ..tools.sample.meshes import axes_of_hints
 
 ONE_DEVICE = "one device"
 _MOST_DEVICES = 8

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import AbstractMesh
 
 from ... import _jax
 from ...errors import ShapeError
@@ -15,7 +15,7 @@ from ...errors.failures import WrongSize
 from ...errors.phrases import count_text, value_text
 from ...errors.varying import NotUnreduced
 from ...hints.context import MeshContext, current_axis_naming
-from ...meshes import read_mesh
+from ...meshes import MeshLike, read_mesh_or_sizes
 from ...notation.layout import Layout
 from ...notation.match import LARGEST_SIZE
 from ..collectives import read_move, refuse_other_dims, refuse_other_marks
@@ -68,7 +68,7 @@ def reshard(x: T, pattern: str) -> T:
     return call.record_result(value, (operand,), right)
 
 
-def plan_reshard(pattern: str, shape: Sequence[int], mesh: Mesh | AbstractMesh, *, dtype: Any = np.float32) -> Plan:
+def plan_reshard(pattern: str, shape: Sequence[int], mesh: MeshLike, *, dtype: Any = np.float32) -> Plan:
     """The steps that `reshard` takes, before anything runs.
 
     ```python
@@ -82,7 +82,7 @@ def plan_reshard(pattern: str, shape: Sequence[int], mesh: Mesh | AbstractMesh, 
     Args:
       pattern: as for `reshard`.
       shape: the global shape.
-      mesh: the mesh, concrete or abstract; every axis counts as manual.
+      mesh: the mesh, concrete or abstract, a dict of sizes, or a text ``"dp=4,tp=2"``; every axis counts as manual.
       dtype: the array's dtype.
 
     Returns:
@@ -97,7 +97,7 @@ def plan_reshard(pattern: str, shape: Sequence[int], mesh: Mesh | AbstractMesh, 
         raise ShapeError(f"plan_reshard: shape={value_text(shape)} is not a tuple of sizes") from None
     if wrong := [size for size in sizes if not 0 <= size <= LARGEST_SIZE]:
         raise ShapeError(f"plan_reshard: shape={value_text(shape)} has {value_text(wrong[0])}, which is not a size")
-    over = read_mesh(mesh) or AbstractMesh((), ())
+    over = read_mesh_or_sizes(mesh) or AbstractMesh((), ())
     region = MeshContext.over(over, current_axis_naming(), manual=over.shape_tuple)
     call = replace(read_operation("plan_reshard", pattern, (None,)), region=region, mesh=None, where="plan_reshard")
     refuse_other_dims(call)

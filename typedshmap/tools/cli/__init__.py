@@ -29,11 +29,11 @@ from ...errors.places import Place
 from ...hints.signature import HintedSignature
 from ...hints.structure import Static
 from ...introspection import DecoratedInfo, bound_self, find_decorated, require_decorated
+from ...meshes import parse_mesh
 from ...testing.marks import find_mark
 from ..audit.findings import Finding
 from ..progress import progress
 from ..sample.arguments import example_text, needed_text, required_arguments, sizes_among, taken_names
-from ..sample.meshes import parse_mesh
 from ..sample.plain import with_hints
 
 SOON = 1.5

@@ -11,12 +11,12 @@ from pathlib import Path
 import jax
 
 from ...errors import StructureError
+from ...meshes import parse_mesh
 from .. import cli
 from ..audit import audit
 from ..audit.findings import Finding
 from ..audit.formats import FORMATS, write_report
 from ..audit.silenced import Baseline, write_baseline
-from ..sample.meshes import parse_mesh
 from .programs import add_program, make_devices, require_program, run_program
 
 

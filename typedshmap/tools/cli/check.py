@@ -17,14 +17,14 @@ from ... import _jax
 from ...errors import ShapeError, TypedShmapError
 from ...errors.phrases import count_text, mesh_text
 from ...inspection import reading_thoroughly
-from ...meshes import override_mesh
+from ...meshes import mesh_like, override_mesh
 from ...testing import assert_mesh_invariant
 from .. import cli
 from ..audit import audit
 from ..audit.findings import AuditedRegion, Finding
 from ..audit.formats import write_report
 from ..sample.arguments import FlatCall, taken_names
-from ..sample.meshes import has_marks, map_over_shards, mesh_like, needs_manual_region
+from ..sample.meshes import has_marks, map_over_shards, needs_manual_region
 from ..sample.plan import UnplacedInputs, plan_inputs
 
 

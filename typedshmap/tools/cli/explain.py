@@ -16,6 +16,7 @@ from jax.sharding import AbstractMesh
 from ...drawing import document
 from ...errors import MeshAxisError, StructureError
 from ...errors.phrases import excerpt, mesh_text
+from ...meshes import mesh_like
 from .. import cli
 from ..explain import explain_call
 from ..explain.compiled import read_target, require_as_many
@@ -23,7 +24,6 @@ from ..explain.costs import Costs, LockFile, change_table
 from ..explain.hardware import read_hardware
 from ..explain.model import read_bandwidth
 from ..explain.tables import Comparison, Explanation
-from ..sample.meshes import mesh_like
 
 
 def add_verb(add_parser: Callable[..., cli.Parser]) -> None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeAlias, overload
+from typing import Any, overload
+from warnings import warn
 
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import AbstractMesh, AxisType
 
 from ... import _jax
 from ...errors import MeshAxisError, ShapeError, StructureError
-from ...errors.phrases import mesh_text, quoted_axes
+from ...errors.phrases import mesh_text, quoted_axes, value_text
 from ...hints.signature import POSITIONAL, name_of
 from ...hints.structure import declares_arrays
 from ...introspection import bound_self, require_bool_or_none, require_decorated, require_dict, require_integer
-from ...meshes import MOST_DEVICES
+from ...meshes import MOST_DEVICES, MeshLike, mesh_like
 from ..progress import progress
 from ..sample.arguments import Inputs, makes_tree
-from ..sample.meshes import axes_of_hints, mesh_like
+from ..sample.meshes import axes_of_hints
 from ..sample.plain import is_plain, with_hints
 from ..sample.plan import plan_inputs
 from .build import ExplainedCall, explanation, meshes_of
@@ -51,8 +52,6 @@ __all__ = [
 
 
 _SEED = 0
-MeshLike: TypeAlias = Mesh | AbstractMesh | Mapping[str, int] | str
-"""One mesh, as users write it."""
 
 
 @overload
@@ -73,7 +72,7 @@ def explain(
     f: Callable[..., Any],
     /,
     *args: Any,
-    mesh: list[Any] | tuple[Any, ...],
+    meshes: Sequence[MeshLike],
     grad: bool | None = None,
     bandwidth: Mapping[str, float | str] | None = None,
     hardware: str | Hardware | None = None,
@@ -85,7 +84,8 @@ def explain(
     f: Callable[..., Any],
     /,
     *args: Any,
-    mesh: Any = None,
+    mesh: MeshLike | None = None,
+    meshes: Sequence[MeshLike] | None = None,
     grad: bool | None = None,
     bandwidth: Mapping[str, float | str] | None = None,
     hardware: str | Hardware | None = None,
@@ -102,7 +102,7 @@ def explain(
 
     ```python
     print(explain(train_step, mesh={"dp": 64, "tp": 8}, batch=512, seq=2048, bandwidth={"tp": "400GB/s"}))
-    print(explain(train_step, mesh=["dp=64,tp=8", "dp=128,tp=4"], batch=512, seq=2048))
+    print(explain(train_step, meshes=["dp=64,tp=8", "dp=128,tp=4"], batch=512, seq=2048))
     ```
 
     Args:
@@ -112,8 +112,8 @@ def explain(
       *args: arguments, arrays or ``jax.ShapeDtypeStruct``s; those that are not given are made from the hints, where
         there are any.
       mesh: a ``jax.sharding.Mesh`` or ``AbstractMesh``, a dict of sizes, or a text ``"dp=4,tp=2"``; by default the
-        function's own, else the ambient one, else the arguments'. A list of meshes is compared, with the same
-        sizes on all.
+        function's own, else the ambient one, else the arguments'.
+      meshes: several meshes to compare, with the same sizes on all.
       grad: whether to report the vector-Jacobian product, too; by default where there is one, and where the
         function takes none itself.
       bandwidth: bytes that one device sends per second, by mesh axis: a number, or a text like ``"400GB/s"``.
@@ -127,7 +127,7 @@ def explain(
       **sizes: global sizes by the names of dims, and arguments by theirs; what is not given is drawn.
 
     Returns:
-      An `Explanation`; of a list of meshes a `Comparison`.
+      An `Explanation`; of several meshes a `Comparison`.
 
     Raises:
       StructureError: for a function without hints, arguments that no hint can make, and under ``grad=True``
@@ -136,11 +136,17 @@ def explain(
       ShapeError and all that a call raises: for arguments that are not what their hints say, and for a body
         that is wrong. In a comparison the error is in the mesh's row.
     """
+    if isinstance(mesh, (list, tuple)) and meshes is None:
+        warn("explain: a list of meshes is meshes= now", DeprecationWarning, stacklevel=2)
+    elif mesh is not None and meshes is not None:
+        raise MeshAxisError("explain: both mesh= and meshes= are given")
+    elif not isinstance(meshes, list | tuple | None):
+        raise MeshAxisError(f"explain: meshes= expects a list of meshes, got {value_text(meshes)}")
     return explain_call(
         f,
         args,
         sizes,
-        mesh=mesh,
+        mesh=mesh if meshes is None else list(meshes),
         grad=grad,
         bandwidth=bandwidth,
         hardware=hardware,

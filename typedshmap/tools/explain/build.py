@@ -21,10 +21,10 @@ from ...hints.check_tree import CheckedLeaf, TreeCheck, check_value
 from ...hints.context import MeshContext, current_axis_naming
 from ...inspection import keeping_claims
 from ...introspection import bound_self, require_decorated
-from ...meshes import override_mesh, why_unusable
+from ...meshes import mesh_like, mesh_sizes, override_mesh, why_unusable
 from ...ops.resharding.pieces import shard_shape
 from ..sample.arguments import Inputs
-from ..sample.meshes import map_over_shards, mesh_like, mesh_sizes
+from ..sample.meshes import map_over_shards
 from .collectives import JaxprCosts, read_jaxpr
 from .compiled import Target, compile_program
 from .hardware import Hardware, time_of

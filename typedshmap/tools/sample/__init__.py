@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, Mesh
 from ... import _jax
 from ...errors import ShapeError, StructureError
 from ...introspection import require_decorated, require_integer
-from ...meshes import read_mesh
+from ...meshes import read_mesh_or_sizes
 from .arguments import Inputs
 from .plan import plan_inputs
 
@@ -75,7 +75,7 @@ def mesh_of(f: Callable[..., Any], mesh: Any, verb: str) -> _jax.mesh.AnyMesh | 
     """
     context = _jax.mesh.context_mesh()
     ambient = None if context.empty else _jax.mesh.ambient_devices() or context
-    return read_mesh(mesh) or require_decorated(f, verb).mesh or ambient
+    return read_mesh_or_sizes(mesh) or require_decorated(f, verb).mesh or ambient
 
 
 def strategies(

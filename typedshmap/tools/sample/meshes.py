@@ -1,21 +1,16 @@
-"""Read a mesh that a user writes down for a tool, and map a helper over it."""
+"""Map a helper over a mesh, and the mesh axes that hints name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from math import prod
-from typing import Any, cast
-
-from jax.sharding import AbstractMesh
+from collections.abc import Callable
+from typing import Any
 
 from ... import _jax
 from ...axis_names import AxisNaming, AxisRules
 from ...errors import MeshAxisError
-from ...errors.phrases import excerpt
 from ...hints.context import MeshContext, current_axis_naming
 from ...hints.signature import HintedSignature
 from ...introspection import DecoratedInfo
-from ...meshes import MOST_DEVICES
 from ...notation.layout import Layout
 from ...shard_map import typed_shard_map
 
@@ -64,48 +59,3 @@ def axes_of_hints(made_of: DecoratedInfo, typed: HintedSignature) -> list[str]:
             sharded = [axis for axes in layout.dim_axes for axis in axes]
             found += [*sharded, *sorted(layout.axes - set(sharded))]
     return list(dict.fromkeys([*found, *sorted(made_of.axis_names)]))
-
-
-def mesh_sizes(written: Any) -> dict[str, int] | None:
-    """The sizes of mesh axes in a dict, or in a text like ``"dp=4,tp=2"``; None for any other value."""
-    if isinstance(written, str):
-        try:
-            return parse_mesh(written)
-        except ValueError:
-            return None
-    if not isinstance(written, Mapping) or not written:
-        return None
-    sizes = dict(cast("Mapping[Any, Any]", written))
-    is_right = all(isinstance(name, str) and type(size) is int and size > 0 for name, size in sizes.items())
-    return sizes if is_right and prod(sizes.values()) <= MOST_DEVICES else None
-
-
-def parse_mesh(text: str) -> dict[str, int]:
-    """The sizes of mesh axes in a text like ``"dp=4,tp=2"``.
-
-    Raises:
-      ValueError: for a text that cannot be read, with the reason.
-    """
-    sizes: dict[str, int] = {}
-    for part in filter(None, map(str.strip, text.split(","))):
-        name, equals, size = map(str.strip, part.partition("="))
-        if not equals or not name:
-            raise ValueError(f"'{excerpt(part)}' is not a name and a value, as in dp=4,tp=2")
-        if name in sizes:
-            raise ValueError(f"mesh axis '{name}' is there twice")
-        # So many digits are too many in any case; Python does not read thousands of them.
-        if not size.isdecimal() or (number := int(size[:12])) < 1:
-            raise ValueError(f"mesh axis '{name}' has size '{excerpt(size)}'; write a number from 1 on")
-        sizes[name] = number
-    if not sizes:
-        raise ValueError("no mesh axes; write them as in dp=4,tp=2")
-    if prod(sizes.values()) > MOST_DEVICES:
-        raise ValueError(f"a mesh has at most {MOST_DEVICES} devices")
-    return sizes
-
-
-def mesh_like(mesh: AbstractMesh, own: _jax.mesh.AnyMesh | None) -> AbstractMesh:
-    """A mesh whose axes have the types that a function's own mesh gives them."""
-    types = {} if own is None else dict(zip(own.axis_names, own.axis_types, strict=True))
-    kinds = (types.get(name, kind) for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True))
-    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=tuple(kinds))
