@@ -40,15 +40,25 @@ def maker_of(jaxpr: Any, var: Any) -> Any:
     return next((eqn for eqn in all_equations(jaxpr) if any(result is var for result in eqn.outvars)), None)
 
 
-def called_jaxpr(eqn: Any) -> Any:
-    """The jaxpr that an equation calls with its own operands, and whose results are its own; None if there is none."""
+def called(eqn: Any) -> Any:
+    """The jaxpr, with its constants, that an equation calls, and whose results are its own; None if there is none.
+
+    Its operands are the equation's; of an operation that is written in Python, as jax 0.12 has them, the first ones.
+    """
     params = eqn.params
+    if "_prim" in params:
+        return hi_jaxpr(eqn)
     for name in ("jaxpr", "call_jaxpr", "fun_jaxpr", "call"):
         jaxpr: Any = open_jaxpr(params[name]) if name in params else None
         if hasattr(jaxpr, "eqns"):
             is_same = len(jaxpr.invars) == len(eqn.invars) and len(jaxpr.outvars) == len(eqn.outvars)
-            return jaxpr if is_same else None
+            return params[name] if is_same else None
     return None
+
+
+def called_jaxpr(eqn: Any) -> Any:
+    """The same without constants, and with all of the equation's operands; None if there is none."""
+    return None if "_prim" in eqn.params else open_jaxpr(called(eqn))
 
 
 def value_numbers(jaxprs: Sequence[Any]) -> list[list[int]]:
@@ -286,6 +296,12 @@ def scan_counts(params: Any) -> tuple[int, int]:
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
     return len(tuple(consts)), len(tuple(carry))
+
+
+def scan_operands(eqn: Any, operands: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    """The operands of a scan: its constants, what it carries, and what it goes over."""
+    consts, carried = scan_counts(eqn.params)
+    return operands[:consts], operands[consts : consts + carried], operands[consts + carried :]
 
 
 class RegionBinding(Record):

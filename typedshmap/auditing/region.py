@@ -23,7 +23,8 @@ from ..errors.varying import (
 from ..hints.array_hint import hint_of_spec
 from ..hints.context import LayoutAssertion, MeshContext
 from ..inference.claims import Origin, contradiction, make_claim
-from ..inference.interpreter import CLAIM, Interpreter
+from ..inference.facts import FactInterpreter
+from ..inference.interpreter import CLAIM
 from ..inference.region import RULES, InterpretedRegion
 from .findings import Finding, Region
 
@@ -115,9 +116,9 @@ class PlainRegion:
     def _interpreted(self) -> InterpretedRegion:
         return InterpretedRegion(self.params, self._interpreter, self._name_dim)
 
-    def _interpreter(self) -> Interpreter:
+    def _interpreter(self) -> FactInterpreter:
         sizes = {axis: size for axis, size in self.axes if size > 1}
-        return Interpreter(sizes, self.has_vma, {**RULES, CLAIM: lambda interpreter, eqn, facts: facts})
+        return FactInterpreter(sizes, self.has_vma, {**RULES, CLAIM: lambda interpreter, eqn, facts: facts})
 
     def _name_dim(self, at: int, axis: str) -> tuple[str, str]:
         """The argument whose dim is sharded, counted from the last; its dims have no names."""
