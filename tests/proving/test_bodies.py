@@ -155,6 +155,10 @@ PROVED = {
         "x c", "at = jnp.cumsum(x > 0, 1) - 1; return c[at % len(c)] * x", "[b/dp] k"
     ),
     "two axes of a dim, gathered": Body("q", "return lax.all_gather(q, ('dp', 'tp'), tiled=True, to='invarying')", "b k"),
+    "the largest two and their places": Body(
+        "x", "t, at = lax.top_k(x, 2); return t[:, 0] * jnp.take_along_axis(x, at, 1)[:, 1]", "[b/dp]"
+    ),
+    "the largest along the first dim": Body("x", "t, at = lax.top_k(x.T, 2, axis=0); return t * at", "2 [b/dp]"),
 }  # fmt: skip
 
 NOT_KNOWN = {
@@ -173,10 +177,6 @@ NOT_KNOWN = {
     "the first of the smallest": Body(
         "m", f"at = jnp.argmin(m, 1) + {FIRST_OF_K}; t = m.min(1); return lax.pmin(jnp.where(lax.pmin(t, 'tp') == t, at, size('k')), 'tp')", "Int32: [b/dp]"
     ),
-    "the largest two and their places": Body(
-        "x", "t, at = lax.top_k(x, 2); return t[:, 0] * jnp.take_along_axis(x, at, 1)[:, 1]", "[b/dp]"
-    ),
-    "the largest along the first dim": Body("x", "t, at = lax.top_k(x.T, 2, axis=0); return t * at", "2 [b/dp]"),
     "rows in the order of their entries, and back": Body(
         "x", "at = jnp.argsort(x, 1); y = jnp.sort(jnp.tanh(at), 1); return jnp.zeros_like(y).at[jnp.arange(len(x))[:, None], at].set(y)",
         "[b/dp] k",

@@ -63,7 +63,7 @@ class FactInterpreter(Interpreter[ShardingFact]):
         claim_equations: Mapping[Any, Sequence[Any]] | None = None,
     ) -> None:
         self.sizes, self.has_vma = sizes, has_vma
-        self.rules: dict[str, TransferRule] = defaultdict(lambda: default_rule, rules)
+        self.rules = defaultdict(lambda: default_rule, rules)
         self.claim_equations = claim_equations or {}
         self.axes: AxisSet = frozenset(sizes)
         self.refs_vary, self.is_written = True, False

@@ -25,7 +25,7 @@ class Interpreter(ABC, Generic[V]):
       most_iterations: how often the body of a loop is interpreted before what it carries is widened.
     """
 
-    rules: Mapping[str, Callable[[Any, Any, list[V]], Sequence[V]]]
+    rules: dict[str, Callable[[Any, Any, list[V]], Sequence[V]]]
     most_iterations = 12
 
     def interpret(self, closed_jaxpr: Any, values: Sequence[V]) -> list[V]:

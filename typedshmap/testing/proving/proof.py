@@ -370,7 +370,7 @@ class _MeshComparison:
     def _results(self, program: _TracedProgram) -> list[GlobalValue]:
         walk = Walk(self.terms, RULES, self.deadline)
         operands = [walk.made("argument", at, [], ((),) * len(shape)) for at, shape in enumerate(program.shapes)]
-        return walk.results(program.jaxpr, operands)
+        return walk.interpret(program.jaxpr, operands)
 
     def _compared(self, name: str, one: GlobalValue, other: GlobalValue) -> _Gap | None:
         """Where two results are not known to be the same."""
