@@ -39,6 +39,7 @@ class Observation(NamedTuple):
     control: Any = None
 
 
+_MOST_ITERATIONS = 12
 _SCALAR, _ZERO = invarying(0), zeros(0)
 
 
@@ -147,12 +148,13 @@ class FactInterpreter(Interpreter[ShardingFact]):
         return outcome
 
     def carried(
-        self, start: Sequence[ShardingFact], now: Sequence[ShardingFact], results: Sequence[ShardingFact]
+        self, start: Sequence[ShardingFact], now: Sequence[ShardingFact], results: Sequence[ShardingFact], times: int
     ) -> list[ShardingFact]:
-        return [*map(join, now, results)]
-
-    def widened(self, carry: list[ShardingFact]) -> list[ShardingFact]:
-        return [unknown(fact.varying | fact.unreduced, len(fact.dims)) for fact in carry]
+        after = [*map(join, now, results)]
+        if times < _MOST_ITERATIONS:
+            return after
+        # A claim in the loop may add again and again what the carry loses.
+        return [unknown(fact.varying | fact.unreduced, len(fact.dims)) for fact in after]
 
     def due_sum(self, eqn: Any, fact: ShardingFact, axes: AxisSet) -> ShardingFact:
         """What is known of a result, if it is a shard's part of a sum over these axes."""

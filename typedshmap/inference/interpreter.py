@@ -22,11 +22,9 @@ class Interpreter(ABC, Generic[V]):
 
     Attributes:
       rules: by primitive, from the interpreter, an equation and its operands to its results; one for any other, too.
-      most_iterations: how often the body of a loop is interpreted before what it carries is widened.
     """
 
     rules: dict[str, Callable[[Any, Any, list[V]], Sequence[V]]]
-    most_iterations = 12
 
     def interpret(self, closed_jaxpr: Any, values: Sequence[V]) -> list[V]:
         """What a jaxpr's results are, by its operands."""
@@ -67,10 +65,10 @@ class Interpreter(ABC, Generic[V]):
         carry, times = list(start), 0
         while True:
             results = iteration(carry)
-            after = self.carried(start, carry, results)
+            after = self.carried(start, carry, results, times)
             if after == carry:
                 return carry, results
-            carry, times = self.widened(after) if times >= self.most_iterations else after, times + 1
+            carry, times = after, times + 1
 
     @abstractmethod
     def literal(self, atom: Any) -> V:
@@ -85,12 +83,11 @@ class Interpreter(ABC, Generic[V]):
         """The results of a call of which it is not known what it runs."""
 
     @abstractmethod
-    def carried(self, start: Sequence[V], now: Sequence[V], results: Sequence[V]) -> list[V]:
-        """What a loop may carry, if an iteration makes these results of what it carries now."""
+    def carried(self, start: Sequence[V], now: Sequence[V], results: Sequence[V], times: int) -> list[V]:
+        """What a loop may carry, if an iteration makes these results of what it carries now, after so many others.
 
-    @abstractmethod
-    def widened(self, carry: list[V]) -> list[V]:
-        """The same, of which it is known that no number of iterations changes it."""
+        It is to be the same in the end, however much the results change.
+        """
 
     def noted(self, jaxpr: Any) -> Container[Any]:
         """The variables of which more is known than what their equations make of them."""

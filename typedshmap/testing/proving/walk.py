@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from fractions import Fraction
 from math import prod
@@ -32,6 +32,9 @@ from .values import (
 PrimitiveRule = Callable[["Walk", Any, list[GlobalValue]], Sequence[GlobalValue]]
 
 
+_MOST_ITERATIONS = 4
+
+
 class OutOfTime(Exception):
     """Raised where reading a program takes too long."""
 
@@ -44,8 +47,6 @@ class Walk(Interpreter[GlobalValue]):
       rules: by primitive, what its results are.
       deadline: when to give up.
     """
-
-    most_iterations = 4
 
     def __init__(self, terms: TermTable, rules: dict[str, PrimitiveRule], deadline: float) -> None:
         self.terms, self.rules, self.deadline = terms, rules, deadline
@@ -76,30 +77,29 @@ class Walk(Interpreter[GlobalValue]):
         return self.made("variable", (self.depth, kind, at), [], layout.dims, layout.partial, layout.combined_by)
 
     def carried(
-        self, start: Sequence[GlobalValue], now: Sequence[GlobalValue], results: Sequence[GlobalValue]
+        self, start: Sequence[GlobalValue], now: Sequence[GlobalValue], results: Sequence[GlobalValue], times: int
     ) -> list[GlobalValue]:
         """Variables, with layouts that every iteration keeps; at first with those of what the first one makes."""
-        return [
-            self._first_carried(at, self.settled(first), result)
-            if layout is first
-            else self._carried(at, self.settled(first), self.settled(layout), self.settled(result))
-            for at, (first, layout, result) in enumerate(zip(start, now, results, strict=False))
-        ]
+        after = list[GlobalValue]()
+        for at, (first, layout, result) in enumerate(zip(start, now, results, strict=False)):
+            before, old = self.settled(first), self.settled(layout)
+            after.append(
+                self._carried(at, before, old, self.settled(result)) if times else self._first(at, old, result)
+            )
+        if times >= _MOST_ITERATIONS and after != now:
+            raise NotKnown("no layout is kept by all iterations")
+        return after
 
-    def _first_carried(self, at: int, start: Sharded, result: GlobalValue) -> Sharded:
-        try:
+    def _first(self, at: int, start: Sharded, result: GlobalValue) -> Sharded:
+        with suppress(NotKnown):
             return self.variable("carry", at, wider(start, self.settled(result)))
-        except NotKnown:
-            return self.variable("carry", at, start)
+        return self.variable("carry", at, start)
 
     def _carried(self, at: int, start: Sharded, now: Sharded, result: Sharded) -> Sharded:
         if result.layout == now.layout:
             return now
         layout = wider(start if start.is_zero else now, result)
         return now if result.is_zero or layout.layout == now.layout else self.variable("carry", at, layout)
-
-    def widened(self, carry: list[GlobalValue]) -> list[GlobalValue]:
-        raise NotKnown("no layout is kept by all iterations")
 
     def constant(self, value: Any) -> GlobalValue:
         """What a constant is, the same on every shard."""
