@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from .. import _jax
 from ..errors.failures import ShardingConflict
-from .interpreter import CLAIM, Interpreter
+from .interpreter import CLAIM, Interpreter, fixed_point
 from .lattice import NO_AXES, AxisSet, DimFact, ShardingFact, invarying, join, unknown, varying_of, zeros
 
 TransferRule = Callable[["FactInterpreter", Any, "list[ShardingFact]"], "Sequence[ShardingFact]"]
@@ -122,8 +123,12 @@ class FactInterpreter(Interpreter[ShardingFact]):
                 found[at] = ShardingFact(varying, fact.unreduced | unreduced, fact.dims, due, fact.is_zero)
         return found
 
-    def fixed_point(
-        self, start: Sequence[ShardingFact], iteration: Callable[[Sequence[ShardingFact]], list[ShardingFact]]
+    def loop(
+        self,
+        body: Any,
+        fixed: Sequence[ShardingFact],
+        start: list[ShardingFact],
+        rows: Sequence[ShardingFact] = (),
     ) -> tuple[list[ShardingFact], list[ShardingFact]]:
         """What a loop carries before every iteration, and what an iteration returns, its carry first.
 
@@ -131,16 +136,16 @@ class FactInterpreter(Interpreter[ShardingFact]):
         """
         before, since, times = self.observations, dict[int, int](), 0
 
-        def observed(now: Sequence[ShardingFact]) -> list[ShardingFact]:
+        def observed(now: list[ShardingFact]) -> list[ShardingFact]:
             nonlocal times
             self.observations, times = [], times + 1
-            results = iteration(now)
+            results = self.interpret(body, [*fixed, *now, *rows])
             for found in self.observations:
                 if found.what is not None:
                     since.setdefault(id(found.eqn), times)
             return results
 
-        outcome = super().fixed_point(start, observed)
+        outcome = fixed_point(start, observed, partial(self.carried, start))
         found = self.observations
         if since:
             found = sorted(found, key=lambda each: since.get(id(each.eqn), times))
@@ -148,7 +153,7 @@ class FactInterpreter(Interpreter[ShardingFact]):
         return outcome
 
     def carried(
-        self, start: Sequence[ShardingFact], now: Sequence[ShardingFact], results: Sequence[ShardingFact], times: int
+        self, start: list[ShardingFact], now: list[ShardingFact], results: list[ShardingFact], times: int
     ) -> list[ShardingFact]:
         after = [*map(join, now, results)]
         if times < _MOST_ITERATIONS:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from .. import _jax
@@ -47,9 +48,7 @@ class Interpreter(ABC, Generic[V]):
                 known[eqn.invars[0]] = results[0]
         return [of_literal(x) if x.__class__ is literal else known[x] for x in jaxpr.outvars]
 
-    def loop(
-        self, body: Any, fixed: Sequence[V], start: Sequence[V], rows: Sequence[V] = ()
-    ) -> tuple[list[V], list[V]]:
+    def loop(self, body: Any, fixed: Sequence[V], start: list[V], rows: Sequence[V] = ()) -> tuple[list[V], list[V]]:
         """What a loop carries before every iteration, and what an iteration returns, its carry first.
 
         Args:
@@ -58,17 +57,8 @@ class Interpreter(ABC, Generic[V]):
           start: what it carries at first.
           rows: of what it goes over, that of an iteration.
         """
-        return self.fixed_point(start, lambda now: self.interpret(body, [*fixed, *now, *rows]))
-
-    def fixed_point(self, start: Sequence[V], iteration: Callable[[Sequence[V]], list[V]]) -> tuple[list[V], list[V]]:
-        """The same, for what an iteration makes of what is carried."""
-        carry, times = list(start), 0
-        while True:
-            results = iteration(carry)
-            after = self.carried(start, carry, results, times)
-            if after == carry:
-                return carry, results
-            carry, times = after, times + 1
+        iteration = lambda now: self.interpret(body, [*fixed, *now, *rows])  # noqa: E731
+        return fixed_point(start, iteration, partial(self.carried, start))
 
     @abstractmethod
     def literal(self, atom: Any) -> V:
@@ -83,7 +73,7 @@ class Interpreter(ABC, Generic[V]):
         """The results of a call of which it is not known what it runs."""
 
     @abstractmethod
-    def carried(self, start: Sequence[V], now: Sequence[V], results: Sequence[V], times: int) -> list[V]:
+    def carried(self, start: list[V], now: list[V], results: list[V], times: int) -> list[V]:
         """What a loop may carry, if an iteration makes these results of what it carries now, after so many others.
 
         It is to be the same in the end, however much the results change.
@@ -96,6 +86,25 @@ class Interpreter(ABC, Generic[V]):
     def refined(self, var: Any, value: V) -> V:
         """What such a variable is."""
         return value
+
+
+def fixed_point(
+    start: list[V], iteration: Callable[[list[V]], list[V]], carried: Callable[[list[V], list[V], int], list[V]]
+) -> tuple[list[V], list[V]]:
+    """What a loop carries before every iteration, and what an iteration returns, its carry first.
+
+    Args:
+      start: what it carries at first.
+      iteration: what an iteration makes of that.
+      carried: what it may carry, by what it carries now, what an iteration makes of that, and how many were before.
+    """
+    carry, times = start, 0
+    while True:
+        results = iteration(carry)
+        after = carried(carry, results, times)
+        if after == carry:
+            return carry, results
+        carry, times = after, times + 1
 
 
 def call(interpreter: Interpreter[V], eqn: Any, values: list[V]) -> Sequence[V]:

@@ -105,7 +105,7 @@ def _scan(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalV
     items = [walk.solid(walk.settled(value), 0, length) for value in over]
     with walk.deeper():
         rows = [walk.variable("item", at, item.with_dims(item.dims[1:])) for at, item in enumerate(items)]
-        carry, results = walk.loop(params["jaxpr"], given, start, rows)
+        carry, results = walk.loop(params["jaxpr"], given, [*start], rows)
     body = list(map(walk.settled, results))
     layouts = [refuse_narrow_sum(eqn, walk.settled(value), at) for at, value in enumerate(carry)]
     layouts += [result.with_dims([(), *result.dims]) for result in body[len(start) :]]
@@ -117,7 +117,7 @@ def _while(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Global
     asked, given, starts = _jax.jaxpr.while_operands(eqn, operands)
     start = list(map(walk.settled, starts))
     with walk.deeper():
-        carry, results = walk.loop(params["body_jaxpr"], given, start)
+        carry, results = walk.loop(params["body_jaxpr"], given, [*start])
         (going_on,) = walk.interpret(params["cond_jaxpr"], [*asked, *carry])
     if isinstance(going_on, Truth) and going_on.is_true:
         raise NotKnown("its loop never ends")

@@ -77,7 +77,7 @@ class Walk(Interpreter[GlobalValue]):
         return self.made("variable", (self.depth, kind, at), [], layout.dims, layout.partial, layout.combined_by)
 
     def carried(
-        self, start: Sequence[GlobalValue], now: Sequence[GlobalValue], results: Sequence[GlobalValue], times: int
+        self, start: list[GlobalValue], now: list[GlobalValue], results: list[GlobalValue], times: int
     ) -> list[GlobalValue]:
         """Variables, with layouts that every iteration keeps; at first with those of what the first one makes."""
         after = list[GlobalValue]()
