@@ -50,8 +50,7 @@ def called(eqn: Any) -> Any:
     if "_prim" in params:
         return hi_jaxpr(eqn)
     for name in ("jaxpr", "call_jaxpr", "fun_jaxpr", "call"):
-        jaxpr: Any = open_jaxpr(params[name]) if name in params else None
-        if hasattr(jaxpr, "eqns"):
+        if name in params and hasattr(jaxpr := getattr(params[name], "jaxpr", params[name]), "eqns"):
             is_same = len(jaxpr.invars) == len(eqn.invars) and len(jaxpr.outvars) == len(eqn.outvars)
             return params[name] if is_same else None
     return None
