@@ -31,7 +31,8 @@ from .hints.check_tree import TreeCheck
 from .hints.context import LayoutAssertion, MeshContext
 from .hints.structure import Node, array_hints
 from .inference.claims import Origin, contradiction, make_claim
-from .inference.interpreter import CLAIM, Interpreter
+from .inference.facts import FactInterpreter
+from .inference.interpreter import CLAIM
 from .inference.region import RULES, InterpretedRegion
 from .introspection import require_decorated
 from .meshes import override_mesh
@@ -363,9 +364,9 @@ class Region:
     def _interpreted(self) -> InterpretedRegion:
         return InterpretedRegion(self.params, self._interpreter, self._name_dim)
 
-    def _interpreter(self) -> Interpreter:
+    def _interpreter(self) -> FactInterpreter:
         sizes = {axis: size for axis, size in self.axes.items() if size > 1}
-        return Interpreter(sizes, self.check_vma, {**RULES, CLAIM: lambda interpreter, eqn, facts: facts})
+        return FactInterpreter(sizes, self.check_vma, {**RULES, CLAIM: lambda interpreter, eqn, facts: facts})
 
     def _name_dim(self, at: int, axis: str) -> tuple[str, str]:
         """The argument whose dim is sharded, counted from the last; its dims have no names."""

@@ -16,7 +16,8 @@ from jax.sharding import PartitionSpec as P
 
 from typedshmap.inference.claims import judge_claim
 from typedshmap.inference.control_flow import fact_of_spec
-from typedshmap.inference.interpreter import CLAIM, Interpreter
+from typedshmap.inference.facts import FactInterpreter
+from typedshmap.inference.interpreter import CLAIM
 from typedshmap.inference.lattice import DimFact, ShardingFact
 from typedshmap.inference.region import RULES
 
@@ -24,7 +25,7 @@ MESH = AbstractMesh((4, 2), ("dp", "tp"), (AxisType.Auto,) * 2)
 SIZES = {"dp": 4, "tp": 2}
 
 
-def claim(reader: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def claim(reader: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """The rule of claims, of a program that was traced once."""
     return judge_claim(reader, eqn, eqn.params["claim"], facts)
 
@@ -71,7 +72,7 @@ def known(
         jaxpr = jax.make_jaxpr(body)(*shards).jaxpr
         entered = [fact_of_spec(spec, len(shape), frozenset(SIZES)) for spec, shape in zip(specs, shapes, strict=True)]
 
-        interpreter = Interpreter(SIZES, check_vma, {**RULES, CLAIM: claim})
+        interpreter = FactInterpreter(SIZES, check_vma, {**RULES, CLAIM: claim})
         found.extend(interpreter.interpret(jaxpr, entered if facts is None else facts))
         return ()
 

@@ -17,7 +17,8 @@ from random_bodies import SIDE, Body, Step, write_sums
 
 from typedshmap.inference import lattice
 from typedshmap.inference.control_flow import fact_of_spec
-from typedshmap.inference.interpreter import CLAIM, Interpreter
+from typedshmap.inference.facts import FactInterpreter
+from typedshmap.inference.interpreter import CLAIM
 from typedshmap.inference.kinds.region import Kinds
 from typedshmap.inference.lattice import NO_AXES, UNSHARDED, DimFact, Part, ShardingFact, invarying
 from typedshmap.inference.region import RULES
@@ -45,7 +46,7 @@ def facts_of(seed: int, is_typed: bool) -> list[ShardingFact]:
 
     def traced(*shards: Any) -> tuple[()]:
         jaxpr = jax.make_jaxpr(lambda *shards: written(seed, is_typed, shards).values)(*shards).jaxpr
-        interpreter = Interpreter(SIZES, is_typed, {**RULES, CLAIM: claim})
+        interpreter = FactInterpreter(SIZES, is_typed, {**RULES, CLAIM: claim})
         ranks = [len(shard.shape) for shard in shards]
         facts = [fact_of_spec(*pair, frozenset(SIZES)) for pair in zip(SPECS, ranks, strict=True)]
         found.extend(interpreter.interpret(jaxpr, facts))

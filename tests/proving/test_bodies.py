@@ -155,6 +155,12 @@ PROVED = {
         "x c", "at = jnp.cumsum(x > 0, 1) - 1; return c[at % len(c)] * x", "[b/dp] k"
     ),
     "two axes of a dim, gathered": Body("q", "return lax.all_gather(q, ('dp', 'tp'), tiled=True, to='invarying')", "b k"),
+    "a matrix solved": Body("x r", "return x @ jnp.linalg.solve(jnp.eye(len(r)) + r @ r.T, r)", "[b/dp] e"),
+    "a named function": Body("x", "return lax.composite(jnp.tanh, 'typedshmap.tanh')(x)", "[b/dp] k"),
+    "the largest two and their places": Body(
+        "x", "t, at = lax.top_k(x, 2); return t[:, 0] * jnp.take_along_axis(x, at, 1)[:, 1]", "[b/dp]"
+    ),
+    "the largest along the first dim": Body("x", "t, at = lax.top_k(x.T, 2, axis=0); return t * at", "2 [b/dp]"),
 }  # fmt: skip
 
 NOT_KNOWN = {
@@ -173,10 +179,6 @@ NOT_KNOWN = {
     "the first of the smallest": Body(
         "m", f"at = jnp.argmin(m, 1) + {FIRST_OF_K}; t = m.min(1); return lax.pmin(jnp.where(lax.pmin(t, 'tp') == t, at, size('k')), 'tp')", "Int32: [b/dp]"
     ),
-    "the largest two and their places": Body(
-        "x", "t, at = lax.top_k(x, 2); return t[:, 0] * jnp.take_along_axis(x, at, 1)[:, 1]", "[b/dp]"
-    ),
-    "the largest along the first dim": Body("x", "t, at = lax.top_k(x.T, 2, axis=0); return t * at", "2 [b/dp]"),
     "rows in the order of their entries, and back": Body(
         "x", "at = jnp.argsort(x, 1); y = jnp.sort(jnp.tanh(at), 1); return jnp.zeros_like(y).at[jnp.arange(len(x))[:, None], at].set(y)",
         "[b/dp] k",
@@ -194,6 +196,10 @@ WRONG = {
     "a nonlinear function of a part": Body("m w", "return lax.psum(jnp.tanh(m @ w), 'tp')", "[b/dp] n"),
     "something added to each part": Body("m w", "return lax.psum(m @ w + 1, 'tp')", "[b/dp] n"),
     "a maximum of partial sums": Body("x", "return lax.pmax(x.sum(0), 'dp')", "k"),
+    "a solution added up": Body(
+        "x r", "y = jnp.linalg.solve(jnp.eye(len(r)) + r @ r.T, r); return x @ lax.psum(y, 'dp')", "[b/dp] e"
+    ),
+    "the largest of each part": Body("m", "return lax.psum(lax.top_k(m, 1)[0], 'tp')", "[b/dp] 1"),
     "a product of sums": Body("x y", "return lax.psum(x.sum(0) * y.sum(0), 'dp')", "k"),
     "positions of the shard": Body("x", "return x * jnp.arange(len(x))[:, None]", "[b/dp] k"),
     "the number of the shard's rows": Body("x", "return x * len(x)", "[b/dp] k"),

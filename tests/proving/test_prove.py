@@ -62,6 +62,28 @@ def test_what_is_proved_says_what_it_assumes() -> None:
     assert found == Proof("mean", "proved", "", "", found.assumed)
 
 
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        ({"batch": 8}, "for batch=8 and all other sizes"),
+        ({"batch": 8, "model": 2}, "for batch=8, model=2"),
+        ({"x": np.ones((8, 2), np.float32)}, "for batch=8, model=2"),
+        ({"x": jax.ShapeDtypeStruct((8, 2), np.float32)}, "for batch=8, model=2"),
+    ],
+)
+def test_a_proof_for_sizes_that_are_given_says_for_which(given: dict[str, Any], where: str) -> None:
+    equations = "it has the equations that were traced on 3 meshes, up to dp=8"
+    assert prove(mean, **given).assumed[0] == f"{where}, on all meshes over which these divide, {equations}"
+
+
+def test_a_proof_for_an_argument_other_than_an_array_says_for_which() -> None:
+    @typed_shard_map
+    def times(x: Rows, count: int) -> Rows:
+        return x * count
+
+    assert prove(times, count=3).assumed[0].startswith("for count=3 and all other sizes, on all meshes over which")
+
+
 def test_what_is_refuted_has_the_place_and_the_mesh() -> None:
     found = prove(halved, batch=8, model=2)
     assert (found.verdict, found.assumed) == ("refuted", ())
@@ -298,6 +320,7 @@ def test_a_function_without_hints_is_proved_with_its_arguments(mesh: Mesh) -> No
             ("mean_by_hand", "proved"),
             ("mean_of_means", "refuted"),
         ]
+        assert found[0].assumed[0].startswith("for arguments of these shapes, on all meshes over which they divide, it")
         with pytest.raises(StructureError, match=r"^prove: mean_by_hand: it has no hints, so that it wants its arg"):
             prove(mapped[0])
 

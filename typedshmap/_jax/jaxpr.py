@@ -18,6 +18,7 @@ from jax.interpreters import partial_eval
 from ..records import Record
 from .array import manual_type_in
 from .mesh import without_ambient
+from .primitives import PRIMITIVES, primitive
 from .versions import extend_core
 
 
@@ -40,15 +41,24 @@ def maker_of(jaxpr: Any, var: Any) -> Any:
     return next((eqn for eqn in all_equations(jaxpr) if any(result is var for result in eqn.outvars)), None)
 
 
-def called_jaxpr(eqn: Any) -> Any:
-    """The jaxpr that an equation calls with its own operands, and whose results are its own; None if there is none."""
+def called(eqn: Any) -> Any:
+    """The jaxpr, with its constants, that an equation calls, and whose results are its own; None if there is none.
+
+    Its operands are the equation's; of an operation that is written in Python, as jax 0.12 has them, the first ones.
+    """
     params = eqn.params
+    if "_prim" in params:
+        return hi_jaxpr(eqn)
     for name in ("jaxpr", "call_jaxpr", "fun_jaxpr", "call"):
-        jaxpr: Any = open_jaxpr(params[name]) if name in params else None
-        if hasattr(jaxpr, "eqns"):
+        if name in params and hasattr(jaxpr := getattr(params[name], "jaxpr", params[name]), "eqns"):
             is_same = len(jaxpr.invars) == len(eqn.invars) and len(jaxpr.outvars) == len(eqn.outvars)
-            return jaxpr if is_same else None
+            return params[name] if is_same else None
     return None
+
+
+def called_jaxpr(eqn: Any) -> Any:
+    """The same without constants, and with all of the equation's operands; None if there is none."""
+    return None if "_prim" in eqn.params else open_jaxpr(called(eqn))
 
 
 def value_numbers(jaxprs: Sequence[Any]) -> list[list[int]]:
@@ -59,9 +69,6 @@ def value_numbers(jaxprs: Sequence[Any]) -> list[list[int]]:
     operands = range(len(open_jaxpr(jaxprs[0]).invars))
     numbers: dict[Any, int] = {at: at for at in operands}
     return [_number_results(open_jaxpr(jaxpr), operands, numbers) for jaxpr in jaxprs]
-
-
-_COMMUTATIVE = frozenset(["add", "mul", "max", "min"])
 
 
 def _number_results(jaxpr: Any, operands: Sequence[int], numbers: dict[Any, int]) -> list[int]:
@@ -84,7 +91,7 @@ def _number_results(jaxpr: Any, operands: Sequence[int], numbers: dict[Any, int]
                 what: Any = object() if effects_of(eqn) else frozenset(eqn.params.items())
             except TypeError:  # a parameter without a hash
                 what = object()
-            if eqn.primitive.name in _COMMUTATIVE:
+            if primitive(eqn.primitive.name).is_commutative:
                 given.sort()
             results = [number((eqn.primitive, what, *given, at)) for at in range(len(eqn.outvars))]
         known.update(zip(eqn.outvars, results, strict=True))
@@ -205,16 +212,9 @@ def _expanded(primitive: Any, shapes: tuple[tuple[tuple[int, ...], Any], ...]) -
 
 
 COLLECTIVES: Mapping[str, str] = {
-    **dict.fromkeys(("psum", "psum2", "psum_invariant", "unreduced_psum"), "all-reduce"),
-    **dict.fromkeys(("pmax", "pmin", "unreduced_pmax", "unreduced_pmin"), "all-reduce"),
-    **dict.fromkeys(("all_gather", "all_gather_invariant", "all_gather_reduced"), "all-gather"),
-    **dict.fromkeys(("psum_scatter", "reduce_scatter", "unreduced_reduce_scatter"), "reduce-scatter"),
-    "all_to_all": "all-to-all",
-    "ppermute": "collective-permute",
-    "psend": "collective-permute",
-    "pbroadcast": "collective-broadcast",
-    "pbroadcast_dynamic": "collective-broadcast",
-    "ragged_all_to_all": "ragged-all-to-all",
+    name: found.operation
+    for name, found in PRIMITIVES.items()
+    if found.operation not in ("", "reshard") and not name.endswith("_start")
 }
 """The primitives that communicate, and what XLA calls them; those that only change a type are not among them."""
 OPERATIONS = tuple(dict.fromkeys(COLLECTIVES.values()))
@@ -286,6 +286,12 @@ def scan_counts(params: Any) -> tuple[int, int]:
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
     return len(tuple(consts)), len(tuple(carry))
+
+
+def scan_operands(eqn: Any, operands: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    """The operands of a scan: its constants, what it carries, and what it goes over."""
+    consts, carried = scan_counts(eqn.params)
+    return operands[:consts], operands[consts : consts + carried], operands[consts + carried :]
 
 
 class RegionBinding(Record):

@@ -26,7 +26,8 @@ from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, Sizes
 from ..observers import observers
 from . import claims
-from .interpreter import CLAIM, Interpreter, Observation
+from .facts import FactInterpreter, Observation
+from .interpreter import CLAIM
 from .kinds.region import Kinds, Retrace
 from .kinds.suspects import Suspicion
 from .lattice import NO_AXES, AxisSet, ShardingFact, unknown
@@ -208,16 +209,16 @@ class RegionAnalysis:
         name = claims.dim_name(layout, argument.hint, axis) if isinstance(layout, Layout) else ""
         return name, argument.subject.phrase
 
-    def interpreter(self, has_vma: bool, claim_equations: Any = None) -> Interpreter:
+    def interpreter(self, has_vma: bool, claim_equations: Any = None) -> FactInterpreter:
         """An interpreter over the axes of the analysis, which judges claims."""
         region = self.origin.region
         sizes = {axis: size for axis, size in region.manual if axis in region.checked_axes}
-        interpreter = Interpreter(sizes, has_vma, RULES, claim_equations)
+        interpreter = FactInterpreter(sizes, has_vma, RULES, claim_equations)
         interpreter.rules[CLAIM] = partial(_judge_claim, self.origins, self.origin)
         return interpreter
 
     @cached_property
-    def early_interpreter(self) -> Interpreter:
+    def early_interpreter(self) -> FactInterpreter:
         """One for what is judged while the body is traced."""
         return self.interpreter(self.origin.region.has_vma)
 
@@ -357,7 +358,11 @@ def _warn(suspect: Suspicion, origin: claims.Origin) -> None:
 
 
 def _judge_claim(
-    origins: set[claims.Origin], origin: claims.Origin, interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]
+    origins: set[claims.Origin],
+    origin: claims.Origin,
+    interpreter: FactInterpreter,
+    eqn: Any,
+    facts: list[ShardingFact],
 ) -> Sequence[ShardingFact]:
     """The transfer rule of claims; those in a jaxpr that was traced before are made anew."""
     claim: claims.Claim | None = eqn.params["claim"]
@@ -421,12 +426,12 @@ def _error_of(wrong: Sequence[Contradiction]) -> TypedShmapError:
     return first.region.error(first.function, failures, first.sizes, first.failure.place)
 
 
-def _finding_error(found: Observation, origin: claims.Origin, interpreter: Interpreter) -> TypedShmapError:
+def _finding_error(found: Observation, origin: claims.Origin, interpreter: FactInterpreter) -> TypedShmapError:
     """The error of one finding."""
     return _error_of([_contradiction(found, origin, interpreter)])
 
 
-def _contradiction(found: Observation, origin: claims.Origin, interpreter: Interpreter) -> Contradiction:
+def _contradiction(found: Observation, origin: claims.Origin, interpreter: FactInterpreter) -> Contradiction:
     """What is wrong with a claim, or with an operation that makes no sense."""
     place = _jax.source.equation_place(found.eqn) if found.eqn is not None else ""
     if found.claim is None:
@@ -439,7 +444,7 @@ def _contradiction(found: Observation, origin: claims.Origin, interpreter: Inter
     return Contradiction(failure, stated.function, stated.region, stated.sizes)
 
 
-def _inferred_type(aval: Any, fact: ShardingFact, interpreter: Interpreter) -> str:
+def _inferred_type(aval: Any, fact: ShardingFact, interpreter: FactInterpreter) -> str:
     """A value's type in JAX's notation; under ``check_vma=False`` as it was inferred."""
     text = aval.str_short(short_dtypes=True)
     if interpreter.has_vma:

@@ -26,7 +26,8 @@ from ..notation.match import NO_SIZES
 from ..notation.spec import Dim, Name
 from ..records import Record
 from . import lattice
-from .interpreter import CLAIM, Interpreter, Observation
+from .facts import FactInterpreter, Observation
+from .interpreter import CLAIM
 from .lattice import UNKNOWN, AxisSet, DimFact, ShardingFact, drop_repeated_axes, invarying, is_within, unknown
 
 
@@ -167,7 +168,7 @@ def _primitive() -> Any:
     return primitive
 
 
-def judge_claim(interpreter: Interpreter, eqn: Any, claim: Claim, facts: list[ShardingFact]) -> list[ShardingFact]:
+def judge_claim(interpreter: FactInterpreter, eqn: Any, claim: Claim, facts: list[ShardingFact]) -> list[ShardingFact]:
     """The transfer rule of the primitive: judge the claim, which may be made anew; then go on with what it says."""
     fact, layout, is_assumed = facts[0], claim.layout, claim.assertion.is_assumed
     own: tuple[int, ...] = eqn.params["own"]
@@ -189,7 +190,7 @@ def judge_claim(interpreter: Interpreter, eqn: Any, claim: Claim, facts: list[Sh
 
 
 def contradiction(
-    claim: Claim, fact: ShardingFact, shape: tuple[int, ...], interpreter: Interpreter, leaves_region: bool = False
+    claim: Claim, fact: ShardingFact, shape: tuple[int, ...], interpreter: FactInterpreter, leaves_region: bool = False
 ) -> Fault | None:
     """What of a claim is known to be otherwise; the dims of the fact are the claim's.
 
@@ -290,7 +291,7 @@ _MOST_EQUATIONS = 32
 _NOT_FOLLOWED = frozenset(["scan", "while", "cond", "shard_map", "pallas_call"])
 
 
-def is_implied(value: Any, claim: Claim, interpreter: Interpreter) -> bool:
+def is_implied(value: Any, claim: Claim, interpreter: FactInterpreter) -> bool:
     """Whether a claim follows from what is known of the values that a value was computed from.
 
     One that the value is invarying where JAX's types do not say so is left to the analysis, as are partial sums.
@@ -305,7 +306,7 @@ def is_implied(value: Any, claim: Claim, interpreter: Interpreter) -> bool:
 
 
 def _fact_of(
-    value: Any, interpreter: Interpreter, found: dict[int, ShardingFact | None], budget: Iterator[int]
+    value: Any, interpreter: FactInterpreter, found: dict[int, ShardingFact | None], budget: Iterator[int]
 ) -> ShardingFact | None:
     """What follows of a value from those that it was computed from; None where that depends on too many equations.
 

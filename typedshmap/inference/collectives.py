@@ -9,8 +9,8 @@ from math import prod
 from typing import Any
 
 from .. import _jax
+from .facts import FactInterpreter
 from .indices import IndexFact
-from .interpreter import Interpreter
 from .lattice import (
     NO_AXES,
     UNKNOWN,
@@ -24,7 +24,7 @@ from .lattice import (
 )
 
 
-def awaited_axes(interpreter: Interpreter, eqn: Any) -> AxisSet:
+def awaited_axes(interpreter: FactInterpreter, eqn: Any) -> AxisSet:
     """The axes whose shards must all run an equation for it to end; none if it does not communicate.
 
     XLA makes one operation of what a permute sends in all groups of its axes, and on CPUs it waits for all of them.
@@ -93,7 +93,7 @@ def _grouped_fact(fact: ShardingFact, sizes: tuple[tuple[str, int], ...], groups
     return ShardingFact(varying - summed, NO_AXES, dims, groups=(axes, equal))
 
 
-def total(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def total(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A sum, maximum or minimum over all shards, or one of them: the same on every shard."""
     axes, named = _jax.jaxpr.named_axes(eqn, interpreter.axes), tuple(eqn.params.get("axes", ()))
     is_sum, groups = "sum" in eqn.primitive.name, eqn.params.get("axis_index_groups")
@@ -124,7 +124,7 @@ def _is_one_group(params: Mapping[str, Any]) -> bool:
     return groups is None or (len(groups) == 1 and list(groups[0]) == sorted(groups[0]))
 
 
-def gather(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def gather(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Shards put side by side: the same on every shard."""
     params, axes = eqn.params, _jax.jaxpr.named_axes(eqn, interpreter.axes)
     is_grouped = not _is_one_group(params)
@@ -175,7 +175,7 @@ def gather_dim(dim: DimFact, axes: tuple[str, ...], size: int, shards: int) -> D
     return DimFact(None, dim.from_claim, (*axes, *dim.gathered), dim.is_movable, parts)
 
 
-def scatter(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def scatter(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A sum over all shards; each keeps a part of it."""
     params, axes = eqn.params, _jax.jaxpr.named_axes(eqn, interpreter.axes)
     is_grouped = not _is_one_group(params)
@@ -202,7 +202,7 @@ def _mixed_fact(fact: ShardingFact, axes: AxisSet, dims: tuple[DimFact, ...]) ->
     return ShardingFact(fact.varying | axes, fact.unreduced - axes, dims, fact.due - axes)
 
 
-def exchange(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def exchange(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """One dim is gathered, another is sharded."""
     fact, axes, params = facts[0], _jax.jaxpr.named_axes(eqn, interpreter.axes), eqn.params
     to, at = params["split_axis"], params["concat_axis"]
@@ -223,7 +223,7 @@ def exchange(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> l
     return [_mixed_fact(fact, frozenset(axes), tuple(dims))]
 
 
-def permute(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def permute(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Shards sent on: an invarying value stays so where every shard receives.
 
     Along several axes at once a dim may come to be sharded over them in another order.
@@ -256,7 +256,7 @@ def _permuted_axes(perm: Any, sizes: Mapping[str, int], varying: AxisSet) -> Axi
     )
 
 
-def reshard(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def reshard(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """This library's own ``reshard``, with the layouts before and after it."""
     source, target, fact = eqn.params["source"], eqn.params["target"], facts[0]
     gone = (source.sharded | source.unreduced) - target.sharded - target.unreduced
@@ -268,14 +268,14 @@ def reshard(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> li
     ]
 
 
-def axis_index(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def axis_index(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A shard's own index."""
     axes, named = _jax.jaxpr.named_axes(eqn, interpreter.axes), eqn.params["axis_name"]
     index = IndexFact(((axes[0], 1),)) if named in (axes[:1], *axes) else None
     return [ShardingFact(frozenset(axes), NO_AXES, (), number=index)]
 
 
-def cast_unreduced(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def cast_unreduced(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A varying value, typed as unreduced."""
     axes = frozenset(_jax.jaxpr.named_axes(eqn, interpreter.axes))
     return [

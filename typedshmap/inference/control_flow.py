@@ -1,38 +1,23 @@
-"""Transfer rules of equations with jaxprs: calls, branches, loops, and manual regions within the region."""
+"""Transfer rules of branches and loops."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, reduce
 from typing import Any
 
 from .. import _jax
 from ..errors.varying import DivergentCollective
 from .collectives import awaited_axes
-from .interpreter import Interpreter, Observation, default_rule
-from .lattice import UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact, add_varying, join, join_dims, unknown
-
-_MOST_ITERATIONS = 12
+from .facts import FactInterpreter, Observation, TransferRule
+from .interpreter import CALLS
+from .lattice import UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact, add_varying, join, join_dims
 
 CAST = "pvary"
 """The primitive that casts an invarying value to varying."""
 
 
-def call(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> Sequence[ShardingFact]:
-    """A call of a jaxpr with the same operands and results."""
-    jaxpr = _jax.jaxpr.called_jaxpr(eqn)
-    return default_rule(interpreter, eqn, facts) if jaxpr is None else interpreter.interpret(jaxpr, facts)
-
-
-def hi_primitive(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> Sequence[ShardingFact]:
-    """An operation that is written in Python, as jax 0.12 has them, with a jaxpr of the first of its operands."""
-    jaxpr = _jax.jaxpr.hi_jaxpr(eqn)
-    if jaxpr is None:
-        return default_rule(interpreter, eqn, facts)
-    return interpreter.interpret(jaxpr, facts[: len(jaxpr.invars)])
-
-
-def cond(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def cond(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """One of several branches; what they do not all compute alike varies where the choice does."""
     which, operands, branches = facts[0], facts[1:], eqn.params["branches"]
     taken = [interpreter.interpret(branch, operands) for branch in branches]
@@ -44,30 +29,27 @@ def cond(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[
     return results
 
 
-def scan(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """A loop over leading dims, until what is known of the carry no longer changes."""
-    consts, carried = _jax.jaxpr.scan_counts(eqn.params)
-    fixed, carry, stacked = facts[:consts], facts[consts : consts + carried], facts[consts + carried :]
-    items = [fact.with_dims(fact.dims[1:]) for fact in stacked]
-    body = eqn.params["jaxpr"]
-    _, found = _fixed_point(interpreter, carry, lambda now: interpreter.interpret(body, [*fixed, *now, *items]))
-    results = list(found)
+def scan(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+    """A loop over leading dims."""
+    fixed, start, over = _jax.jaxpr.scan_operands(eqn, facts)
+    rows = [fact.with_dims(fact.dims[1:]) for fact in over]
+    _, results = interpreter.loop(eqn.params["jaxpr"], fixed, start, rows)
     # A result per iteration, along a leading dim that is sharded as what the loop goes over.
-    lead = reduce(join_dims, [fact.dims[0] for fact in stacked], UNSHARDED)
-    for at, fact in enumerate(results[carried:], carried):
+    lead = reduce(join_dims, [fact.dims[0] for fact in over], UNSHARDED)
+    for at, fact in enumerate(results[len(start) :], len(start)):
         is_repeated = not {axis for dim in fact.dims for axis in dim.known_axes}.isdisjoint(lead.known_axes)
         results[at] = fact.with_dims((UNKNOWN if is_repeated else lead, *fact.dims))
     return results
 
 
-def while_loop(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def while_loop(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A loop; where its condition varies, so does what it leaves behind.
 
     Within it a value is invarying if it is the same on all shards that are still in the loop.
     """
     condition, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
-    conds, consts, carry = _jax.jaxpr.while_operands(eqn, facts)
-    carry, _ = _fixed_point(interpreter, carry, lambda now: interpreter.interpret(body, [*consts, *now]))
+    conds, consts, start = _jax.jaxpr.while_operands(eqn, facts)
+    carry, _ = interpreter.loop(body, consts, start)
     (goes_on,) = interpreter.interpret(condition, [*conds, *carry])
     if diverging := interpreter.split_axes(goes_on.varying | goes_on.unreduced):
         _note_collectives(interpreter, eqn, (condition, body), diverging)
@@ -78,7 +60,7 @@ def while_loop(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) ->
 
 
 def _diverged(
-    interpreter: Interpreter, eqn: Any, results: list[ShardingFact], is_same: list[bool], axes: AxisSet
+    interpreter: FactInterpreter, eqn: Any, results: list[ShardingFact], is_same: list[bool], axes: AxisSet
 ) -> list[ShardingFact]:
     """What is known of results where shards took different branches, or left a loop at different times.
 
@@ -90,7 +72,7 @@ def _diverged(
     return results
 
 
-def _note_collectives(interpreter: Interpreter, eqn: Any, jaxprs: Sequence[Any], axes: AxisSet) -> None:
+def _note_collectives(interpreter: FactInterpreter, eqn: Any, jaxprs: Sequence[Any], axes: AxisSet) -> None:
     """Note the collectives in branches or in a loop that not all shards of their axes reach.
 
     A cast to varying is among them: its transpose is a psum, which differentiation puts there.
@@ -114,41 +96,6 @@ def control_name(eqn: Any) -> str:
     return "loop" if eqn.primitive.name == "while" else "cond" if len(eqn.params["branches"]) == 2 else "switch"
 
 
-def _fixed_point(
-    interpreter: Interpreter, carry: list[ShardingFact], iteration: Callable[[list[ShardingFact]], list[ShardingFact]]
-) -> tuple[list[ShardingFact], list[ShardingFact]]:
-    """The least fact that holds before every iteration of a loop, and what an iteration returns, its carry first.
-
-    The observations are those of that iteration. What is wrong in the first one comes before what follows from it.
-    """
-    before, since = interpreter.observations, dict[int, int]()
-    times = 0
-    while True:
-        interpreter.observations = []
-        results = iteration(carry)
-        for found in interpreter.observations:
-            if found.what is not None:
-                since.setdefault(id(found.eqn), times)
-        after = [join(a, b) for a, b in zip(carry, results, strict=False)]
-        if times >= _MOST_ITERATIONS:  # a claim in the loop may add again and again what the carry loses
-            after = [unknown(fact.varying | fact.unreduced, len(fact.dims)) for fact in after]
-        if after == carry:
-            break
-        carry, times = after, times + 1
-    found = interpreter.observations
-    interpreter.observations = before + (
-        sorted(found, key=lambda one: since.get(id(one.eqn), times)) if since else found
-    )
-    return carry, results
-
-
-def linear_solve(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> Sequence[ShardingFact]:
-    """A solver with a gradient of its own: one of its jaxprs computes the solution."""
-    lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
-    first, last = lengths.matvec + lengths.vecmat, sum(lengths)
-    return interpreter.interpret(jaxprs.solve, [*facts[first : first + lengths.solve], *facts[last:]])
-
-
 @lru_cache(maxsize=1024)
 def fact_of_spec(spec: Any, rank: int, axes: AxisSet) -> ShardingFact:
     """What a spec says of an argument where it enters the region."""
@@ -156,14 +103,5 @@ def fact_of_spec(spec: Any, rank: int, axes: AxisSet) -> ShardingFact:
     return ShardingFact(layout.sharded, layout.unreduced, tuple(map(DimFact, layout.dim_axes)))
 
 
-RULES = {
-    **dict.fromkeys(("jit", "pjit", "closed_call", "core_call", "call", "remat", "remat2", "checkpoint",
-                     "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "custom_vmap_call",
-                     "composite", "xla_metadata_call", "eval_jaxpr"), call),
-    "call_hi_primitive": hi_primitive,
-    "shard_map": call,  # a nested region: facts are over the axes of this one only
-    "cond": cond,
-    "scan": scan,
-    "while": while_loop,
-    "custom_linear_solve": linear_solve,
-}  # fmt: skip
+# Those of a nested region are over the axes of this one only.
+RULES: Mapping[str, TransferRule] = {**CALLS, "cond": cond, "scan": scan, "while": while_loop}

@@ -7,8 +7,8 @@ from typing import Any
 
 from .. import _jax
 from . import lattice
+from .facts import FactInterpreter
 from .indices import IndexFact, combine_indices
-from .interpreter import Interpreter
 from .lattice import UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact
 from .sums import combine, summed_axes
 
@@ -28,7 +28,7 @@ _ELEMENTWISE = (
 _SCALAR, _ZERO = lattice.invarying(0), lattice.zeros(0)
 
 
-def same_shape(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def same_shape(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """As many results as operands, or fewer: each has the shape of its operand, and is sharded as that."""
     if facts and facts[0].number is not None and len(eqn.outvars) == 1:
         return [_scalar(interpreter, eqn, facts)]
@@ -39,20 +39,20 @@ def same_shape(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) ->
     return [fact for fact, _ in zip(facts, eqn.outvars)]  # noqa: B905 (there may be fewer results)
 
 
-def vary(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def vary(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """The same value, typed as varying; a constant among the shard's own indices, too."""
     is_number = not facts[0].dims and _jax.array.is_integer(eqn.outvars[0].aval.dtype)
     return [_scalar(interpreter, eqn, facts)] if is_number else facts
 
 
-def bitcast(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def bitcast(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A type of another width adds a dim, or takes one away."""
     rank, fact = len(eqn.outvars[0].aval.shape), facts[0]
     dims = fact.dims if rank == len(fact.dims) else (UNKNOWN,) * rank
     return [combine(eqn.primitive.name, (fact,), dims)]
 
 
-def elementwise(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def elementwise(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Operands of one shape, or scalars; a dim of size 1 goes with any other."""
     (result, *others), largest = eqn.outvars, _SCALAR
     shape = result.aval.shape
@@ -78,7 +78,7 @@ def elementwise(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -
     return [found] * len(eqn.outvars)
 
 
-def _scalar(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> ShardingFact:
+def _scalar(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> ShardingFact:
     """A scalar that is computed from the shard's own indices."""
     operands: list[IndexFact | None] = []
     for atom, fact in zip(eqn.invars, facts, strict=True):
@@ -111,7 +111,7 @@ def _combine_facts(
     return combine(name, facts, dims), conflicts
 
 
-def dot_general(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def dot_general(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Batch dims, then what is left of the first operand, then what is left of the second."""
     left, right = facts
     product, summed, conflicts = _product_fact(eqn.params["dimension_numbers"], left, right)
@@ -140,7 +140,7 @@ def _product_fact(
     return product, summed_axes(summed), conflicts
 
 
-def convolution(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def convolution(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """The batch dim is sharded as the first operand's, the feature dim as the second's; windows overlap shards."""
     numbers, params = eqn.params["dimension_numbers"], eqn.params
     dims = [UNKNOWN] * len(facts[0].dims)
@@ -155,7 +155,7 @@ def convolution(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -
     return [interpreter.due_sum(eqn, product, summed)]
 
 
-def keys(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def keys(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """What each key of an array of keys gives, in dims behind those of the array.
 
     Where only the array's dims are sharded, a key gives the same on every shard that has it.

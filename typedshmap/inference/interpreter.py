@@ -1,192 +1,129 @@
-"""Interpret a jaxpr abstractly: a fact per value, by a transfer rule per primitive.
+"""Interpret a jaxpr abstractly: what each of its variables is in a domain, by a rule for each primitive.
 
-Invariant: a jaxpr is interpreted once for each list of facts of its operands; what its claims come to in
-an iteration before the fixed point of a loop does not count.
+A domain is a subclass of `Interpreter`: facts of shardings, and the terms of `prove`. Equations, calls and loops are
+walked here for all of them; a domain's own rules say what it makes of a branch, of a row that a loop takes, and of what
+a loop leaves behind.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from .. import _jax
-from ..errors.failures import ShardingConflict
-from .lattice import AxisSet, DimFact, ShardingFact, invarying, unknown, varying_of, zeros
-
-TransferRule = Callable[["Interpreter", Any, "list[ShardingFact]"], "Sequence[ShardingFact]"]
-"""From an equation and the facts of its operands to those of its results."""
 
 CLAIM = _jax.jaxpr.CLAIM
+V = TypeVar("V")
 
 
-class Observation(NamedTuple):
-    """What came of a claim, or an operation that makes no sense.
-
-    Attributes:
-      eqn: the equation that claims something, or the operation; None where neither is known.
-      what: what is wrong; None if nothing is.
-      claim: the claim, if it is one.
-      fact: what was known before of the value that it is about.
-      aval: that value's type.
-      control: the branch or loop around the operation, whose predicate is at fault.
-    """
-
-    eqn: Any
-    what: Any
-    claim: Any = None
-    fact: ShardingFact = invarying(0)
-    aval: Any = None
-    control: Any = None
-
-
-class Interpreter:
-    """The abstract interpretation of one manual region.
+class Interpreter(ABC, Generic[V]):
+    """The abstract interpretation of jaxprs in a domain.
 
     Attributes:
-      sizes: the mesh axes that the region made manual, with their sizes.
-      has_vma: whether JAX types values as varying, so that facts follow from its types, too.
-      observations: what came of claims, and the operations that make no sense, in the order of the equations.
-      untyped: equations with results that vary though JAX types them as invarying: by the equation's id, it and by the
-        place of a result the axes.
-      refs_vary: whether a mutable reference is taken to vary over all axes, whatever it held at first.
-      is_written: whether one comes to hold what varies more than what it held.
+      rules: by primitive, from the interpreter, an equation and its operands to its results; one for any other, too.
     """
 
-    def __init__(
-        self,
-        sizes: Mapping[str, int],
-        has_vma: bool,
-        rules: Mapping[str, TransferRule],
-        claim_equations: Mapping[Any, Sequence[Any]] | None = None,
-    ) -> None:
-        self.sizes, self.has_vma = sizes, has_vma
-        self.rules: dict[str, TransferRule] = defaultdict(lambda: default_rule, rules)
-        self.claim_equations = claim_equations or {}
-        self.axes: AxisSet = frozenset(sizes)
-        self.refs_vary, self.is_written = True, False
-        self.observations: list[Observation] = []
-        self.untyped: dict[int, tuple[Any, dict[int, AxisSet]]] = {}
-        # By a jaxpr's id, which belongs to it while it is alive, as it is here.
-        self._remembered: dict[
-            tuple[int, tuple[ShardingFact, ...]], tuple[Any, list[ShardingFact], list[Observation]]
-        ] = {}
+    rules: dict[str, Callable[[Any, Any, list[V]], Sequence[V]]]
 
-    def interpret(self, closed_jaxpr: Any, facts: Sequence[ShardingFact]) -> list[ShardingFact]:
-        """What is known of a jaxpr's results; remembered for jaxprs that are called again."""
-        jaxpr = _jax.jaxpr.open_jaxpr(closed_jaxpr)
-        key = (id(jaxpr), tuple(facts))
-        if key in self._remembered:
-            _, outcome, observations = self._remembered[key]
-            self.observations += observations
-            return outcome
-        before, self.observations = self.observations, []
-        known: dict[Any, ShardingFact] = dict(zip(jaxpr.invars, facts, strict=True))
-        for var in jaxpr.constvars:
-            known[var] = invarying(len(var.aval.shape))
-        # This runs for every equation: what is the same for all is looked up once.
-        rules, claims = self.rules, self.claim_equations
-        unreduced = _jax.jaxpr.unreduced_results(jaxpr) if self.has_vma else {}
+    def interpret(self, closed_jaxpr: Any, values: Sequence[V]) -> list[V]:
+        """What a jaxpr's results are, by its operands."""
+        jaxpr = getattr(closed_jaxpr, "jaxpr", closed_jaxpr)
+        known: dict[Any, V] = dict(zip(jaxpr.invars, values, strict=True))
+        if jaxpr.constvars:
+            known.update(zip(jaxpr.constvars, self.constants(closed_jaxpr), strict=True))
+        # This runs for every equation: what is the same for all is looked up once, and calls are spared.
+        rules, noted, of_literal = self.rules, self.noted(jaxpr), self.literal
         literal = _jax.versions.extend_core().Literal
         for eqn in jaxpr.eqns:
-            operands = [
-                (invarying if x.val else zeros)(len(x.aval.shape)) if x.__class__ is literal else known[x]
-                for x in eqn.invars
-            ]
-            results = rules[eqn.primitive.name](self, eqn, operands)
-            for var, fact in zip(eqn.outvars, results, strict=True):
-                if fact.varying and var in unreduced:
-                    fact = self._with_typed_unreduced(unreduced[var], fact)
-                if var in claims:
-                    for claim in claims[var]:
-                        (fact,) = rules[CLAIM](self, claim, [fact])
-                known[var] = fact
-            if eqn.primitive.name == CLAIM and eqn.invars[0].__class__ is not literal:
+            operands: list[V] = []
+            for x in eqn.invars:  # in Python 3.11 a comprehension is a call
+                operands += (of_literal(x) if x.__class__ is literal else known[x],)
+            name = eqn.primitive.name
+            results = rules[name](self, eqn, operands)
+            for var, value in zip(eqn.outvars, results, strict=True):
+                known[var] = self.refined(var, value) if var in noted else value
+            if name == CLAIM and eqn.invars[0].__class__ is not literal:
                 known[eqn.invars[0]] = results[0]
-        outcome = [
-            (invarying if x.val else zeros)(len(x.aval.shape)) if x.__class__ is literal else known[x]
-            for x in jaxpr.outvars
-        ]
-        self._remembered[key] = (jaxpr, outcome, self.observations)
-        self.observations = before + self.observations
-        return outcome
+        return [of_literal(x) if x.__class__ is literal else known[x] for x in jaxpr.outvars]
 
-    def results_of(self, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-        """What is known of the results of one equation."""
-        results = list(self.rules[eqn.primitive.name](self, eqn, facts))
-        for at, fact in enumerate(results) if self.has_vma else ():
-            if fact.varying and (typed := _jax.array.manual_type_in(eqn.outvars[at].aval).unreduced):
-                results[at] = self._with_typed_unreduced(typed, fact)
-        return results
+    def loop(self, body: Any, fixed: Sequence[V], start: list[V], rows: Sequence[V] = ()) -> tuple[list[V], list[V]]:
+        """What a loop carries before every iteration, and what an iteration returns, its carry first.
 
-    def _with_typed_unreduced(self, typed: AxisSet, fact: ShardingFact) -> ShardingFact:
-        """A fact that is unreduced over the axes that JAX's type says, too."""
-        unreduced = typed & fact.varying & self.axes
-        if not unreduced:
-            return fact
-        varying, due = fact.varying - unreduced, fact.due - unreduced
-        return ShardingFact(varying, fact.unreduced | unreduced, fact.dims, due, fact.is_zero)
+        Args:
+          body: the jaxpr of an iteration.
+          fixed: its operands that are the same in each.
+          start: what it carries at first.
+          rows: of what it goes over, that of an iteration.
+        """
+        iteration = lambda now: self.interpret(body, [*fixed, *now, *rows])  # noqa: E731
+        return fixed_point(start, iteration, partial(self.carried, start))
 
-    def due_sum(self, eqn: Any, fact: ShardingFact, axes: AxisSet) -> ShardingFact:
-        """What is known of a result, if it is a shard's part of a sum over these axes."""
-        axes = axes - fact.due - fact.unreduced
-        if not axes or not _jax.array.is_inexact(eqn.outvars[0].aval.dtype):  # what is counted is of a shard
-            return fact
-        return ShardingFact(fact.varying, fact.unreduced, fact.dims, fact.due | axes, fact.is_zero)
+    @abstractmethod
+    def literal(self, atom: Any) -> V:
+        """What a constant in the text of a jaxpr is."""
 
-    def split_axes(self, axes: AxisSet) -> AxisSet:
-        """Those of some axes that have more than one shard."""
-        return frozenset(axis for axis in axes if self.sizes.get(axis, 1) > 1) if axes else axes
+    @abstractmethod
+    def constants(self, closed_jaxpr: Any) -> Sequence[V]:
+        """What the constants beside a jaxpr are."""
 
-    def note_untyped(self, eqn: Any, facts: Sequence[ShardingFact]) -> None:
-        """Note which results of an equation vary though JAX types them as invarying."""
-        for at, (var, fact) in enumerate(zip(eqn.outvars, facts, strict=True)) if self.has_vma else ():
-            typed = _jax.array.manual_type_in(var.aval)
-            if axes := self.split_axes(fact.varying - typed.varying - typed.unreduced):
-                self.untyped.setdefault(id(eqn), (eqn, {}))[1][at] = axes
+    @abstractmethod
+    def opaque(self, eqn: Any, values: list[V]) -> Sequence[V]:
+        """The results of a call of which it is not known what it runs."""
 
-    def note_conflict(self, eqn: Any, where: str, first: DimFact, second: DimFact) -> None:
-        """Note that an operation takes two dims for the same that are sharded differently."""
-        axes, interleaved = [dim.known_axes or dim.woven for dim in (first, second)], (not first.axes, not second.axes)
-        what = ShardingConflict(eqn.primitive.name, where, axes[0], axes[1], interleaved)
-        self.observations.append(Observation(eqn, what))
+    @abstractmethod
+    def carried(self, start: list[V], now: list[V], results: list[V], times: int) -> list[V]:
+        """What a loop may carry, if an iteration makes these results of what it carries now, after so many others.
+
+        It is to be the same in the end, however much the results change.
+        """
+
+    def noted(self, jaxpr: Any) -> Container[Any]:
+        """The variables of which more is known than what their equations make of them."""
+        return ()
+
+    def refined(self, var: Any, value: V) -> V:
+        """What such a variable is."""
+        return value
 
 
-# A reference is written to later.
-_REFS = frozenset(["new_ref", "empty_ref", "ref"])
-_WRITES = frozenset(["swap", "addupdate"])
+def fixed_point(
+    start: list[V], iteration: Callable[[list[V]], list[V]], carried: Callable[[list[V], list[V], int], list[V]]
+) -> tuple[list[V], list[V]]:
+    """What a loop carries before every iteration, and what an iteration returns, its carry first.
 
-CALLBACKS = frozenset(["pure_callback", "io_callback", "ffi_call"])
-"""What runs outside of JAX, which types the results as invarying whatever the operands are."""
-
-
-def default_rule(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """An operation without a transfer rule, a kernel for instance: its results may vary where its operands do.
-
-    JAX's type of a Pallas kernel's result is what its author wrote down, and believed, and so is that of an operation
-    that is written in Python; that of a callback's or a foreign function's is invarying whatever its operands are.
+    Args:
+      start: what it carries at first.
+      iteration: what an iteration makes of that.
+      carried: what it may carry, by what it carries now, what an iteration makes of that, and how many were before.
     """
-    axes = interpreter.axes
-    # And over the mesh axes along which it communicates, or an equation in the jaxprs that it runs.
-    name = eqn.primitive.name
-    is_from_outside = name == "io_callback" or (interpreter.refs_vary and name in _REFS)  # the host answers as it likes
-    named = axes if is_from_outside else frozenset(_jax.jaxpr.named_axes(eqn, axes))
-    if name in _WRITES and varying_of(facts[1:]) - facts[0].varying:
-        interpreter.is_written = True
-    # An operation that is written in Python, as jax 0.12 has them, keeps its jaxprs among parameters of its own.
-    owners = [owner for owner in (eqn, eqn.params.get("_prim")) if hasattr(owner, "params")]
-    for jaxpr in (jaxpr for owner in owners for jaxpr in _jax.jaxpr.inner_jaxprs(owner)):
-        named = named.union(*(_jax.jaxpr.named_axes(each, axes) for each in _jax.jaxpr.all_equations(jaxpr)))
-    operands = [facts] * len(eqn.outvars)
-    if eqn.primitive.name == "pallas_call" and (read := _jax.jaxpr.kernel_operands(eqn)) is not None:
-        operands = [[facts[at] for at in of_result] for of_result in read]
-    results = [
-        unknown(named | varying_of(of_result), len(getattr(var.aval, "shape", ())))
-        for var, of_result in zip(eqn.outvars, operands, strict=True)
-    ]
-    if eqn.primitive.name in CALLBACKS:
-        interpreter.note_untyped(eqn, results)
-    if interpreter.has_vma and eqn.primitive.name in ("pallas_call", "call_hi_primitive"):
-        typed = [_jax.array.manual_type_in(var.aval).varying for var in eqn.outvars]
-        return [fact._replace(varying=fact.varying & axes) for fact, axes in zip(results, typed, strict=True)]
-    return results
+    carry, times = start, 0
+    while True:
+        results = iteration(carry)
+        after = carried(carry, results, times)
+        if after == carry:
+            return carry, results
+        carry, times = after, times + 1
+
+
+def call(interpreter: Interpreter[V], eqn: Any, values: list[V]) -> Sequence[V]:
+    """A call of a jaxpr."""
+    jaxpr = _jax.jaxpr.called(eqn)
+    if jaxpr is None:
+        return interpreter.opaque(eqn, values)
+    is_hi = "_prim" in eqn.params  # jax 0.12 has operations that are written in Python
+    return interpreter.interpret(jaxpr, values[: len(jaxpr.invars)] if is_hi else values)
+
+
+def linear_solve(interpreter: Interpreter[V], eqn: Any, values: list[V]) -> Sequence[V]:
+    """A solver with a gradient of its own: one of its jaxprs computes the solution."""
+    lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
+    first, last = lengths.matvec + lengths.vecmat, sum(lengths)
+    return interpreter.interpret(jaxprs.solve, [*values[first : first + lengths.solve], *values[last:]])
+
+
+CALLS: Mapping[str, Callable[[Any, Any, list[Any]], Sequence[Any]]] = {
+    **dict.fromkeys(_jax.primitives.names_of("call"), call),
+    "custom_linear_solve": linear_solve,
+}

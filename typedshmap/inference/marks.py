@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any
 
 from .. import _jax
-from .interpreter import CALLBACKS, CLAIM, Interpreter, TransferRule
+from .facts import CALLBACKS, FactInterpreter, TransferRule
+from .interpreter import CLAIM
 from .lattice import NO_AXES, AxisSet, ShardingFact, add_varying, invarying, unknown, varying_of
 from .sums import factors_of
 
@@ -22,7 +23,7 @@ _USED, _TANGENT, _WRONG = (frozenset([mark]) for mark in ("is used", "has a tang
 _TANGENTS = _TANGENT | _WRONG
 
 
-def is_used(interpreter: Interpreter, jaxpr: Any, eqns: Container[int]) -> bool:
+def is_used(interpreter: FactInterpreter, jaxpr: Any, eqns: Container[int]) -> bool:
     """Whether what one of some equations computes reaches a result of the jaxpr, or the world outside.
 
     Args:
@@ -37,7 +38,7 @@ def is_used(interpreter: Interpreter, jaxpr: Any, eqns: Container[int]) -> bool:
     return varying_of(results) | marked.marking.emitted >= _USED
 
 
-def has_wrong_gradient(interpreter: Interpreter, jaxpr: Any, untyped: Mapping[int, Mapping[int, AxisSet]]) -> bool:
+def has_wrong_gradient(interpreter: FactInterpreter, jaxpr: Any, untyped: Mapping[int, Mapping[int, AxisSet]]) -> bool:
     """Whether the gradient of a result passes a value that JAX types as invarying though it varies.
 
     JAX sums the cotangent of such a value over shards that each need their own, and takes that of what it is multiplied
@@ -58,7 +59,9 @@ def has_wrong_gradient(interpreter: Interpreter, jaxpr: Any, untyped: Mapping[in
     return _reaches_result(interpreter, jaxpr, mark, [True] * len(jaxpr.invars))
 
 
-def has_gradient(interpreter: Interpreter, jaxpr: Any, eqns: Container[int], differentiated: Sequence[bool]) -> bool:
+def has_gradient(
+    interpreter: FactInterpreter, jaxpr: Any, eqns: Container[int], differentiated: Sequence[bool]
+) -> bool:
     """Whether the gradient of a result passes one of some equations.
 
     Args:
@@ -95,7 +98,7 @@ def _differentiable(eqn: Any, at: int, operands: list[ShardingFact], marks: Axis
     return marks | (varying_of(operands) & _TANGENTS) if name.startswith("custom_") else marks
 
 
-def _reaches_result(interpreter: Interpreter, jaxpr: Any, mark: MarkRule, differentiated: Sequence[bool]) -> bool:
+def _reaches_result(interpreter: FactInterpreter, jaxpr: Any, mark: MarkRule, differentiated: Sequence[bool]) -> bool:
     """Whether a result has the mark of a wrong gradient, where some operands have a tangent."""
     entering = [
         add_varying(
@@ -106,10 +109,10 @@ def _reaches_result(interpreter: Interpreter, jaxpr: Any, mark: MarkRule, differ
     return varying_of(_Marking(interpreter, mark).interpret(jaxpr, entering)) >= _WRONG
 
 
-class _Marking(Interpreter):
+class _Marking(FactInterpreter):
     """An interpreter whose facts are marks; nothing varies by itself."""
 
-    def __init__(self, interpreter: Interpreter, mark: MarkRule) -> None:
+    def __init__(self, interpreter: FactInterpreter, mark: MarkRule) -> None:
         super().__init__(interpreter.sizes, False, {}, interpreter.claim_equations)
         self.rules = self.marking = _MarkingRules(interpreter.rules, mark)
 
@@ -133,7 +136,7 @@ class _MarkingRules(dict[str, TransferRule]):
         return self[name]
 
     def _marked(
-        self, rule: TransferRule, interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]
+        self, rule: TransferRule, interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]
     ) -> list[ShardingFact]:
         marks = varying_of(facts)
         if marks and _jax.jaxpr.has_effects(eqn):
@@ -141,5 +144,5 @@ class _MarkingRules(dict[str, TransferRule]):
         return [self.mark(eqn, at, facts, result) for at, result in enumerate(rule(interpreter, eqn, facts))]
 
 
-def _all_marks(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def _all_marks(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     return [unknown(varying_of(facts), len(getattr(var.aval, "shape", ()))) for var in eqn.outvars]

@@ -11,7 +11,7 @@ from ..errors.varying import UnmarkedUnreduced, UnmentionedVarying, UntypedVaryi
 from ..notation.layout import Layout
 from . import collectives, control_flow, elementwise, reshape
 from .control_flow import fact_of_spec
-from .interpreter import Interpreter, Observation, TransferRule
+from .facts import FactInterpreter, Observation, TransferRule
 from .kinds.cause import find_cause, predicate_origin
 from .kinds.known import is_known, note_known
 from .kinds.region import Kinds, NameOfDim
@@ -42,7 +42,9 @@ class InterpretedRegion:
       kinds: what its values are of the whole.
     """
 
-    def __init__(self, params: Mapping[str, Any], interpreter: Callable[[], Interpreter], name_dim: NameOfDim) -> None:
+    def __init__(
+        self, params: Mapping[str, Any], interpreter: Callable[[], FactInterpreter], name_dim: NameOfDim
+    ) -> None:
         """Interpret a region.
 
         Args:
@@ -101,7 +103,8 @@ class InterpretedRegion:
             return None
         for key, (eqn, results) in untyped.items():
             if self._has_wrong_gradient({key: results}):
-                axes, is_control = frozenset[str]().union(*results.values()), eqn.primitive.name in control_flow.RULES
+                axes = frozenset[str]().union(*results.values())
+                is_control = _jax.primitives.primitive(eqn.primitive.name).kind in ("loop", "branch")
                 operation = control_flow.control_name(eqn) if is_control else eqn.primitive.name
                 in_order = tuple(axis for axis in self.interpreter.sizes if axis in axes)
                 return Observation(eqn, UntypedVarying(operation, in_order, is_control))

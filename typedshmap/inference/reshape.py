@@ -8,8 +8,8 @@ from math import prod
 from typing import Any
 
 from . import lattice
+from .facts import FactInterpreter, TransferRule
 from .indices import own_part, own_start
-from .interpreter import Interpreter, TransferRule
 from .lattice import UNKNOWN, UNSHARDED, DimFact, Part, ShardingFact, varying_of
 from .sums import combine, summed_axes
 
@@ -46,7 +46,7 @@ def _sliced_dim(dim: DimFact) -> DimFact:
     return UNSHARDED._replace(woven=dim.woven) if dim.axes == () else UNKNOWN
 
 
-def broadcast_in_dim(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def broadcast_in_dim(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """New dims are unsharded, and so is one that grows from size 1."""
     shape, sizes = eqn.params["shape"], eqn.invars[0].aval.shape
     return _map_dims(eqn, facts[:1], _broadcast, sizes, shape, eqn.params["broadcast_dimensions"])
@@ -67,7 +67,7 @@ def _remove_dims(dims: Dims, gone: Any) -> Dims:
     return tuple(dim for at, dim in enumerate(dims) if at not in places)
 
 
-def reduce_sum(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def reduce_sum(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A sum over dims; of one that is sharded, each shard has its part of the sum."""
     axes, dims = eqn.params["axes"], facts[0].dims
     (found,) = _map_dims(eqn, facts, _remove_dims, axes)
@@ -77,7 +77,7 @@ def reduce_sum(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) ->
     return [found]
 
 
-def reshape(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def reshape(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Each group of dims by itself; nothing is known after a reshape in another order of dims."""
     before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     if eqn.params.get("dimensions") is not None:
@@ -224,7 +224,7 @@ def _slice_dims_at(dims: Dims, places: Any) -> Dims:
     return tuple(_sliced_dim(dim) if at in places else dim for at, dim in enumerate(dims))
 
 
-def strided_slice(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def strided_slice(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Slices: of a sharded dim every n-th element is sharded as it is, if each shard has as many of them."""
     before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     starts, strides = eqn.params["start_indices"], eqn.params["strides"] or (1,) * len(before)
@@ -239,7 +239,7 @@ def _slice_every(dims: Dims, before: Any, after: Any, starts: Any, strides: Any)
     return tuple(sliced)
 
 
-def pad(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def pad(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A dim that keeps its size is the same; one that does not is sliced."""
     return _map_dims(eqn, facts, _slice_resized, eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape, True)
 
@@ -249,26 +249,26 @@ def _slice_resized(dims: Dims, before: Any, after: Any, is_same_part: bool) -> D
     return tuple(dim if a == b else _sliced_dim(dim) if is_same_part else UNKNOWN for dim, a, b in ways)
 
 
-def tile(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def tile(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Dims that are repeated."""
     places = tuple(at for at, times in enumerate(eqn.params["reps"]) if times != 1)
     return _map_dims(eqn, facts, _slice_dims_at, places)
 
 
-def fft(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def fft(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A Fourier transform of the last dims."""
     rank = len(facts[0].dims)
     return _map_dims(eqn, facts, _slice_dims_at, tuple(range(rank - len(eqn.params["fft_lengths"]), rank)))
 
 
-def reduce_window(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def reduce_window(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A reduction of windows; a dim along which these have one element each is the same."""
     ways = zip(eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape, eqn.params["window_dimensions"], strict=True)
     places = tuple(at for at, (before, after, size) in enumerate(ways) if before != after or size > 1)
     return _map_dims(eqn, facts, _slice_dims_at, places)
 
 
-def dynamic_slice(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def dynamic_slice(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """As a slice, but where the start varies, each shard may take its own part of an unsharded dim, or any other."""
     before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     varying, (fact, *starts) = varying_of(facts[1:]), facts
@@ -290,14 +290,14 @@ def dynamic_slice(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact])
     return _combine(eqn, facts, dims)
 
 
-def update_slice(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def update_slice(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Updates in place: the result is sharded as what is written into, or as what is written over all of a dim."""
     shapes = [atom.aval.shape for atom in eqn.invars[:2]]
     pairs = zip(facts[0].dims, facts[1].dims, *shapes, strict=True)
     return _combine(eqn, facts, [lattice.join_dims(dim, new) if a == b else dim for dim, new, a, b in pairs])
 
 
-def scatter(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def scatter(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Scatters: the result is sharded as what is written into; where that is unsharded, as what is written in full."""
     numbers, (operand, indices, updates) = eqn.params["dimension_numbers"], facts
     dims, shapes = list(operand.dims), [eqn.invars[at].aval.shape for at in (0, 2)]
@@ -316,7 +316,7 @@ def _join_operands(facts: Sequence[ShardingFact]) -> list[DimFact]:
     return [reduce(lattice.join_dims, dims) for dims in zip(*[fact.dims for fact in facts], strict=True)]
 
 
-def concatenate(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def concatenate(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Along a sharded dim, the parts of the shards are interleaved; in what order they are meant is not known.
 
     But every n-th row, and then others, is not the order of the rows.
@@ -332,26 +332,26 @@ def concatenate(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -
     return _combine(eqn, facts, dims)
 
 
-def stack(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def stack(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """An additional dim, which is unsharded."""
     dims = _join_operands(facts)
     dims.insert(eqn.params["axis"], UNSHARDED)
     return _combine(eqn, facts, dims)
 
 
-def sort(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def sort(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A sharded dim is sorted on each shard."""
     dims = _slice_dims_at(tuple(_join_operands(facts)), eqn.params["dimension"])
     return _combine(eqn, facts, dims) * len(eqn.outvars)
 
 
-def top_k(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def top_k(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Of a sharded dim, the largest on each shard."""
     along = eqn.params.get("axis", len(facts[0].dims) - 1) % len(facts[0].dims)
     return _map_dims(eqn, facts, _slice_dims_at, along)
 
 
-def gather(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def gather(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A dim that is taken in full is sharded as it was, one that the indices add as theirs."""
     numbers, operand, indices = eqn.params["dimension_numbers"], facts[0], facts[1]
     sizes, shape = eqn.params["slice_sizes"], eqn.invars[0].aval.shape
@@ -364,7 +364,7 @@ def gather(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> lis
     return _combine(eqn, facts, dims)
 
 
-def iota(interpreter: Interpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+def iota(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """The same numbers on every shard."""
     return [lattice.invarying(len(eqn.outvars[0].aval.shape))]
 

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from .. import _jax
 from ..inference.control_flow import fact_of_spec
-from ..inference.interpreter import Interpreter
+from ..inference.facts import FactInterpreter
 from ..inference.lattice import UNSHARDED, ShardingFact, invarying, zeros
 from ..inference.region import RULES
 from .agreement import Agreement, agreement, is_same
@@ -130,7 +130,7 @@ def facts_of(program: SteppedProgram) -> dict[int, ShardingFact]:
     found = dict[int, ShardingFact]()
     for region in program.regions:
         params = region.eqn.params
-        interpreter = Interpreter(_jax.jaxpr.manual_sizes(params), params.get("check_vma", True), RULES)
+        interpreter = FactInterpreter(_jax.jaxpr.manual_sizes(params), params.get("check_vma", True), RULES)
         for spec, number in zip(params["in_specs"], region.entering, strict=True):
             found[number] = fact_of_spec(spec, len(program.types[number].shape), interpreter.axes)
         for step in region.steps:

@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache, reduce
 from typing import Any, NamedTuple
 
 from ... import _jax
+from ..interpreter import fixed_point
 from .numbers import Numbers, pmean_axes
 from .value import (
     ANY,
@@ -899,21 +900,17 @@ def _stacked(step: ReadEquation, value: Share, is_over_rows: bool, is_long: bool
 
 
 def _fixed_point(
-    reading: Reading, carry: list[Share], iteration: Callable[[list[Share]], list[Share]]
+    reading: Reading, start: list[Share], iteration: Callable[[list[Share]], list[Share]]
 ) -> tuple[list[Share], list[Share]]:
     """What a loop carries before every iteration, and what a iteration returns."""
-    if all(value is SAME for value in carry):
-        results = iteration(carry)
-        if all(value is SAME for value in results[: len(carry)]):
-            return carry, results
-    for _ in range(_MOST_ITERATIONS):
-        results = iteration(carry)
-        after = [join(reading, now, _unnumbered(then)) for now, then in zip(carry, results, strict=False)]
-        if after == carry:
-            return carry, results
-        carry = after
-    carry = [now if now == then else NOT_KNOWN for now, then in zip(carry, iteration(carry), strict=False)]
-    return carry, iteration(carry)
+
+    def carried(now: list[Share], results: list[Share], times: int) -> list[Share]:
+        after = [join(reading, *each) for each in zip(now, map(_unnumbered, results), strict=False)]
+        if times < _MOST_ITERATIONS:
+            return after
+        return [before if before == then else NOT_KNOWN for before, then in zip(now, after, strict=True)]
+
+    return fixed_point(start, iteration, carried)
 
 
 def join(reading: Reading, a: Share, b: Share) -> Share:

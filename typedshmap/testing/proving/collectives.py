@@ -140,14 +140,21 @@ def _reshard_shards(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequen
     return [replace(found, dims=tuple(dims), partial=left, combined_by="sum" if left else "")]
 
 
-COLLECTIVE_RULES: dict[str, PrimitiveRule] = {
-    **dict.fromkeys(("psum", "psum_invariant", "unreduced_psum"), _all_reduce("sum")),
-    **dict.fromkeys(("pmax", "pmax_invariant", "unreduced_pmax"), _all_reduce("max")),
-    **dict.fromkeys(("pmin", "pmin_invariant", "unreduced_pmin"), _all_reduce("min")),
-    **dict.fromkeys(("all_gather", "all_gather_invariant", "all_gather_reduced"), _all_gather),
-    **dict.fromkeys(("reduce_scatter", "unreduced_reduce_scatter"), _reduce_scatter),
+_BY_FUNCTION: dict[str, PrimitiveRule] = {
+    "psum": _all_reduce("sum"),
+    "pmax": _all_reduce("max"),
+    "pmin": _all_reduce("min"),
+    "all_gather": _all_gather,
+    "psum_scatter": _reduce_scatter,
     "all_to_all": _all_to_all,
     "ppermute": _ppermute,
+}
+COLLECTIVE_RULES: dict[str, PrimitiveRule] = {
+    **{
+        name: _BY_FUNCTION[found.function]
+        for name, found in _jax.primitives.PRIMITIVES.items()
+        if found.function in _BY_FUNCTION and not name.endswith("_start")
+    },
     "axis_index": _axis_index,
     "reshard": _reshard,
     "reshard_shards": _reshard_shards,

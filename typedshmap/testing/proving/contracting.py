@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import prod
 from typing import Any
 
+from ..._jax.primitives import names_of, primitive
 from .elementwise import is_narrow, product, refuse_narrow_sum
 from .values import GlobalValue, NotKnown
 from .walk import PrimitiveRule, Walk, joined, joined_dims, operand_shape, params_key, unsharded_along
@@ -62,46 +63,32 @@ def _dot(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalVa
     )]  # fmt: skip
 
 
-def _along(dim_of: Callable[[Any], Sequence[int]], is_linear: bool = False) -> PrimitiveRule:
+def _along(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """What works along some dims, which are to be whole, and does alike at all entries of the others."""
-
-    def rule(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-        along = dim_of(eqn.params)
-        values = unsharded_along(walk, eqn, list(map(walk.settled, operands)), along)
-        if any(value.partial for value in values) and not (is_linear and len(values) == 1):
-            raise NotKnown("its operand is not reduced")
-        if values[0].is_extreme:
-            raise NotKnown("its operand is not reduced")
-        dims = joined_dims(values)
-        rank = len(eqn.outvars[0].aval.shape)
-        dims = dims if rank == len(dims) else tuple(axes for dim, axes in enumerate(dims) if dim not in along)
-        params, partial = params_key(eqn), values[0].partial
-        made = [
-            walk.made(eqn.primitive.name, (at, params), values, dims, partial, "sum") for at in range(len(eqn.outvars))
-        ]
-        return [refuse_narrow_sum(eqn, value, at) for at, value in enumerate(made)]
-
-    return rule
+    found, rank = primitive(eqn.primitive.name), len(operand_shape(eqn))
+    dims = eqn.params[found.along]
+    if found.along == "fft_lengths":
+        dims = range(rank - len(dims), rank)
+    along = [dims] if isinstance(dims, int) else list(dims)
+    values = unsharded_along(walk, eqn, list(map(walk.settled, operands)), along)
+    if any(value.partial for value in values) and not (found.is_linear and len(values) == 1):
+        raise NotKnown("its operand is not reduced")
+    if values[0].is_extreme:
+        raise NotKnown("its operand is not reduced")
+    over = joined_dims(values)
+    is_reduced = len(eqn.outvars[0].aval.shape) != len(over)
+    kept = [axes for dim, axes in enumerate(over) if not (is_reduced and dim in along)]
+    params, partial = params_key(eqn), values[0].partial
+    made = [walk.made(eqn.primitive.name, (at, params), values, kept, partial, "sum") for at in range(len(eqn.outvars))]
+    return [refuse_narrow_sum(eqn, value, at) for at, value in enumerate(made)]
 
 
-def _along_last(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """A Fourier transform of the last dims."""
-    rank, count = len(operand_shape(eqn)), len(eqn.params["fft_lengths"])
-    return _along(lambda _: range(rank - count, rank), is_linear=True)(walk, eqn, operands)
-
-
+_ALONG = ("axes", "axis", "dimension", "fft_lengths")
 CONTRACTING_RULES: dict[str, PrimitiveRule] = {
+    **{name: _along for name in names_of("reducing", "ordering") if primitive(name).along in _ALONG},
+    "rev": _along,
     "reduce_sum": _reduce("sum"),
     "reduce_max": _reduce("max"),
     "reduce_min": _reduce("min"),
     "dot_general": _dot,
-    **dict.fromkeys(
-        ("argmax", "argmin", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor"),
-        _along(lambda params: params["axes"]),
-    ),
-    "cumsum": _along(lambda params: [params["axis"]], is_linear=True),
-    **dict.fromkeys(("cumprod", "cummax", "cummin", "cumlogsumexp"), _along(lambda params: [params["axis"]])),
-    "rev": _along(lambda params: params["dimensions"], is_linear=True),
-    "fft": _along_last,
-    "sort": _along(lambda params: [params["dimension"]]),
 }

@@ -1,28 +1,16 @@
-"""Calls, regions, branches and loops, read as terms over global arrays."""
+"""Regions, branches and loops, read as terms over global arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import reduce
+from typing import Any
 
 from ... import _jax
+from ...inference.interpreter import CALLS
 from .elementwise import refuse_narrow_sum
 from .values import DimSharding, GlobalValue, LeftRegion, NotKnown, Sharded, ShardIds, Truth, Unknown
-
-if TYPE_CHECKING:
-    from .walk import PrimitiveRule, Walk
-
-_MOST_ITERATIONS = 4
-
-
-def _call(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    params = eqn.params
-    name = next((name for name in ("jaxpr", "call_jaxpr", "fun_jaxpr") if name in params), None)
-    if name is None:
-        raise NotKnown(f"nothing is known of {eqn.primitive.name}")
-    return walk.results(params[name], operands)
+from .walk import PrimitiveRule, Walk, wider
 
 
 def _region(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
@@ -35,7 +23,7 @@ def _region(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
             _entering(walk, value, spec, var.aval.shape, manual)
             for value, spec, var in zip(operands, params["in_specs"], eqn.invars, strict=True)
         ]
-        found = walk.results(params["jaxpr"], entering)
+        found = walk.interpret(params["jaxpr"], entering)
         return [
             _leaving(walk, value, spec, var.aval.ndim, manual)
             for value, spec, var in zip(found, params["out_specs"], eqn.outvars, strict=True)
@@ -91,166 +79,64 @@ def _leaving(walk: Walk, value: GlobalValue, spec: Any, rank: int, manual: froze
     return found.with_dims(dims)
 
 
-# Branches and loops
-
-
 def _cond(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     which, *given = operands
     branches = eqn.params["branches"]
     chosen = walk.settled(which)
     if walk.is_number(chosen):
-        return walk.results(branches[max(0, min(int(chosen.factor), len(branches) - 1))], given)
+        return walk.interpret(branches[max(0, min(int(chosen.factor), len(branches) - 1))], given)
     if chosen.partial:
         raise NotKnown("it chooses by what is not reduced")
-    ways = [walk.results(branch, given) for branch in branches]
+    ways = [walk.interpret(branch, given) for branch in branches]
     found = list[GlobalValue]()
     for values in zip(*ways, strict=True):
         try:
-            found.append(_chosen(walk, chosen, [walk.settled(value) for value in values]))
+            settled = list(map(walk.settled, values))
+            found.append(walk.made("cond", (), [chosen, *settled], *reduce(wider, settled).layout))
         except NotKnown as error:
             lost = next((value for value in values if isinstance(value, Unknown)), None)
             found.append(lost or Unknown(walk.place, str(error)))
     return found
 
 
-def _chosen(walk: Walk, chosen: Sharded, values: list[Sharded]) -> Sharded:
-    layout = values[0]
-    for value in values[1:]:
-        layout = _wider(layout, value)
-    return walk.made("cond", (), [chosen, *values], layout.dims, layout.partial, layout.combined_by)
-
-
-def _wider(one: Sharded, other: Sharded) -> Sharded:
-    """A layout that two values have: one along a dim of which the other is the same, partial where the other is zero.
-
-    Raises:
-      NotKnown: where there is none.
-    """
-    dims = list[DimSharding]()
-    for first, second in zip(one.dims, other.dims, strict=True):
-        if first is not None and second is not None and first != second:
-            raise NotKnown("what it chooses between is sharded in different ways")
-        dims.append(second if first is None else first)
-    partials = [value for value in (one, other) if not value.is_zero]
-    if len({(value.partial, value.combined_by) for value in partials}) > 1:
-        raise NotKnown("what it chooses between is not reduced alike")
-    partial, by = (partials[0].partial, partials[0].combined_by) if partials else (frozenset[str](), "")
-    if len(partials) == 1 and partials[0].is_extreme:
-        raise NotKnown("what it chooses between is not reduced alike")
-    return replace(one, dims=tuple(dims), partial=partial, combined_by=by)
-
-
-class _Loop:
-    """The values that a loop carries, as variables with the layout that every iteration keeps."""
-
-    def __init__(self, walk: Walk, starts: list[Sharded]) -> None:
-        self.walk, self.starts, self.layouts = walk, starts, list(starts)
-
-    def begin(self, results: Sequence[GlobalValue]) -> None:
-        """Take the layouts of what the first iteration makes of what is given, where that is known."""
-        for at, (start, result) in enumerate(zip(self.starts, results, strict=True)):
-            with suppress(NotKnown):
-                wider = _wider(start, self.walk.settled(result))
-                self.layouts[at] = replace(start, dims=wider.dims, partial=wider.partial, combined_by=wider.combined_by)
-
-    def variable(self, kind: str, at: int, layout: Sharded) -> Sharded:
-        name = (self.walk.depth, kind, at)
-        return self.walk.made("variable", name, [], layout.dims, layout.partial, layout.combined_by)
-
-    def carried(self) -> list[GlobalValue]:
-        return [self.variable("carry", at, layout) for at, layout in enumerate(self.layouts)]
-
-    def settle(self, results: Sequence[GlobalValue]) -> bool:
-        """Take note of what an iteration makes of them; whether they keep their layouts."""
-        is_kept = True
-        for at, (start, layout, result) in enumerate(zip(self.starts, self.layouts, results, strict=True)):
-            found = self.walk.settled(result)
-            if (found.dims, found.partial, found.combined_by) == (layout.dims, layout.partial, layout.combined_by):
-                continue
-            wider = _wider(start if start.is_zero else layout, found)
-            is_as_wide = (wider.dims, wider.partial, wider.combined_by) == (
-                layout.dims,
-                layout.partial,
-                layout.combined_by,
-            )
-            if found.is_zero or is_as_wide:
-                continue
-            self.layouts[at], is_kept = replace(layout, dims=wider.dims, partial=wider.partial,
-                                                combined_by=wider.combined_by), False  # fmt: skip
-        return is_kept
-
-
 def _scan(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    params = eqn.params
-    constants, carried = _jax.jaxpr.scan_counts(params)
-    given, starts = operands[:constants], list(map(walk.settled, operands[constants : constants + carried]))
-    loop, items = _Loop(walk, starts), list[Sharded]()
-    for at, value in enumerate(operands[constants + carried :]):
-        shape = eqn.invars[constants + carried + at].aval.shape
-        items.append(walk.solid(walk.settled(value), 0, shape[0]))
-    walk.depth += 1
-    try:
-        parts = [loop.variable("item", at, item.with_dims(item.dims[1:])) for at, item in enumerate(items)]
-        loop.begin(walk.results(params["jaxpr"], [*given, *starts, *parts])[:carried])
-        for _ in range(_MOST_ITERATIONS):
-            results = walk.results(params["jaxpr"], [*given, *loop.carried(), *parts])
-            if loop.settle(results[:carried]):
-                break
-        else:
-            raise NotKnown("no layout is kept by all iterations")
-    finally:
-        walk.depth -= 1
-    for at, layout in enumerate(loop.layouts):
-        refuse_narrow_sum(eqn, layout, at)
-    body = [walk.settled(result) for result in results]
-    how = (params["length"], params["reverse"], carried, constants)
-    made = list[Sharded]()
-    for at, result in enumerate(body):
-        layout = loop.layouts[at] if at < carried else result.with_dims([(), *result.dims])
-        made.append(walk.made("scan", (*how, at), [*starts, *items, *body], layout.dims, layout.partial,
-                              layout.combined_by))  # fmt: skip
-    return made
+    given, starts, over = _jax.jaxpr.scan_operands(eqn, operands)
+    start, length, params = list(map(walk.settled, starts)), eqn.params["length"], eqn.params
+    items = [walk.solid(walk.settled(value), 0, length) for value in over]
+    with walk.deeper():
+        rows = [walk.variable("item", at, item.with_dims(item.dims[1:])) for at, item in enumerate(items)]
+        carry, results = walk.loop(params["jaxpr"], given, [*start], rows)
+    body = list(map(walk.settled, results))
+    layouts = [refuse_narrow_sum(eqn, walk.settled(value), at) for at, value in enumerate(carry)]
+    layouts += [result.with_dims([(), *result.dims]) for result in body[len(start) :]]
+    return _after(walk, eqn, layouts, (length, params["reverse"], len(start), len(given)), [*start, *items, *body])
 
 
 def _while(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     params = eqn.params
-    asked, given, carried = _jax.jaxpr.while_operands(eqn, operands)
-    starts = list(map(walk.settled, carried))
-    loop = _Loop(walk, starts)
-    walk.depth += 1
-    try:
-        loop.begin(walk.results(params["body_jaxpr"], [*given, *starts]))
-        for _ in range(_MOST_ITERATIONS):
-            results = walk.results(params["body_jaxpr"], [*given, *loop.carried()])
-            if loop.settle(results):
-                break
-        else:
-            raise NotKnown("no layout is kept by all iterations")
-        going_on = walk.results(params["cond_jaxpr"], [*asked, *loop.carried()])[0]
-        if isinstance(going_on, Truth) and going_on.is_true:
-            raise NotKnown("its loop never ends")
-        condition = walk.settled(going_on)
-    finally:
-        walk.depth -= 1
+    asked, given, starts = _jax.jaxpr.while_operands(eqn, operands)
+    start = list(map(walk.settled, starts))
+    with walk.deeper():
+        carry, results = walk.loop(params["body_jaxpr"], given, [*start])
+        (going_on,) = walk.interpret(params["cond_jaxpr"], [*asked, *carry])
+    if isinstance(going_on, Truth) and going_on.is_true:
+        raise NotKnown("its loop never ends")
+    condition = walk.settled(going_on)
     if condition.partial:
         raise NotKnown("its condition is not reduced")
-    for at, layout in enumerate(loop.layouts):
-        refuse_narrow_sum(eqn, layout, at)
-    body = [walk.settled(result) for result in results]
-    return [
-        walk.made("while", at, [condition, *starts, *body], layout.dims, layout.partial, layout.combined_by)
-        for at, layout in enumerate(loop.layouts)
-    ]
+    layouts = [refuse_narrow_sum(eqn, walk.settled(value), at) for at, value in enumerate(carry)]
+    return _after(walk, eqn, layouts, (), [condition, *start, *map(walk.settled, results)])
 
 
-CALL_NAMES = (
-    "jit pjit closed_call core_call call remat remat2 checkpoint custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr "
-    "custom_lin custom_vmap_call"
-)
+def _after(
+    walk: Walk, eqn: Any, layouts: list[Sharded], how: tuple[Any, ...], operands: list[Sharded]
+) -> Sequence[GlobalValue]:
+    """The results of a loop, by their layouts."""
+    return [walk.made(eqn.primitive.name, (*how, at), operands, *each.layout) for at, each in enumerate(layouts)]
 
 
 CONTROL_RULES: dict[str, PrimitiveRule] = {
-    **dict.fromkeys(CALL_NAMES.split(), _call),
+    **{name: rule for name, rule in CALLS.items() if name != "call_hi_primitive"},
     "shard_map": _region,
     "cond": _cond,
     "scan": _scan,

@@ -10,14 +10,14 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ...inference.interpreter import CLAIM
+from ..._jax.primitives import names_of
 from . import lookups, neighbours
 from .values import Affine, AtShard, DimSharding, GlobalValue, NotKnown, Sharded, ShardIds, Truth
 from .walk import PrimitiveRule, Walk, joined_dims, params_key
 
 
 def _same(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    return operands
+    return operands[: len(eqn.outvars)]
 
 
 def _elementwise(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
@@ -295,23 +295,13 @@ def _select(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
     return [walk.made("select", (), [chosen, *ratios], joined_dims([chosen, *values]), partial, by, factor)]
 
 
-SAME_NAMES = (
-    "pvary pcast copy copy_p stop_gradient optimization_barrier name sharding_constraint mesh_cast preduced "
-    "reduced_vary_cast reduced_vary_cast_p vary_unreduced_cast vary_unreduced_cast_p"
-)
-ELEMENTWISE_NAMES = (
-    "abs acos acosh and asin asinh atan atan2 atanh cbrt ceil clamp complex conj cos cosh digamma erf erf_inv erfc "
-    "exp exp2 expm1 floor imag integer_pow is_finite lgamma log log1p logistic nextafter or popcount pow real rem "
-    "round rsqrt shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square tan tanh xor "
-    "bitcast_convert_type reduce_precision one_minus_square log2 population_count clz"
-)
-
-
 _RULES: dict[str, PrimitiveRule] = {
-    **dict.fromkeys(ELEMENTWISE_NAMES.split(), _elementwise),
-    **dict.fromkeys(SAME_NAMES.split(), _same),
-    CLAIM: _same,
-    **dict.fromkeys(("add", "add_any"), _add(1)),
+    **dict.fromkeys(names_of("elementwise", "homogeneous", "test", "extreme"), _elementwise),
+    **dict.fromkeys(names_of("cast"), _same),
+    **dict.fromkeys(("real", "imag", "conj", "complex", "reduce_precision"), _elementwise),
+    "convert_element_type": _convert,
+    "add": _add(1),
+    "add_any": _add(1),
     "sub": _add(-1),
     "mul": _multiply,
     "div": _divide,
@@ -321,7 +311,6 @@ _RULES: dict[str, PrimitiveRule] = {
     **dict.fromkeys(_COMPARED, _compare),
     **dict.fromkeys(("and", "or", "not"), _logical),
     "select_n": _select,
-    "convert_element_type": _convert,
 }
 
 

@@ -15,6 +15,8 @@ _NEGATED = {
     "below": "not below", "above": "not above", "not below": "below", "not above": "above", "here": "elsewhere",
     "elsewhere": "here",
 }  # fmt: skip
+# On which side of a bound; whole numbers above 2 are at least 3.
+_SIDES = {"ge": (True, 0), "gt": (True, 1), "lt": (False, 0), "le": (False, 1)}
 _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
 
 
@@ -42,20 +44,14 @@ def compared(
     number = _integer(walk, other)
     if number is None:
         return None
-    bound = number + (name in ("gt", "le"))  # whole numbers: above 2 is at least 3
     if one.place == "row":
-        if name == "lt" and number == 0:
-            return Truth(False, len(one.along))
+        return Truth(False, len(one.along)) if name == "lt" and number == 0 else None
+    if name not in _SIDES:
         return None
-    if name in ("ge", "gt") and bound == 0:
-        return replace(one, place="not below")
-    if name in ("lt", "le") and bound == 0:
-        return replace(one, place="below")
-    if name in ("lt", "le"):
-        return replace(one, place="not above", length=bound)
-    if name in ("ge", "gt"):
-        return replace(one, place="above", length=bound)
-    return None
+    is_above, more = _SIDES[name]
+    if number + more == 0:
+        return replace(one, place="not below" if is_above else "below")
+    return replace(one, place="above" if is_above else "not above", length=number + more)
 
 
 def _integer(walk: Walk, value: GlobalValue) -> int | None:

@@ -83,7 +83,8 @@ def prove(f: Any, *, grad: bool = False, timeout: float = 120, **sizes: Any) -> 
         ``jax.shard_map``, with its arguments by name, arrays or ``jax.ShapeDtypeStruct``.
       grad: whether the vector-Jacobian products must be the same as well, of all results in all inexact arguments.
       timeout: the seconds that reading it may take, and then each run; after that it is unknown.
-      **sizes: sizes by the names of dims, and arguments by their names, as for `inputs`; the others are drawn.
+      **sizes: sizes by the names of dims, and arguments by their names, as for `inputs`: it is proved for these and for
+        all sizes of the other dims.
 
     Returns:
       The verdict.
@@ -102,7 +103,7 @@ def prove(f: Any, *, grad: bool = False, timeout: float = 120, **sizes: Any) -> 
     if is_plain(f):
         f, given = with_hints(VERB, f, (), sizes)
         sizes = {}
-    read = _read(f, grad, sizes, time.monotonic() + timeout)
+    read = _read(f, grad, sizes, time.monotonic() + timeout, has_shapes=given is not None)
     if read.verdict == "proved":
         return read
     try:
@@ -121,15 +122,20 @@ def prove(f: Any, *, grad: bool = False, timeout: float = 120, **sizes: Any) -> 
     return read
 
 
-def _read(f: Any, grad: bool, sizes: Mapping[str, Any], deadline: float) -> Proof:
-    """The verdict without running it: proved, or unknown."""
+def _read(f: Any, grad: bool, sizes: Mapping[str, Any], deadline: float, has_shapes: bool) -> Proof:
+    """The verdict without running it: proved, or unknown.
+
+    Args:
+      has_shapes: whether all shapes are those of arguments that were given.
+    """
     made_of = require_decorated(f, VERB)
     require_bool_or_none(VERB, "grad", grad)
     typed = made_of.signature.read(bound_self(f))
     axes = axes_of(made_of, typed, mesh_of(f, None, VERB))
     axes.require_some(VERB, typed.name, "call it")
     one = axes.abstract({})
-    made = plan_inputs(f, [one], sizes, None, VERB).draw(0).structs(one)
+    plan = plan_inputs(f, [one], sizes, None, VERB)
+    made = plan.draw(0).structs(one)
     subject = _in_region(classify_function(f, made_of, typed, None), made, one)
     fixed = _fixed_sizes(plan_inputs(f, [one, axes.abstract(dict.fromkeys(axes.sizes, 2))], sizes, None, VERB))
     tried, misfits, refused = list[_Traced](), list[ShapeError](), ""
@@ -171,7 +177,8 @@ def _read(f: Any, grad: bool, sizes: Mapping[str, Any], deadline: float) -> Proo
         return unknown(_Gap("", "no mesh shards all that its hints shard"))
     largest = {name: max(traced.shape[name] for traced in tried) for name in axes.sizes}
     on = f"{len(tried)} meshes, up to {mesh_text(largest.items())}"
-    assumed = [f"on all meshes, and for all sizes, it has the equations that were traced on {on}"]
+    where = "for arguments of these shapes, on all meshes over which they divide" if has_shapes else _where(plan, sizes)
+    assumed = [f"{where}, it has the equations that were traced on {on}"]
     assumed += [f"sizes are such that it does not raise {refused}"] if refused else []
     return Proof(typed.name, "proved", "", "", (*assumed, *ASSUMED))
 
@@ -238,6 +245,16 @@ def _in_region(subject: FunctionUnderTest, made: Inputs, one: AbstractMesh) -> F
     except Exception:  # which its body raises on the meshes that are read, too
         return subject
     return replace(subject, kind="mapped") if is_helper else subject
+
+
+def _where(plan: InputPlan, given: Mapping[str, Any]) -> str:
+    """On which meshes a proof holds, for which sizes and for which arguments other than arrays."""
+    known = {**{name: value for name, value in given.items() if not hasattr(value, "shape")}, **plan.given}
+    if not known:
+        return "on all meshes, and for all sizes"
+    text = ", ".join(f"{name}={value_text(value)}" for name, value in known.items())
+    others = " and all other sizes" if plan.factors.keys() - known.keys() else ""
+    return f"for {text}{others}, on all meshes over which these divide"
 
 
 def _fixed_sizes(plan: InputPlan) -> set[int]:
@@ -370,7 +387,7 @@ class _MeshComparison:
     def _results(self, program: _TracedProgram) -> list[GlobalValue]:
         walk = Walk(self.terms, RULES, self.deadline)
         operands = [walk.made("argument", at, [], ((),) * len(shape)) for at, shape in enumerate(program.shapes)]
-        return walk.results(program.jaxpr, operands)
+        return walk.interpret(program.jaxpr, operands)
 
     def _compared(self, name: str, one: GlobalValue, other: GlobalValue) -> _Gap | None:
         """Where two results are not known to be the same."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,8 +14,8 @@ from .control import CONTROL_RULES
 from .elementwise import ELEMENTWISE_RULES
 from .indexing import INDEXING_RULES
 from .moving import MOVING_RULES
-from .values import GlobalValue, NotKnown
-from .walk import PrimitiveRule, Walk, operand_shape, params_key
+from .values import GlobalValue, NotKnown, Unknown
+from .walk import OutOfTime, PrimitiveRule, Walk, operand_shape, params_key
 
 
 def _opaque(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
@@ -30,13 +32,28 @@ def _opaque(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
     ]  # fmt: skip
 
 
-RULES: dict[str, PrimitiveRule] = {
-    **CONTROL_RULES,
-    **ELEMENTWISE_RULES,
-    **CONTRACTING_RULES,
-    **MOVING_RULES,
-    **INDEXING_RULES,
-    **COLLECTIVE_RULES,
-    "": _opaque,
-}
-"""By primitive what its results are; under "" that of any other."""
+def _telling(rule: PrimitiveRule) -> PrimitiveRule:
+    """A rule, of which results are unknown where it knows nothing, with the place of the first such equation."""
+
+    def told(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+        if time.monotonic() > walk.deadline:
+            raise OutOfTime
+        before, walk.place = walk.place, _jax.source.equation_place(eqn) or walk.place
+        try:
+            return rule(walk, eqn, operands)
+        except NotKnown as error:
+            lost = next((each for each in operands if isinstance(each, Unknown)), None)
+            return [lost or Unknown(walk.place, str(error))] * len(eqn.outvars)
+        finally:
+            walk.place = before
+
+    return told
+
+
+_BY_MODULE = (CONTROL_RULES, ELEMENTWISE_RULES, CONTRACTING_RULES, MOVING_RULES, INDEXING_RULES, COLLECTIVE_RULES)
+
+RULES: dict[str, PrimitiveRule] = defaultdict(
+    lambda: _telling(_opaque),
+    {name: _telling(rule) for rules in _BY_MODULE for name, rule in rules.items()},
+)
+"""By primitive what its results are."""

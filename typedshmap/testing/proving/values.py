@@ -85,6 +85,11 @@ class Sharded:
             raise NotKnown("its operands are sharded over the same axis in different ways")
 
     @property
+    def layout(self) -> tuple[tuple[DimSharding, ...], frozenset[str], str]:
+        """How the shards hold the array."""
+        return self.dims, self.partial, self.combined_by
+
+    @property
     def is_extreme(self) -> bool:
         """Whether the parts are the largest or smallest entries of shards, with which only that commutes which keeps
         their order."""

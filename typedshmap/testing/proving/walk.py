@@ -1,9 +1,9 @@
-"""Read a traced program as terms over global arrays, equation by equation."""
+"""Terms over global arrays, as a domain of the interpreter."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from fractions import Fraction
 from math import prod
@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from ... import _jax
+from ...inference.interpreter import Interpreter
 from .values import (
     Affine,
     AtShard,
@@ -32,12 +32,15 @@ from .values import (
 PrimitiveRule = Callable[["Walk", Any, list[GlobalValue]], Sequence[GlobalValue]]
 
 
+_MOST_ITERATIONS = 4
+
+
 class OutOfTime(Exception):
     """Raised where reading a program takes too long."""
 
 
-class Walk:
-    """What each value of a program is.
+class Walk(Interpreter[GlobalValue]):
+    """The interpretation of a program in terms.
 
     Args:
       terms: the terms, of this program and of the one that it is compared with.
@@ -45,49 +48,58 @@ class Walk:
       deadline: when to give up.
     """
 
-    def __init__(self, terms: TermTable, rules: Mapping[str, PrimitiveRule], deadline: float) -> None:
+    def __init__(self, terms: TermTable, rules: dict[str, PrimitiveRule], deadline: float) -> None:
         self.terms, self.rules, self.deadline = terms, rules, deadline
         self.sizes = dict[str, int]()
         self.depth = 0
         self.place = ""
 
-    def results(self, jaxpr: Any, operands: Sequence[GlobalValue]) -> list[GlobalValue]:
-        """What the results of a jaxpr are.
+    def literal(self, atom: Any) -> GlobalValue:
+        return self.constant(atom.val)
 
-        Args:
-          jaxpr: the jaxpr, with its constants if it has some.
-          operands: what its operands are.
-        """
-        opened = _jax.jaxpr.open_jaxpr(jaxpr)
-        known = dict[Any, GlobalValue](zip(opened.invars, operands, strict=True))
-        known |= zip(opened.constvars, map(self.constant, getattr(jaxpr, "consts", ())), strict=True)
+    def constants(self, closed_jaxpr: Any) -> list[GlobalValue]:
+        return list(map(self.constant, getattr(closed_jaxpr, "consts", ())))
 
-        def read(atom: Any) -> GlobalValue:
-            return self.constant(atom.val) if _jax.jaxpr.is_literal(atom) else known[atom]
+    def opaque(self, eqn: Any, values: list[GlobalValue]) -> Sequence[GlobalValue]:
+        raise NotKnown(f"nothing is known of {eqn.primitive.name}")
 
-        for eqn in opened.eqns:
-            known.update(zip(eqn.outvars, self._results_of(eqn, list(map(read, eqn.invars))), strict=True))
-        return list(map(read, opened.outvars))
-
-    def _results_of(self, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-        if time.monotonic() > self.deadline:
-            raise OutOfTime
-        before, self.place = self.place, _jax.source.equation_place(eqn) or self.place
+    @contextmanager
+    def deeper(self) -> Generator[None]:
+        """Within a loop, whose variables are others than those of the loops around it."""
+        self.depth += 1
         try:
-            rule = self.rules.get(eqn.primitive.name)
-            if rule is None:
-                lost = next((each for each in operands if isinstance(each, Unknown)), None)
-                if lost is not None:
-                    return [lost] * len(eqn.outvars)
-                rule = self.rules[""]
-            return rule(self, eqn, operands)
-        except NotKnown as error:
-            lost = next((each for each in operands if isinstance(each, Unknown)), None)
-            return [lost or Unknown(self.place, str(error))] * len(eqn.outvars)
+            yield
         finally:
-            self.place = before
+            self.depth -= 1
 
-    # Values
+    def variable(self, kind: str, at: int, layout: Sharded) -> Sharded:
+        """What a loop carries, or takes of what it goes over, in any iteration."""
+        return self.made("variable", (self.depth, kind, at), [], layout.dims, layout.partial, layout.combined_by)
+
+    def carried(
+        self, start: list[GlobalValue], now: list[GlobalValue], results: list[GlobalValue], times: int
+    ) -> list[GlobalValue]:
+        """Variables, with layouts that every iteration keeps; at first with those of what the first one makes."""
+        after = list[GlobalValue]()
+        for at, (first, layout, result) in enumerate(zip(start, now, results, strict=False)):
+            before, old = self.settled(first), self.settled(layout)
+            after.append(
+                self._carried(at, before, old, self.settled(result)) if times else self._first(at, old, result)
+            )
+        if times >= _MOST_ITERATIONS and after != now:
+            raise NotKnown("no layout is kept by all iterations")
+        return after
+
+    def _first(self, at: int, start: Sharded, result: GlobalValue) -> Sharded:
+        with suppress(NotKnown):
+            return self.variable("carry", at, wider(start, self.settled(result)))
+        return self.variable("carry", at, start)
+
+    def _carried(self, at: int, start: Sharded, now: Sharded, result: Sharded) -> Sharded:
+        if result.layout == now.layout:
+            return now
+        layout = wider(start if start.is_zero else now, result)
+        return now if result.is_zero or layout.layout == now.layout else self.variable("carry", at, layout)
 
     def constant(self, value: Any) -> GlobalValue:
         """What a constant is, the same on every shard."""
@@ -230,6 +242,26 @@ def joined(one: DimSharding, other: DimSharding) -> DimSharding:
     if one is None or other is None or one == other:
         return other if one is None else one
     raise NotKnown("its operands are sharded in different ways")
+
+
+def wider(one: Sharded, other: Sharded) -> Sharded:
+    """The one, in a layout that both have: along a dim of which one is the same, or partial where one is zero.
+
+    Raises:
+      NotKnown: where there is none.
+    """
+    dims = list[DimSharding]()
+    for first, second in zip(one.dims, other.dims, strict=True):
+        if first is not None and second is not None and first != second:
+            raise NotKnown("what it chooses between is sharded in different ways")
+        dims.append(second if first is None else first)
+    partials = [value for value in (one, other) if not value.is_zero]
+    if len({(value.partial, value.combined_by) for value in partials}) > 1:
+        raise NotKnown("what it chooses between is not reduced alike")
+    partial, by = (partials[0].partial, partials[0].combined_by) if partials else (frozenset[str](), "")
+    if len(partials) == 1 and partials[0].is_extreme:
+        raise NotKnown("what it chooses between is not reduced alike")
+    return replace(one, dims=tuple(dims), partial=partial, combined_by=by)
 
 
 def joined_dims(values: Sequence[Sharded]) -> tuple[DimSharding, ...]:

@@ -13,30 +13,22 @@ from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
 from ... import _jax
+from ..._jax.primitives import PRIMITIVES
 from ...inference.elementwise import RULES
 from .collectives import OPAQUE, group_size
 from .fusing import fuse_into_products, round_operands
 from .program import Around, Buffer, Equation, Program, ProgramStep, donated_operands, reused_arguments
 
 Backend = Literal["cpu", "gpu", "tpu"]
-_VIEW_NAMES = (
-    "bitcast_convert_type expand_dims copy_p name optimization_barrier pvary preduced reduced_vary_cast "
-    "reduced_vary_cast_p reshape reshard squeeze stop_gradient transpose mesh_cast ask_sharding sharding_constraint "
-    "layout_constraint vary_unreduced_cast vary_unreduced_cast_p"
-)
-_COSTLY_NAMES = (
-    "acos acosh asin asinh atan atanh atan2 cbrt digamma div erf erf_inv erfc exp exp2 expm1 gather lgamma log log1p "
-    "log2 logistic pow rem rsqrt sqrt tanh"
-)
 _SCANS = ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
 # The same bytes, under another name or of another type.
-_VIEWS = frozenset([*_VIEW_NAMES.split(), _jax.jaxpr.CLAIM])
+_VIEWS = frozenset(name for name, found in PRIMITIVES.items() if found.is_view)
 # Of an operand they read no more than their result is large.
-_PARTIAL = frozenset(["slice", "dynamic_slice", "gather", "split", "unstack"])
+_PARTIAL = frozenset(name for name, found in PRIMITIVES.items() if found.is_part)
 _WRITES = frozenset(["dot_general", "conv_general_dilated", "threefry2x32", *_SCANS])
 _FUSED = frozenset(RULES) - _WRITES - _VIEWS | _PARTIAL | {"broadcast_in_dim", "iota", "pad", "rev"}
 # What XLA computes once and keeps, where several operations take it; and longer expressions than this.
-_COSTLY = frozenset(_COSTLY_NAMES.split())
+_COSTLY = frozenset(name for name, found in PRIMITIVES.items() if found.is_costly)
 _LONGEST = 40
 # What can read its operands while they are computed, as it takes each entry of them once.
 _REDUCES = ("reduce", "arg", "scatter", "dynamic_update_slice")

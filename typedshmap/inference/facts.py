@@ -1,0 +1,226 @@
+"""Facts of the values of a manual region, as a domain of the interpreter.
+
+Invariant: a jaxpr is interpreted once for each list of facts of its operands; what its claims come to in
+an iteration before the fixed point of a loop does not count.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from .. import _jax
+from ..errors.failures import ShardingConflict
+from .interpreter import CLAIM, Interpreter, fixed_point
+from .lattice import NO_AXES, AxisSet, DimFact, ShardingFact, invarying, join, unknown, varying_of, zeros
+
+TransferRule = Callable[["FactInterpreter", Any, "list[ShardingFact]"], "Sequence[ShardingFact]"]
+"""From an equation and the facts of its operands to those of its results."""
+
+
+class Observation(NamedTuple):
+    """What came of a claim, or an operation that makes no sense.
+
+    Attributes:
+      eqn: the equation that claims something, or the operation; None where neither is known.
+      what: what is wrong; None if nothing is.
+      claim: the claim, if it is one.
+      fact: what was known before of the value that it is about.
+      aval: that value's type.
+      control: the branch or loop around the operation, whose predicate is at fault.
+    """
+
+    eqn: Any
+    what: Any
+    claim: Any = None
+    fact: ShardingFact = invarying(0)
+    aval: Any = None
+    control: Any = None
+
+
+_MOST_ITERATIONS = 12
+_SCALAR, _ZERO = invarying(0), zeros(0)
+
+
+class FactInterpreter(Interpreter[ShardingFact]):
+    """The interpretation of one manual region in facts: how each value is sharded, and over which axes it varies.
+
+    Attributes:
+      sizes: the mesh axes that the region made manual, with their sizes.
+      has_vma: whether JAX types values as varying, so that facts follow from its types, too.
+      observations: what came of claims, and the operations that make no sense, in the order of the equations.
+      untyped: equations with results that vary though JAX types them as invarying: by the equation's id, it and by the
+        place of a result the axes.
+      refs_vary: whether a mutable reference is taken to vary over all axes, whatever it held at first.
+      is_written: whether one comes to hold what varies more than what it held.
+    """
+
+    def __init__(
+        self,
+        sizes: Mapping[str, int],
+        has_vma: bool,
+        rules: Mapping[str, TransferRule],
+        claim_equations: Mapping[Any, Sequence[Any]] | None = None,
+    ) -> None:
+        self.sizes, self.has_vma = sizes, has_vma
+        self.rules = defaultdict(lambda: default_rule, rules)
+        self.claim_equations = claim_equations or {}
+        self.axes: AxisSet = frozenset(sizes)
+        self.refs_vary, self.is_written = True, False
+        self.observations: list[Observation] = []
+        self.untyped: dict[int, tuple[Any, dict[int, AxisSet]]] = {}
+        # By a jaxpr's id, which belongs to it while it is alive, as it is here.
+        self._remembered: dict[
+            tuple[int, tuple[ShardingFact, ...]], tuple[Any, list[ShardingFact], list[Observation]]
+        ] = {}
+
+    def interpret(self, closed_jaxpr: Any, values: Sequence[ShardingFact]) -> list[ShardingFact]:
+        """What is known of a jaxpr's results; remembered for jaxprs that are called again."""
+        key = (id(closed_jaxpr), tuple(values))
+        if key in self._remembered:
+            _, outcome, observations = self._remembered[key]
+            self.observations += observations
+            return outcome
+        before, self.observations = self.observations, []
+        outcome = super().interpret(closed_jaxpr, values)
+        self._remembered[key] = (closed_jaxpr, outcome, self.observations)
+        self.observations = before + self.observations
+        return outcome
+
+    def literal(self, atom: Any) -> ShardingFact:
+        shape = atom.aval.shape
+        return (invarying if atom.val else zeros)(len(shape)) if shape else _SCALAR if atom.val else _ZERO
+
+    def constants(self, closed_jaxpr: Any) -> list[ShardingFact]:
+        return [invarying(len(var.aval.shape)) for var in _jax.jaxpr.open_jaxpr(closed_jaxpr).constvars]
+
+    def opaque(self, eqn: Any, values: list[ShardingFact]) -> list[ShardingFact]:
+        return default_rule(self, eqn, values)
+
+    def noted(self, jaxpr: Any) -> Container[Any]:
+        unreduced = _jax.jaxpr.unreduced_results(jaxpr) if self.has_vma else None
+        return self.claim_equations.keys() | unreduced.keys() if unreduced else self.claim_equations
+
+    def refined(self, var: Any, value: ShardingFact) -> ShardingFact:
+        (value,) = self._as_typed([var], [value])
+        for claim in self.claim_equations.get(var, ()):
+            (value,) = self.rules[CLAIM](self, claim, [value])
+        return value
+
+    def results_of(self, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+        """What is known of the results of one equation."""
+        return self._as_typed(eqn.outvars, self.rules[eqn.primitive.name](self, eqn, facts))
+
+    def _as_typed(self, variables: Sequence[Any], facts: Sequence[ShardingFact]) -> list[ShardingFact]:
+        """Facts that are unreduced over the axes that JAX's types say, too."""
+        found = list(facts)
+        for at, fact in enumerate(facts) if self.has_vma else ():
+            typed = _jax.array.manual_type_in(variables[at].aval).unreduced if fact.varying else NO_AXES
+            if unreduced := typed & fact.varying & self.axes:
+                varying, due = fact.varying - unreduced, fact.due - unreduced
+                found[at] = ShardingFact(varying, fact.unreduced | unreduced, fact.dims, due, fact.is_zero)
+        return found
+
+    def loop(
+        self,
+        body: Any,
+        fixed: Sequence[ShardingFact],
+        start: list[ShardingFact],
+        rows: Sequence[ShardingFact] = (),
+    ) -> tuple[list[ShardingFact], list[ShardingFact]]:
+        """What a loop carries before every iteration, and what an iteration returns, its carry first.
+
+        The observations are those of that iteration. What is wrong in the first one comes before what follows from it.
+        """
+        before, since, times = self.observations, dict[int, int](), 0
+
+        def observed(now: list[ShardingFact]) -> list[ShardingFact]:
+            nonlocal times
+            self.observations, times = [], times + 1
+            results = self.interpret(body, [*fixed, *now, *rows])
+            for found in self.observations:
+                if found.what is not None:
+                    since.setdefault(id(found.eqn), times)
+            return results
+
+        outcome = fixed_point(start, observed, partial(self.carried, start))
+        found = self.observations
+        if since:
+            found = sorted(found, key=lambda each: since.get(id(each.eqn), times))
+        self.observations = before + found
+        return outcome
+
+    def carried(
+        self, start: list[ShardingFact], now: list[ShardingFact], results: list[ShardingFact], times: int
+    ) -> list[ShardingFact]:
+        after = [*map(join, now, results)]
+        if times < _MOST_ITERATIONS:
+            return after
+        # A claim in the loop may add again and again what the carry loses.
+        return [unknown(fact.varying | fact.unreduced, len(fact.dims)) for fact in after]
+
+    def due_sum(self, eqn: Any, fact: ShardingFact, axes: AxisSet) -> ShardingFact:
+        """What is known of a result, if it is a shard's part of a sum over these axes."""
+        axes = axes - fact.due - fact.unreduced
+        if not axes or not _jax.array.is_inexact(eqn.outvars[0].aval.dtype):  # what is counted is of a shard
+            return fact
+        return ShardingFact(fact.varying, fact.unreduced, fact.dims, fact.due | axes, fact.is_zero)
+
+    def split_axes(self, axes: AxisSet) -> AxisSet:
+        """Those of some axes that have more than one shard."""
+        return frozenset(axis for axis in axes if self.sizes.get(axis, 1) > 1) if axes else axes
+
+    def note_untyped(self, eqn: Any, facts: Sequence[ShardingFact]) -> None:
+        """Note which results of an equation vary though JAX types them as invarying."""
+        for at, (var, fact) in enumerate(zip(eqn.outvars, facts, strict=True)) if self.has_vma else ():
+            typed = _jax.array.manual_type_in(var.aval)
+            if axes := self.split_axes(fact.varying - typed.varying - typed.unreduced):
+                self.untyped.setdefault(id(eqn), (eqn, {}))[1][at] = axes
+
+    def note_conflict(self, eqn: Any, where: str, first: DimFact, second: DimFact) -> None:
+        """Note that an operation takes two dims for the same that are sharded differently."""
+        axes, interleaved = [dim.known_axes or dim.woven for dim in (first, second)], (not first.axes, not second.axes)
+        what = ShardingConflict(eqn.primitive.name, where, axes[0], axes[1], interleaved)
+        self.observations.append(Observation(eqn, what))
+
+
+# A reference is written to later.
+_REFS = frozenset(["new_ref", "empty_ref", "ref"])
+_WRITES = frozenset(["swap", "addupdate"])
+
+CALLBACKS = frozenset(["pure_callback", "io_callback", "ffi_call"])
+"""What runs outside of JAX, which types the results as invarying whatever the operands are."""
+
+
+def default_rule(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+    """An operation without a transfer rule, a kernel for instance: its results may vary where its operands do.
+
+    JAX's type of a Pallas kernel's result is what its author wrote down, and believed, and so is that of an operation
+    that is written in Python; that of a callback's or a foreign function's is invarying whatever its operands are.
+    """
+    axes = interpreter.axes
+    # And over the mesh axes along which it communicates, or an equation in the jaxprs that it runs.
+    name = eqn.primitive.name
+    is_from_outside = name == "io_callback" or (interpreter.refs_vary and name in _REFS)  # the host answers as it likes
+    named = axes if is_from_outside else frozenset(_jax.jaxpr.named_axes(eqn, axes))
+    if name in _WRITES and varying_of(facts[1:]) - facts[0].varying:
+        interpreter.is_written = True
+    # An operation that is written in Python, as jax 0.12 has them, keeps its jaxprs among parameters of its own.
+    owners = [owner for owner in (eqn, eqn.params.get("_prim")) if hasattr(owner, "params")]
+    for jaxpr in (jaxpr for owner in owners for jaxpr in _jax.jaxpr.inner_jaxprs(owner)):
+        named = named.union(*(_jax.jaxpr.named_axes(each, axes) for each in _jax.jaxpr.all_equations(jaxpr)))
+    operands = [facts] * len(eqn.outvars)
+    if eqn.primitive.name == "pallas_call" and (read := _jax.jaxpr.kernel_operands(eqn)) is not None:
+        operands = [[facts[at] for at in of_result] for of_result in read]
+    results = [
+        unknown(named | varying_of(of_result), len(getattr(var.aval, "shape", ())))
+        for var, of_result in zip(eqn.outvars, operands, strict=True)
+    ]
+    if eqn.primitive.name in CALLBACKS:
+        interpreter.note_untyped(eqn, results)
+    if interpreter.has_vma and eqn.primitive.name in ("pallas_call", "call_hi_primitive"):
+        typed = [_jax.array.manual_type_in(var.aval).varying for var in eqn.outvars]
+        return [fact._replace(varying=fact.varying & axes) for fact, axes in zip(results, typed, strict=True)]
+    return results
