@@ -4,9 +4,11 @@ What has no class here is opaque: its results may depend on every operand in any
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 PrimitiveKind = Literal[
     "cast",  # the same numbers at the same places, perhaps of another type
@@ -37,9 +39,9 @@ PrimitiveKind = Literal[
 ]
 """What an operation does with its operands, in the terms that its readers need."""
 
-LinearTerms = Literal["none", "first", "all", "either", "cases", "updated"]
+LinearTerms = Literal["none", "first", "all", "either", "cases", "first two", "updated"]
 """In which operands an operation is linear: in none; in the first; in all of them together; in either of the two, the
-other given; in all but the first; in all but the indices of what it updates."""
+other given; in all but the first; in the first two; in all but the second, which says where it updates."""
 
 
 class Primitive(NamedTuple):
@@ -78,7 +80,31 @@ class Primitive(NamedTuple):
         """Whether it is linear in an operand at least."""
         return self.terms != "none"
 
+    def linear_in(self, operands: Sequence[T]) -> list[tuple[Sequence[T], Sequence[T]]]:
+        """The operands in which it is linear together, each time with the others, which scale or place them."""
+        match self.terms:
+            case "none":
+                return []
+            case "first":
+                return [(operands[:1], operands[1:])]
+            case "all":
+                return [(operands, ())]
+            case "either":
+                return [(operands[at : at + 1], [*operands[:at], *operands[at + 1 :]]) for at in range(len(operands))]
+            case "cases":
+                return [(operands[1:], operands[:1])]
+            case "first two":
+                return [(operands[:2], operands[2:])]
+            case "updated":
+                return [([*operands[:1], *operands[2:]], operands[1:2])]
 
+    @property
+    def is_entry_by_entry(self) -> bool:
+        """Whether an entry of its result comes of the entries of its operands at the same place, and of no others."""
+        return self.kind in _ENTRY_BY_ENTRY and not self.along
+
+
+_ENTRY_BY_ENTRY = ("cast", "sum", "product", "quotient", "homogeneous", "elementwise", "test", "extreme", "choice")
 OPAQUE = Primitive("opaque")
 
 
@@ -141,7 +167,7 @@ PRIMITIVES: Mapping[str, Primitive] = {
         "shift_right_arithmetic shift_right_logical sin sinh stochastic_round tan xor zeta",
         Primitive("elementwise"),
     ),
-    **_each("bitcast_convert_type", Primitive("elementwise", is_view=True)),
+    **_each("bitcast_convert_type", Primitive("elementwise", along="new_dtype", is_view=True)),
     **_each("eq ne", Primitive("test", is_commutative=True)),
     **_each("eq_to ge gt is_finite le le_to lt lt_to", Primitive("test")),
     **_each("and max min or", Primitive("extreme", is_commutative=True)),
@@ -168,9 +194,8 @@ PRIMITIVES: Mapping[str, Primitive] = {
     **_each("approx_top_k", Primitive("ordering", along="reduction_dimension")),
     **_each("dynamic_slice", Primitive("lookup", "first", is_part=True)),
     **_each("gather", Primitive("lookup", "first", is_part=True, is_costly=True)),
-    **_each(
-        "dynamic_update_slice scatter scatter-add scatter-sub scatter_add scatter_sub", Primitive("placing", "updated")
-    ),
+    **_each("dynamic_update_slice", Primitive("placing", "first two")),
+    **_each("scatter scatter-add scatter-sub scatter_add scatter_sub", Primitive("placing", "updated")),
     **_each("scatter-max scatter-min scatter-mul scatter_max scatter_min scatter_mul", Primitive("placing")),
     **_each(
         "cholesky cholesky_update eig eigh geqp3 geqrf hessenberg householder_product lu lu_pivots_to_permutation "

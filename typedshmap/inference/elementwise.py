@@ -9,8 +9,7 @@ from .. import _jax
 from . import lattice
 from .indices import IndexFact, combine_indices
 from .interpreter import Interpreter
-from .lattice import UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact
-from .sums import combine, summed_axes
+from .lattice import UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact, combine, summed_axes
 
 _SAME_SHAPE = (
     "abs acos acosh asin asinh atan atanh bessel_i0e bessel_i1e cbrt ceil clz conj cos cosh digamma erf "

@@ -10,8 +10,7 @@ from typing import Any
 from . import lattice
 from .indices import own_part, own_start
 from .interpreter import Interpreter, TransferRule
-from .lattice import UNKNOWN, UNSHARDED, DimFact, Part, ShardingFact, varying_of
-from .sums import combine, summed_axes
+from .lattice import UNKNOWN, UNSHARDED, DimFact, Part, ShardingFact, combine, summed_axes, varying_of
 
 Dims = tuple[DimFact, ...]
 DimsRule = Callable[..., Sequence[DimFact]]
