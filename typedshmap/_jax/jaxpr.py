@@ -18,6 +18,7 @@ from jax.interpreters import partial_eval
 from ..records import Record
 from .array import manual_type_in
 from .mesh import without_ambient
+from .primitives import PRIMITIVES, primitive
 from .versions import extend_core
 
 
@@ -61,9 +62,6 @@ def value_numbers(jaxprs: Sequence[Any]) -> list[list[int]]:
     return [_number_results(open_jaxpr(jaxpr), operands, numbers) for jaxpr in jaxprs]
 
 
-_COMMUTATIVE = frozenset(["add", "mul", "max", "min"])
-
-
 def _number_results(jaxpr: Any, operands: Sequence[int], numbers: dict[Any, int]) -> list[int]:
     known = dict(zip(jaxpr.invars, operands, strict=True))
 
@@ -84,7 +82,7 @@ def _number_results(jaxpr: Any, operands: Sequence[int], numbers: dict[Any, int]
                 what: Any = object() if effects_of(eqn) else frozenset(eqn.params.items())
             except TypeError:  # a parameter without a hash
                 what = object()
-            if eqn.primitive.name in _COMMUTATIVE:
+            if primitive(eqn.primitive.name).is_commutative:
                 given.sort()
             results = [number((eqn.primitive, what, *given, at)) for at in range(len(eqn.outvars))]
         known.update(zip(eqn.outvars, results, strict=True))
@@ -205,16 +203,9 @@ def _expanded(primitive: Any, shapes: tuple[tuple[tuple[int, ...], Any], ...]) -
 
 
 COLLECTIVES: Mapping[str, str] = {
-    **dict.fromkeys(("psum", "psum2", "psum_invariant", "unreduced_psum"), "all-reduce"),
-    **dict.fromkeys(("pmax", "pmin", "unreduced_pmax", "unreduced_pmin"), "all-reduce"),
-    **dict.fromkeys(("all_gather", "all_gather_invariant", "all_gather_reduced"), "all-gather"),
-    **dict.fromkeys(("psum_scatter", "reduce_scatter", "unreduced_reduce_scatter"), "reduce-scatter"),
-    "all_to_all": "all-to-all",
-    "ppermute": "collective-permute",
-    "psend": "collective-permute",
-    "pbroadcast": "collective-broadcast",
-    "pbroadcast_dynamic": "collective-broadcast",
-    "ragged_all_to_all": "ragged-all-to-all",
+    name: found.operation
+    for name, found in PRIMITIVES.items()
+    if found.kind == "collective" and found.operation != "reshard" and not name.endswith("_start")
 }
 """The primitives that communicate, and what XLA calls them; those that only change a type are not among them."""
 OPERATIONS = tuple(dict.fromkeys(COLLECTIVES.values()))

@@ -157,13 +157,11 @@ def fact_of_spec(spec: Any, rank: int, axes: AxisSet) -> ShardingFact:
 
 
 RULES = {
-    **dict.fromkeys(("jit", "pjit", "closed_call", "core_call", "call", "remat", "remat2", "checkpoint",
-                     "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "custom_vmap_call",
-                     "composite", "xla_metadata_call", "eval_jaxpr"), call),
+    # Of a region within this one, too: facts are over the axes of this one only.
+    **dict.fromkeys(_jax.primitives.names_of("call"), call),
     "call_hi_primitive": hi_primitive,
-    "shard_map": call,  # a nested region: facts are over the axes of this one only
     "cond": cond,
     "scan": scan,
     "while": while_loop,
     "custom_linear_solve": linear_solve,
-}  # fmt: skip
+}

@@ -265,9 +265,9 @@ _PURE = _jax.primitives.names_of(
     "choice", "reducing", "ordering", "lookup", "placing", "matrix",
 ) - {CLAIM}  # fmt: skip
 _CUTS = frozenset(["slice", "dynamic_slice"])
-ENTRY_BY_ENTRY = _jax.primitives.names_of(
-    "cast", "sum", "product", "quotient", "homogeneous", "elementwise", "test", "extreme", "choice"
-) - {CLAIM, "dot_general", "conv_general_dilated", "conv", "ragged_dot", "ragged_dot_general", "bitcast_convert_type"}
+ENTRY_BY_ENTRY = frozenset(
+    [name for name, found in _jax.primitives.PRIMITIVES.items() if found.is_entry_by_entry and name != CLAIM]
+)
 
 
 class Reading:
