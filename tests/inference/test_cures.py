@@ -90,6 +90,26 @@ def step(i, y):
     return y[:-1, 1:] + y[1:, :-1]
 """
 
+LOGITS = 'x: Float[Array, "s [v/tp]"]'
+SOFTMAX = """
+def loss_of(x):
+    m = x.max(-1, keepdims=True)
+    e = jnp.exp(x - m)
+    d = lax.psum(e.sum(-1, keepdims=True), 'tp')
+    return -jnp.log(e / d).sum()
+"""
+LOG_SUM_EXP = """
+def loss_of(x):
+    m = lax.stop_gradient(x.max(-1))
+    s = jnp.exp(x - m[:, None]).sum(-1)
+    return (jnp.log(lax.psum(s, 'tp')) + m).sum()
+"""
+LARGEST = """
+def loss_of(x):
+    m = x.max(-1)
+    return m.sum()
+"""
+
 PROGRAMS = {
     "a contraction": Wrong(XW, "y = x @ w; return y * 2", "[b/dp] n", "psum over 'tp'"),
     "a contraction, scattered": Wrong(XW, "y = jnp.einsum('bk,kn->nb', x, w); return y.T", "[b/dp] n", "psum over 'tp'"),
@@ -379,6 +399,18 @@ PROGRAMS = {
         ROWS,
         "r = lax.bitcast_convert_type(x[:, :2], jnp.uint32); z = jax.vmap(lambda r: jax.random.normal(jax.random.wrap_key_data(r), (3,)))(r); y = z.sum(0); return y",
         "d", "the sum over b (sharded over 'dp')",
+    ),
+    "the gradient of a softmax with each shard's own shift": Wrong(
+        LOGITS, "g = jax.grad(loss_of)(x); return g", "s [v/tp]",
+        "pmax over 'tp' of its stop_gradient at program.py:9", modes=(True,), more=SOFTMAX,
+    ),
+    "a log-sum-exp with each shard's own shift, and its gradient": Wrong(
+        LOGITS, "l, g = jax.value_and_grad(loss_of)(x); return l, g", 'tuple[Float[Array, ""], Float[Array, "s [v/tp]"]]',
+        "pmax over 'tp' of stop_gradient(x.max(-1))", modes=(True,), more=LOG_SUM_EXP,
+    ),
+    "the gradient of a maximum of a part": Wrong(
+        LOGITS, "g = jax.grad(loss_of)(x); return g", "s [v/tp]",
+        "if it is meant", is_cured=False, modes=(True,), more=LARGEST,
     ),
     "any of a part": Wrong(ROWS, "y = (x > 2).any(0); return y * 1.0", "k", "the any over b (sharded over 'dp') at program.py:10 is of each shard's part: pmax over 'dp' at program.py:11"),
     "a part of what was scattered": Wrong(

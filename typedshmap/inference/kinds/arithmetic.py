@@ -150,7 +150,6 @@ def negated(value: Share) -> Share:
         part = part[1] if is_negative(part) else ("negative", part)
     return value.but(
         own=frozenset((own, -times) for own, times in value.own) if value.gauge == "+" else value.own,
-        gauge="?" if value.gauge == "*" else value.gauge,
         end=_OTHER_END.get(value.end, value.end),
         number=value.number and tuple(-number for number in value.number),
         line=value.line and tuple((-start, -by) for start, by in value.line),
@@ -182,6 +181,8 @@ def merged(reading: Reading, a: Share, b: Share, sign: str) -> dict[str, Any]:
     if not a.own and not b.own:
         return {"gauge": "", "own": NO_PARTS, "may_cancel": a.may_cancel or b.may_cancel}
     found: dict[str, Any] = {"may_cancel": a.may_cancel or b.may_cancel, "is_square": a.is_square or b.is_square}
+    if sign == "+" and a.gauge == b.gauge == "*" and a.own == b.own:  # the same factor of both terms
+        return {**found, "gauge": "*", "own": a.own}
     if a.gauge in ("", sign) and b.gauge in ("", sign):
         own = combined(a.own, b.own)
         return {**found, "gauge": sign if own else "", "own": own}
@@ -603,6 +604,9 @@ def function(step: ReadEquation, values: list[Share]) -> Share:
     power = _power(step, values)
     if power is not None and value.degree not in (UNKNOWN, ANY):
         values = values[:1]
+        if value.own and value.gauge == "*" and value.kind in ("same", "sharded") and step.name not in ("sign", "abs"):
+            own = frozenset((each, times * power) for each, times in value.own)
+            return value.but(degree=sum_of(0, value.degree, power), own=own, number=None, root=None)
         is_free = value.kind == "extreme" and step.name == "abs"
         degree = sum_of(0, value.degree, power) if value.degree != 0 else 0
         result = nonlinear(step, values, None if is_free else degree)
