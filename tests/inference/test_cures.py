@@ -297,22 +297,22 @@ PROGRAMS = {
     "the first row": Wrong(ROWS, "y = x[0]; return y", "k", "gather it first"),
     "a tiled part": Wrong(f'{ROWS}, g: Float[Array, "[k/dp]"]', "h = jnp.tile(g, x.shape[1] // g.shape[0]); return x * check(h, \"k\")", "[b/dp] k", "gather it first"),
     "a dim that stays sharded": Wrong(ROWS, "y = x * 2; return y", "_ k", "write [b/dp], or gather it"),
-    "a shard's own index": Wrong(ROWS, "i = lax.axis_index('dp'); return i * 1.0", "", "compute it the same on all shards", is_cured=False),
+    "a shard's own index": Wrong(ROWS, "i = lax.axis_index('dp'); return i * 1.0", "", "is each shard's own", is_cured=False),
     "the sum of a shard's own index, said to be part of a sharded dim": Wrong(
         ROWS, "i = check(lax.axis_index('dp') * len(x) + jnp.arange(len(x)), '[b/dp]'); y = (i * 1.0).sum(); return y", "",
         "psum over 'dp'",
     ),
     "a shard's own key": Wrong(
         ROWS, "i = lax.axis_index('dp'); k = jax.random.fold_in(jax.random.key(0), i); return jax.random.normal(k, (3,))", "3",
-        "compute it the same on all shards", is_cured=False,
+        "is each shard's own", is_cured=False,
     ),
     "a branch": Wrong(
-        ROWS, "y = lax.cond(x.max() > 0, lambda: jnp.ones(2), lambda: jnp.zeros(2)); return y", "2", "let its condition be the same",
+        ROWS, "y = lax.cond(x.max() > 0, lambda: jnp.ones(2), lambda: jnp.zeros(2)); return y", "2", "the shards go different ways at the cond",
         is_cured=False, modes=(False,),
     ),
     "a branch by any of a part": Wrong(
         ROWS, "p = (x > 0).any(); y = lax.cond(p, lambda: jnp.ones(2), lambda: jnp.zeros(2)); return y", "2",
-        "let its condition be the same", is_cured=False, modes=(False,),
+        "the shards go different ways at the cond", is_cured=False, modes=(False,),
     ),
     "the product of a part": Wrong(ROWS, "y = x.prod(0); return y", "k", "gather it first"),
     "a shard sent on": Wrong(ROWS, "y = x.sum(0); z = lax.ppermute(y, 'dp', [(0, 1), (1, 2), (2, 3), (3, 0)]) if x.shape[0] < 8 else y; return z", "k", "the ppermute at program.py:11 sends on parts of", is_cured=False),

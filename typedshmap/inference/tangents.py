@@ -5,6 +5,7 @@ A mark stands in a fact as one more axis over which a value varies, so that bran
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -56,10 +57,9 @@ def has_gradient_through(
         is_wrong = bool(found - _TANGENTS) if wrong or is_custom else _has_untyped_factor(eqn, facts)
         return found | _PASSED if found >= _TANGENT and (is_wrong or id(eqn) in eqns) else found
 
-    rules = {name: partial(marked, rule) for name, rule in RULES.items()}
-    flow = Interpreter(interpreter.sizes, False, rules, interpreter.claim_equations)
-    flow.rules.default_factory = lambda: partial(marked, _handed_on)
-    flow.rules[CLAIM] = interpreter.rules[CLAIM]
+    rules = {name: partial(marked, rule) for name, rule in RULES.items()} | {CLAIM: interpreter.rules[CLAIM]}
+    flow = Interpreter(interpreter.sizes, False, {}, interpreter.claim_equations)
+    flow.rules = defaultdict(lambda: partial(marked, _handed_on), rules)
     entering = [
         unknown(_TANGENT if has and _jax.array.is_inexact(var.aval.dtype) else NO_AXES, len(var.aval.shape))
         for var, has in zip(jaxpr.invars, differentiated, strict=True)

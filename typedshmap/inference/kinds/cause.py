@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ... import _jax
 from ...errors.causes import Cure
 from ...errors.varying import Cause
-from .cures import find_cure
+from .cures import find_cure, is_right_when_gathered
 from .reading import Beginning, JaxprRun, Reading, is_extreme
 from .region import Kinds, RegionReading
 from .suspects import first_loss, problem_of
@@ -79,7 +79,11 @@ def find_cause(kinds: Kinds, axes: Sequence[str], key: int) -> Cause | None:
         dims[name] = (*dims.get(name, ()), other)
     mark = _mark(kinds, axes, key)
     cause = Cause(first.kind, shared, _what(first), began.place, tuple(dims.items()), began.name[1], mark)
-    return cause if first.kind not in ("sum", "extreme") else _with_cure(kinds, cause, first, axis, axes, key)
+    if first.kind in ("sum", "extreme"):
+        cause = _with_cure(kinds, cause, first, axis, axes, key)
+    if cause.kind not in ("part", "item", "mapped", "picked"):
+        return cause
+    return cause._replace(may_gather=all(_may_gather(kinds, other, found[other], key) for other in shared))
 
 
 def _with_cure(kinds: Kinds, cause: Cause, since: Since, axis: str, axes: Sequence[str], key: int) -> Cause:
@@ -105,6 +109,16 @@ def _with_cure(kinds: Kinds, cause: Cause, since: Since, axis: str, axes: Sequen
         cure=cure,
         lost=lost,
     )
+
+
+def _may_gather(kinds: Kinds, axis: str, since: Since, key: int) -> bool:
+    """Whether a value is right, once the part that it is, or was made of, is gathered."""
+    read, name = kinds.reading_of(axis, key), since.began.name
+    if since.kind == "part":
+        value = read.values[key]
+        is_whole = value.kind == "sharded" and not value.order
+        return is_whole and read.reading.numbers.is_degree(value.degree, 0) is True
+    return name != ("", "") and is_right_when_gathered(kinds, axis, read, name, key)
 
 
 def _is_sum_alone(read: RegionReading, key: int) -> bool:

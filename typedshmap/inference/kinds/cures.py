@@ -116,6 +116,17 @@ def _when_read(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Regi
     return None if after.is_open and len(traces) == 1 else after
 
 
+def is_right_when_gathered(kinds: Kinds, axis: str, read: RegionReading, name: tuple[str, str], key: int) -> bool:
+    """Whether a value is right, and nothing else is wrong, if a dim of an argument is gathered before all else."""
+    try:
+        after = kinds.read(axis, (kinds.body,), (kinds.sizes[axis],), is_blind=read.is_blind, gathered=name)
+    except Exception:
+        return False
+    verdicts = {at: verdict.says for at, verdict in after.verdicts.items() if verdict.says != "right"}
+    known = {at for at, says in verdicts.items() if says == "wrong" or read.verdicts[at].says == "right"}
+    return not after.is_open and key in after.verdicts and key not in verdicts and not known
+
+
 def _when_traced(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> RegionReading | None:
     """The region as it is traced with another collective at a call; None where it cannot be, or hangs on one trace."""
     changes = cure.changes
