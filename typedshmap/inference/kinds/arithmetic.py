@@ -8,7 +8,7 @@ from typing import Any
 
 from ... import _jax
 from .numbers import TINY
-from .reading import ReadEquation, Reading, accumulated
+from .reading import ReadEquation, Reading
 from .value import (
     ANY,
     NO_PARTS,
@@ -17,6 +17,7 @@ from .value import (
     UNKNOWN,
     Degree,
     Share,
+    accumulated,
     anyhow,
     combined,
     heard,

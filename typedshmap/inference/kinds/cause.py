@@ -9,7 +9,8 @@ from ... import _jax
 from ...errors.causes import Cure
 from ...errors.varying import Cause
 from .cures import find_cure, is_right_when_gathered
-from .reading import Beginning, JaxprRun, Reading, is_extreme
+from .origins import Beginning, is_extreme
+from .reading import JaxprRun, Reading
 from .region import Kinds, RegionReading
 from .suspects import first_loss, problem_of
 from .value import NO_PARTS, Share, is_negative

@@ -7,7 +7,8 @@ from typing import Any
 
 from ... import _jax
 from .arithmetic import nonlinear
-from .reading import Beginning, ReadEquation
+from .origins import Beginning
+from .reading import ReadEquation
 from .value import ANY, NO_PARTS, NOT_KNOWN, SAME, UNKNOWN, Degree, Share, heard, sum_of, unknown
 
 

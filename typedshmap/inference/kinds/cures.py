@@ -14,7 +14,8 @@ from typing import Any
 from ... import _jax
 from ...errors.causes import Cure, EditedEquation
 from .collectives import common_bound, extreme, total
-from .reading import Beginning, ReadEquation, Reading
+from .origins import Beginning
+from .reading import ReadEquation, Reading
 from .region import Kinds, RegionReading
 from .value import NOT_KNOWN, Share, is_negative, scaled, sum_of
 

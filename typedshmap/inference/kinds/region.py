@@ -230,7 +230,8 @@ class Kinds:
             _entering(fact, axis, self.name_dim(at, axis))
             for at, fact in enumerate(self.entering[-count:] if count else (), -count)
         ]
-        given = [SAME if gathered and value.name == gathered else value for value in given]
+        if gathered is not None:
+            given = [SAME if value.name == gathered else value for value in given]
         given = [SAME] * (count - len(given)) + given
         rows = [
             var.aval.shape[value.dim]
