@@ -55,6 +55,8 @@ class Primitive(NamedTuple):
       function: of a collective, the function that makes it.
       bodies: the parameters that hold the jaxprs that it runs.
       along: the parameter that says along which dims it works; none for what works entry by entry.
+      is_monotone: whether a larger first operand makes no smaller result, so that extremes go with extremes.
+      keeps_zero: whether it is 0 at 0.
       is_commutative: whether the order of its operands makes no difference.
       is_view: whether its result may be the same bytes, in the same place.
       is_part: whether its result is a part of its first operand, and the rest is not read.
@@ -69,6 +71,8 @@ class Primitive(NamedTuple):
     function: str = ""
     bodies: tuple[str, ...] = ()
     along: str = ""
+    is_monotone: bool = False
+    keeps_zero: bool = False
     is_commutative: bool = False
     is_view: bool = False
     is_part: bool = False
@@ -125,11 +129,12 @@ PRIMITIVES: Mapping[str, Primitive] = {
         Primitive("cast", "first", is_view=True),
     ),
     **_each(
-        "add_dependency convert_element_type copy device_put pin reduce_precision relayout shard_alike unpin "
+        "add_dependency copy device_put pin relayout shard_alike unpin "
         "with_memory_space_constraint xla_metadata_value all_gather_done all_to_all_done pbroadcast_done ppermute_done "
         "psum_done reduce_scatter_done",
         Primitive("cast", "first"),
     ),
+    **_each("convert_element_type reduce_precision", Primitive("cast", "first", is_monotone=True)),
     **_each("reshape", Primitive("moving", "first", is_view=True)),
     **_each("expand_dims squeeze", Primitive("moving", "first", along="dimensions", is_view=True)),
     **_each("transpose", Primitive("moving", "first", along="permutation", is_view=True)),
@@ -148,30 +153,35 @@ PRIMITIVES: Mapping[str, Primitive] = {
     **_each("dot_general conv conv_general_dilated", Primitive("product", "either", along="dimension_numbers")),
     **_each("ragged_dot ragged_dot_general", Primitive("product", "either", along="ragged_dot_dimension_numbers")),
     **_each("div", Primitive("quotient", "first", is_costly=True)),
-    **_each("sign", Primitive("homogeneous", degree=Fraction(0))),
+    **_each("sign", Primitive("homogeneous", degree=Fraction(0), is_monotone=True, keeps_zero=True)),
     **_each("abs", Primitive("homogeneous", degree=Fraction(1))),
-    **_each("sqrt", Primitive("homogeneous", degree=Fraction(1, 2), is_costly=True)),
+    **_each("sqrt", Primitive("homogeneous", degree=Fraction(1, 2), is_monotone=True, is_costly=True)),
     **_each("rsqrt", Primitive("homogeneous", degree=Fraction(-1, 2), is_costly=True)),
-    **_each("cbrt", Primitive("homogeneous", degree=Fraction(1, 3), is_costly=True)),
+    **_each("cbrt", Primitive("homogeneous", degree=Fraction(1, 3), is_monotone=True, is_costly=True)),
     **_each("square", Primitive("homogeneous", degree=Fraction(2))),
     **_each("reciprocal", Primitive("homogeneous", degree=Fraction(-1))),
     **_each("integer_pow", Primitive("homogeneous")),  # its degree is a parameter
     **_each(
-        "acos acosh asin asinh atan atan2 atanh digamma erf erf_inv erfc exp exp2 expm1 lgamma log log1p log2 logistic "
-        "pow tanh",
-        Primitive("elementwise", is_costly=True),
+        "asin asinh atan atanh erf erf_inv expm1 log1p tanh",
+        Primitive("elementwise", is_monotone=True, keeps_zero=True, is_costly=True),
     ),
+    **_each("exp exp2 log log2 logistic", Primitive("elementwise", is_monotone=True, is_costly=True)),
+    **_each("acos acosh atan2 digamma erfc lgamma pow", Primitive("elementwise", is_costly=True)),
+    **_each("ceil floor round sinh", Primitive("elementwise", is_monotone=True, keeps_zero=True)),
+    **_each("sin tan", Primitive("elementwise", keeps_zero=True)),
     **_each(
-        "bessel_i0e bessel_i1e ceil clz cos cosh floor igamma igamma_grad_a igammac mulhi mul_add "
-        "not one_minus_square polygamma polynomial population_count regularized_incomplete_beta round shift_left "
-        "shift_right_arithmetic shift_right_logical sin sinh stochastic_round tan xor zeta",
+        "bessel_i0e bessel_i1e clz cos cosh igamma igamma_grad_a igammac mulhi mul_add not one_minus_square polygamma "
+        "polynomial population_count regularized_incomplete_beta shift_left shift_right_arithmetic "
+        "shift_right_logical stochastic_round xor zeta",
         Primitive("elementwise"),
     ),
     **_each("bitcast_convert_type", Primitive("elementwise", along="new_dtype", is_view=True)),
     **_each("eq ne", Primitive("test", is_commutative=True)),
     **_each("eq_to ge gt is_finite le le_to lt lt_to", Primitive("test")),
-    **_each("and max min or", Primitive("extreme", is_commutative=True)),
-    **_each("clamp nextafter", Primitive("extreme")),
+    **_each("and or", Primitive("extreme", is_commutative=True)),
+    **_each("max min", Primitive("extreme", is_monotone=True, is_commutative=True)),
+    **_each("clamp", Primitive("extreme", is_monotone=True)),
+    **_each("nextafter", Primitive("extreme")),
     **_each("rem", Primitive("extreme", is_costly=True)),
     **_each("select_n", Primitive("choice", "cases")),
     **_each("reduce_sum", Primitive("reducing", "first", along="axes")),

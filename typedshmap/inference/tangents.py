@@ -18,7 +18,7 @@ from .lattice import NO_AXES, AxisSet, ShardingFact, unknown, varying_of
 # No mesh axis is called so.
 _TANGENT, _PASSED = (frozenset([mark]) for mark in ("has a tangent", "has a gradient that passes"))
 _TANGENTS = _TANGENT | _PASSED
-Untyped = Mapping[int, Mapping[int, AxisSet]]
+UntypedResults = Mapping[int, Mapping[int, AxisSet]]
 """By the id of an equation and the place of a result, the axes over which it varies against its type."""
 
 
@@ -27,7 +27,7 @@ def has_gradient_through(
     jaxpr: Any,
     differentiated: Sequence[bool],
     eqns: Container[int] = (),
-    untyped: Untyped = {},  # noqa: B006 (nothing is written into it)
+    untyped: UntypedResults = {},  # noqa: B006 (nothing is written into it)
 ) -> bool:
     """Whether the gradient of a result passes one of some equations, or a value that varies against its type.
 

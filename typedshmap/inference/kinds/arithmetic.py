@@ -31,34 +31,7 @@ OFFSETS = frozenset(["offset", "clipped", "wrapped"])
 """Places relative to the shard's own block: as they are; within bounds; with negative ones from the end."""
 PICKED = "picked"
 """The place of a sum of which only one shard has an entry, and the others zeros."""
-_KEEP_ZERO = frozenset(
-    ["tanh", "sin", "tan", "asin", "atan", "sinh", "asinh", "atanh", "expm1", "log1p", "erf", "sign"]
-)
 _INVERSE = {"log": "exp", "exp": "log", "sqrt": "square"}
-_MONOTONE = frozenset(
-    [
-        "exp",
-        "exp2",
-        "log",
-        "log1p",
-        "expm1",
-        "sqrt",
-        "tanh",
-        "logistic",
-        "erf",
-        "floor",
-        "ceil",
-        "round",
-        "cbrt",
-        "asinh",
-        "sinh",
-        "max",
-        "min",
-        "clamp",
-        "convert_element_type",
-        "reduce_precision",
-    ]
-)
 _OTHER_END = {"max": "min", "min": "max"}
 _HUGE = 1e6
 
@@ -497,11 +470,8 @@ def nonlinear(step: ReadEquation, values: Sequence[Share], degree: Degree | None
             return of.but(reduced=of.reduced | value.reduced, is_heard=value.is_heard)
         if function == "inverse" and name == "integer_pow" and step.params.get("y") == -1:
             return of
-    if (
-        name in _MONOTONE
-        and value.kind == "extreme"
-        and all(each.kind == "same" and not each.own for each in values[1:])
-    ):
+    has_bounds = all(each.kind == "same" and not each.own for each in values[1:])
+    if value.kind == "extreme" and has_bounds and _jax.primitives.primitive(name).is_monotone:
         if name == "exp" and not value.own:
             reading.lose(value.part, f"own {value.end}", step, (value,))
             return value.but(gauge="*", own=frozenset({(value.part, 1)}), degree=0)
@@ -591,7 +561,7 @@ def function(step: ReadEquation, values: list[Share]) -> Share:
     if step.name == "abs" and value.is_positive:
         return value
     if value.place == PICKED and value.kind == "sum" and value.beside is None and len(values) == 1:
-        if step.name in _KEEP_ZERO and value.degree == 0:
+        if found.keeps_zero and value.degree == 0:
             return value.but(part=None)
         if (power := _power(step, values)) is not None and power > 0:
             return value.but(part=None, degree=sum_of(0, value.degree, power) if value.degree != 0 else 0)

@@ -15,17 +15,18 @@ from .region import Kinds, RegionReading
 from .suspects import first_loss, problem_of
 from .value import NO_PARTS, Share, is_negative
 
+_CONTRACTIONS = frozenset(
+    [name for name, found in _jax.primitives.PRIMITIVES.items() if found.kind == "product" and found.along]
+)
 _OPERATIONS = {
-    **dict.fromkeys(("dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"), "contraction"),
+    **dict.fromkeys(_CONTRACTIONS, "contraction"),
     **dict.fromkeys(("reduce_sum", "scan", "add", "add_any"), "sum"),
     **dict.fromkeys(("reduce_max", "max"), "maximum"),
     **dict.fromkeys(("reduce_min", "min"), "minimum"),
 }
 _NAMES = {"reduce_sum": "sum", "gather": "lookup", "reduce_or": "any", "reduce_and": "all", "reduce_prod": "product"}
 _MEANS = frozenset(["mean", "nanmean", "average"])
-_OVER_DIMS = _jax.primitives.names_of("reducing") | {
-    "dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general", "gather"
-}  # fmt: skip
+_OVER_DIMS = _jax.primitives.names_of("reducing") | _CONTRACTIONS | {"gather"}
 _OF_DIMS = frozenset(["picked", "part", "item", "mapped", "ring"])
 _SUMS = frozenset(["sum", "contraction", "gradient", "hint", "pattern"])
 
@@ -117,8 +118,8 @@ def _may_gather(kinds: Kinds, axis: str, since: Since, key: int) -> bool:
     read, name = kinds.reading_of(axis, key), since.began.name
     if since.kind == "part":
         value = read.values[key]
-        is_whole = value.kind == "sharded" and not value.order
-        return is_whole and read.reading.numbers.is_degree(value.degree, 0) is True
+        is_in_order = value.kind == "sharded" and not value.order
+        return is_in_order and read.reading.numbers.is_degree(value.degree, 0) is True
     return name != ("", "") and is_right_when_gathered(kinds, axis, read, name, key)
 
 
