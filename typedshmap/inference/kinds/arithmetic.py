@@ -470,8 +470,8 @@ def nonlinear(step: ReadEquation, values: Sequence[Share], degree: Degree | None
             return of.but(reduced=of.reduced | value.reduced, is_heard=value.is_heard)
         if function == "inverse" and name == "integer_pow" and step.params.get("y") == -1:
             return of
-    has_bounds = all(each.kind == "same" and not each.own for each in values[1:])
-    if value.kind == "extreme" and has_bounds and _jax.primitives.primitive(name).is_monotone:
+    is_monotone = value.kind == "extreme" and _jax.primitives.primitive(name).is_monotone
+    if is_monotone and all(each.kind == "same" and not each.own for each in values[1:]):
         if name == "exp" and not value.own:
             reading.lose(value.part, f"own {value.end}", step, (value,))
             return value.but(gauge="*", own=frozenset({(value.part, 1)}), degree=0)
