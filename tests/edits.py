@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 class Around:
     """A collective around the value of a line: ``psum over 'dp' at train.py:40``; or around an expression in it.
 
-    ``psum over 'dp' of x @ w at train.py:40``, ``of the gradient``.
+    ``psum over 'dp' of x @ w at train.py:40``, ``of the gradient``; ``of its stop_gradient``, so that no gradient goes
+    through it.
     """
 
     collective: str
     axes: tuple[str, ...]
     what: str = ""
+    is_stopped: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ _FORMS: tuple[tuple[str, Callable[..., Edit]], ...] = (
         lambda name, axes, replaced: InPlaceOf(name, _names(axes), replaced),
     ),
     (rf"{_COLLECTIVE}{_AT}", lambda name, axes: Around(name, _names(axes))),
-    (rf"{_COLLECTIVE} of (?!what |result )(.+?){_AT}", lambda name, axes, what: Around(name, _names(axes), what)),
+    (rf"{_COLLECTIVE} of (?!what |result )(.+?){_AT}", lambda name, axes, what: _around(name, axes, what)),
 )
 _OF_RESULT = re.compile(rf"{_COLLECTIVE} of (?:what is returned|result (\d+))")
 _IS = r"(?:leaves partial sums|is of each shard's part): "
@@ -98,6 +100,13 @@ _LEAVES = re.compile(rf"at ([\w<>, -]+\.py):(\d+) {_IS}{_COLLECTIVE}(?: of (.+?)
 
 def _expression(what: str) -> str:
     return "" if what == "the value" else what
+
+
+def _around(name: str, axes: str, what: str) -> Around:
+    if what == "its stop_gradient":
+        return Around(name, _names(axes), is_stopped=True)
+    parts = re.findall(r"stop_gradient\((.*?)\)(?= and stop_gradient\(|$)", what)
+    return Around(name, _names(axes), " and ".join(parts) or what, bool(parts))
 
 
 def _names(axes: str) -> tuple[str, ...]:
@@ -113,7 +122,7 @@ def parse_cures(message: str) -> list[list[Placed]]:
     ):
         file, line, name, axes, what = leaves.groups()
         if what is None or not what.startswith(("what is", "result")):
-            return [[Placed(Around(name, _names(axes), what or ""), file, int(line))]]
+            return [[Placed(_around(name, axes, what or ""), file, int(line))]]
     hint = re.split(_IS, hint)[-1]
     cures = [list(_edits(way)) for way in re.split(r",? or ", hint)]
     return [cure for cure in cures if cure]
@@ -137,8 +146,9 @@ def apply_cure(source: str, line: int, edit: Edit) -> str:
     """
     tree = ast.parse(source)
     match edit:
-        case Around(collective, axes, what):
-            call = f"lax.{collective}(", f", {_argument(axes)})"
+        case Around(collective, axes, what, is_stopped):
+            before, after = ("lax.stop_gradient(", ")") if is_stopped else ("", "")
+            call = f"lax.{collective}({before}", f"{after}, {_argument(axes)})"
             return _wrapped(source, [(node, None, *call) for node in _meant(source, tree, line, what)])
         case Divided(axes, what):
             call = f"jax.tree.map(lambda _: _ / lax.axis_size({_argument(axes)}), ", ")"

@@ -28,6 +28,7 @@ EDITS: list[tuple[int, Edit, str]] = [
     (3, LeftOut("psum", ("tp",)), "    g, h = lax.psum((y, w), 'dp')"),
     (3, LeftOut("psum", ("dp", "tp")), "    g, h = ((y, w))"),
     (6, LeftOut("psum", ("dp",)), "            ((z) + 1)"),
+    (2, Around("pmax", ("dp",), "x @ w", True), "    y = lax.pmax(lax.stop_gradient(x @ w), 'dp')"),
     (8, Around("psum", ("dp",)), "    return lax.psum((inner(g), h), 'dp')"),
 ]
 
@@ -46,6 +47,12 @@ def test_a_collective_that_does_not_stand_at_the_line_is_not_replaced() -> None:
 
 CURES = {
     "Hint: psum over 'dp' at a.py:40": [[Placed(Around("psum", ("dp",)), "a.py", 40)]],
+    "Hint: pmax over 'dp' of stop_gradient(x.max(-1)) at a.py:40": [
+        [Placed(Around("pmax", ("dp",), "x.max(-1)", True), "a.py", 40)]
+    ],
+    "Hint: pmax over 'dp' of its stop_gradient at a.py:40": [
+        [Placed(Around("pmax", ("dp",), is_stopped=True), "a.py", 40)]
+    ],
     "Hint: pmean over 'dp' in the place of psum at a.py:41": [
         [Placed(InPlaceOf("pmean", ("dp",), "psum"), "a.py", 41)]
     ],

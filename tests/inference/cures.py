@@ -113,7 +113,7 @@ def followed(source: str, message: str, counts_shard: bool, agrees: bool) -> Ite
     """
     lines = source.splitlines()
     cure = next((line for line in message.splitlines() if line.startswith("Hint: ")), "")
-    if "# typedshmap: ignore[" in cure or _TRIED.search(cure):
+    if "# typedshmap: ignore[" in cure or "stop_gradient" in cure or _TRIED.search(cure):
         for edits in parse_cures(message):
             edited = source
             with contextlib.suppress(NotFollowedError):

@@ -90,6 +90,26 @@ def step(i, y):
     return y[:-1, 1:] + y[1:, :-1]
 """
 
+LOGITS = 'x: Float[Array, "s [v/tp]"]'
+SOFTMAX = """
+def loss_of(x):
+    m = x.max(-1, keepdims=True)
+    e = jnp.exp(x - m)
+    d = lax.psum(e.sum(-1, keepdims=True), 'tp')
+    return -jnp.log(e / d).sum()
+"""
+LOG_SUM_EXP = """
+def loss_of(x):
+    m = lax.stop_gradient(x.max(-1))
+    s = jnp.exp(x - m[:, None]).sum(-1)
+    return (jnp.log(lax.psum(s, 'tp')) + m).sum()
+"""
+LARGEST = """
+def loss_of(x):
+    m = x.max(-1)
+    return m.sum()
+"""
+
 PROGRAMS = {
     "a contraction": Wrong(XW, "y = x @ w; return y * 2", "[b/dp] n", "psum over 'tp'"),
     "a contraction, scattered": Wrong(XW, "y = jnp.einsum('bk,kn->nb', x, w); return y.T", "[b/dp] n", "psum over 'tp'"),
@@ -277,22 +297,22 @@ PROGRAMS = {
     "the first row": Wrong(ROWS, "y = x[0]; return y", "k", "gather it first"),
     "a tiled part": Wrong(f'{ROWS}, g: Float[Array, "[k/dp]"]', "h = jnp.tile(g, x.shape[1] // g.shape[0]); return x * check(h, \"k\")", "[b/dp] k", "gather it first"),
     "a dim that stays sharded": Wrong(ROWS, "y = x * 2; return y", "_ k", "write [b/dp], or gather it"),
-    "a shard's own index": Wrong(ROWS, "i = lax.axis_index('dp'); return i * 1.0", "", "compute it the same on all shards", is_cured=False),
+    "a shard's own index": Wrong(ROWS, "i = lax.axis_index('dp'); return i * 1.0", "", "is each shard's own", is_cured=False),
     "the sum of a shard's own index, said to be part of a sharded dim": Wrong(
         ROWS, "i = check(lax.axis_index('dp') * len(x) + jnp.arange(len(x)), '[b/dp]'); y = (i * 1.0).sum(); return y", "",
         "psum over 'dp'",
     ),
     "a shard's own key": Wrong(
         ROWS, "i = lax.axis_index('dp'); k = jax.random.fold_in(jax.random.key(0), i); return jax.random.normal(k, (3,))", "3",
-        "compute it the same on all shards", is_cured=False,
+        "is each shard's own", is_cured=False,
     ),
     "a branch": Wrong(
-        ROWS, "y = lax.cond(x.max() > 0, lambda: jnp.ones(2), lambda: jnp.zeros(2)); return y", "2", "let its condition be the same",
+        ROWS, "y = lax.cond(x.max() > 0, lambda: jnp.ones(2), lambda: jnp.zeros(2)); return y", "2", "the shards go different ways at the cond",
         is_cured=False, modes=(False,),
     ),
     "a branch by any of a part": Wrong(
         ROWS, "p = (x > 0).any(); y = lax.cond(p, lambda: jnp.ones(2), lambda: jnp.zeros(2)); return y", "2",
-        "let its condition be the same", is_cured=False, modes=(False,),
+        "the shards go different ways at the cond", is_cured=False, modes=(False,),
     ),
     "the product of a part": Wrong(ROWS, "y = x.prod(0); return y", "k", "gather it first"),
     "a shard sent on": Wrong(ROWS, "y = x.sum(0); z = lax.ppermute(y, 'dp', [(0, 1), (1, 2), (2, 3), (3, 0)]) if x.shape[0] < 8 else y; return z", "k", "the ppermute at program.py:11 sends on parts of", is_cured=False),
@@ -379,6 +399,18 @@ PROGRAMS = {
         ROWS,
         "r = lax.bitcast_convert_type(x[:, :2], jnp.uint32); z = jax.vmap(lambda r: jax.random.normal(jax.random.wrap_key_data(r), (3,)))(r); y = z.sum(0); return y",
         "d", "the sum over b (sharded over 'dp')",
+    ),
+    "the gradient of a softmax with each shard's own shift": Wrong(
+        LOGITS, "g = jax.grad(loss_of)(x); return g", "s [v/tp]",
+        "pmax over 'tp' of its stop_gradient at program.py:9", modes=(True,), more=SOFTMAX,
+    ),
+    "a log-sum-exp with each shard's own shift, and its gradient": Wrong(
+        LOGITS, "l, g = jax.value_and_grad(loss_of)(x); return l, g", 'tuple[Float[Array, ""], Float[Array, "s [v/tp]"]]',
+        "pmax over 'tp' of stop_gradient(x.max(-1))", modes=(True,), more=LOG_SUM_EXP,
+    ),
+    "the gradient of a maximum of a part": Wrong(
+        LOGITS, "g = jax.grad(loss_of)(x); return g", "s [v/tp]",
+        "if it is meant", is_cured=False, modes=(True,), more=LARGEST,
     ),
     "any of a part": Wrong(ROWS, "y = (x > 2).any(0); return y * 1.0", "k", "the any over b (sharded over 'dp') at program.py:10 is of each shard's part: pmax over 'dp' at program.py:11"),
     "a part of what was scattered": Wrong(

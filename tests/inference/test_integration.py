@@ -113,8 +113,7 @@ repeats: checked value varies over 'dp', which its hint does not mention
 
 Mesh: dp=4, tp=2
 At: test_integration.py:{line} (helper)
-Hint: the concatenate at test_integration.py:{joined} is of each shard's part of r (sharded over 'dp'): \
-gather it first"""
+Hint: the concatenate at test_integration.py:{joined} is of each shard's part of r (sharded over 'dp')"""
     assert message == expected
 
 

@@ -64,7 +64,7 @@ CURES: dict[str, list[list[Step]]] = {
     "X2": [[Step("pmax over 'tp'", "largest = jax.lax.stop_gradient(logits).max(-1)", 'largest = jax.lax.pmax(jax.lax.stop_gradient(logits).max(-1), "tp")')]],
     "X7": [[
         Step("gather it first", BEST, f'    logits = jax.lax.all_gather(logits, "tp", axis=1, tiled=True, to="invarying")\n{BEST}'),
-        Step("compute it the same on all shards", " + first_id(logits)\n    return at", "\n    return at"),
+        Step("is each shard's own", " + first_id(logits)\n    return at", "\n    return at"),
     ]],
     "X9": [[
         Step("drop '+tp'", '"[batch/dp] +tp"', '"[batch/dp]"'),
@@ -91,7 +91,7 @@ CURES: dict[str, list[list[Step]]] = {
     "V1": [[Step("pmax over 'tp'", "jnp.abs(w).max()", 'jax.lax.pmax(jnp.abs(w).max(), "tp")')]],
     "C1": [[Step("gather it over the axes in the order in which they shard it", 'all_gather(w, ("dp", "tp")', 'all_gather(w, ("tp", "dp")')]],
     "C2": [[Step("write what the value is", '"rows [model/dp,tp]"', '"rows [model/tp,dp]"')]],
-    "R3": [[Step("compute it the same on all shards", 'jax.random.fold_in(for_all, jax.lax.axis_index("dp"))', "for_all")]],
+    "R3": [[Step("is each shard's own", 'jax.random.fold_in(for_all, jax.lax.axis_index("dp"))', "for_all")]],
     "Q1": [
         [Step("psum over 'tp'", "return h @ down", 'return jax.lax.psum(h @ down, "tp")')],
         [

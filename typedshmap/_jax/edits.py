@@ -26,6 +26,7 @@ class Edit(NamedTuple):
       operation: ``psum``, ``pmean``, ``pmax`` or ``pmin``; ``divide``, by the size of the axis; empty for nothing.
       axis: the mesh axis.
       replaces: the collective in whose place it stands; empty where it comes after the operation.
+      is_stopped: whether ``stop_gradient`` stands between the operation and the collective.
     """
 
     site: tuple[Any, int]
@@ -33,6 +34,7 @@ class Edit(NamedTuple):
     operation: str
     axis: str
     replaces: str = ""
+    is_stopped: bool = False
 
     def __call__(self, bind: Callable[[], Any], operands: Iterable[Any], params: Any) -> Any:
         if not self.replaces:
@@ -49,13 +51,14 @@ class Edit(NamedTuple):
     def _apply(self, x: Any) -> Any:
         if self.operation == "divide":
             return x / jax.lax.axis_size(self.axis)
+        x = jax.lax.stop_gradient(x) if self.is_stopped else x
         return getattr(jax.lax, self.operation)(x, self.axis) if self.operation else x
 
 
-def edit_of(eqn: Any, operation: str, axis: str, replaces: str = "") -> Edit | None:
+def edit_of(eqn: Any, operation: str, axis: str, replaces: str = "", is_stopped: bool = False) -> Edit | None:
     """The edit of what an equation was made by; None where it is not known where that is."""
     site = call_site(eqn)[1]
-    return None if site is None else Edit(site, eqn.primitive, operation, axis, replaces)
+    return None if site is None else Edit(site, eqn.primitive, operation, axis, replaces, is_stopped)
 
 
 @contextmanager

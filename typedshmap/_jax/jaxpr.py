@@ -416,8 +416,7 @@ def before_gradients(traced: TracedRegion) -> TracedRegion:
     is_backward = [any(map(is_transposed, [eqn, *chain(*map(all_equations, inner_jaxprs(eqn)))])) for eqn in body.eqns]
     if True not in is_backward:
         return traced
-    forward = body.eqns[: is_backward.index(True)]
-    jaxpr = SimpleNamespace(eqns=forward, invars=body.invars, constvars=body.constvars, outvars=[])
+    jaxpr = body.replace(eqns=body.eqns[: is_backward.index(True)], outvars=[])
     return TracedRegion(SimpleNamespace(params={**traced.eqn.params, "jaxpr": jaxpr}), ())
 
 

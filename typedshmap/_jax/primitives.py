@@ -4,9 +4,11 @@ What has no class here is opaque: its results may depend on every operand in any
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 PrimitiveKind = Literal[
     "cast",  # the same numbers at the same places, perhaps of another type
@@ -37,9 +39,9 @@ PrimitiveKind = Literal[
 ]
 """What an operation does with its operands, in the terms that its readers need."""
 
-LinearTerms = Literal["none", "first", "all", "either", "cases", "updated"]
+LinearTerms = Literal["none", "first", "all", "either", "cases", "first two", "updated"]
 """In which operands an operation is linear: in none; in the first; in all of them together; in either of the two, the
-other given; in all but the first; in all but the indices of what it updates."""
+other given; in all but the first; in the first two; in all but the second, which says where it updates."""
 
 
 class Primitive(NamedTuple):
@@ -53,6 +55,8 @@ class Primitive(NamedTuple):
       function: of a collective, the function that makes it.
       bodies: the parameters that hold the jaxprs that it runs.
       along: the parameter that says along which dims it works; none for what works entry by entry.
+      is_monotone: whether a larger first operand makes no smaller result, so that extremes go with extremes.
+      keeps_zero: whether it is 0 at 0.
       is_commutative: whether the order of its operands makes no difference.
       is_view: whether its result may be the same bytes, in the same place.
       is_part: whether its result is a part of its first operand, and the rest is not read.
@@ -67,6 +71,8 @@ class Primitive(NamedTuple):
     function: str = ""
     bodies: tuple[str, ...] = ()
     along: str = ""
+    is_monotone: bool = False
+    keeps_zero: bool = False
     is_commutative: bool = False
     is_view: bool = False
     is_part: bool = False
@@ -78,7 +84,31 @@ class Primitive(NamedTuple):
         """Whether it is linear in an operand at least."""
         return self.terms != "none"
 
+    def linear_in(self, operands: Sequence[T]) -> list[tuple[Sequence[T], Sequence[T]]]:
+        """The operands in which it is linear together, each time with the others, which scale or place them."""
+        match self.terms:
+            case "none":
+                return []
+            case "first":
+                return [(operands[:1], operands[1:])]
+            case "all":
+                return [(operands, ())]
+            case "either":
+                return [(operands[at : at + 1], [*operands[:at], *operands[at + 1 :]]) for at in range(len(operands))]
+            case "cases":
+                return [(operands[1:], operands[:1])]
+            case "first two":
+                return [(operands[:2], operands[2:])]
+            case "updated":
+                return [([*operands[:1], *operands[2:]], operands[1:2])]
 
+    @property
+    def is_entry_by_entry(self) -> bool:
+        """Whether an entry of its result comes of the entries of its operands at the same place, and of no others."""
+        return self.kind in _ENTRY_BY_ENTRY and not self.along
+
+
+_ENTRY_BY_ENTRY = ("cast", "sum", "product", "quotient", "homogeneous", "elementwise", "test", "extreme", "choice")
 OPAQUE = Primitive("opaque")
 
 
@@ -99,11 +129,12 @@ PRIMITIVES: Mapping[str, Primitive] = {
         Primitive("cast", "first", is_view=True),
     ),
     **_each(
-        "add_dependency convert_element_type copy device_put pin reduce_precision relayout shard_alike unpin "
+        "add_dependency copy device_put pin relayout shard_alike unpin "
         "with_memory_space_constraint xla_metadata_value all_gather_done all_to_all_done pbroadcast_done ppermute_done "
         "psum_done reduce_scatter_done",
         Primitive("cast", "first"),
     ),
+    **_each("convert_element_type reduce_precision", Primitive("cast", "first", is_monotone=True)),
     **_each("reshape", Primitive("moving", "first", is_view=True)),
     **_each("expand_dims squeeze", Primitive("moving", "first", along="dimensions", is_view=True)),
     **_each("transpose", Primitive("moving", "first", along="permutation", is_view=True)),
@@ -122,30 +153,35 @@ PRIMITIVES: Mapping[str, Primitive] = {
     **_each("dot_general conv conv_general_dilated", Primitive("product", "either", along="dimension_numbers")),
     **_each("ragged_dot ragged_dot_general", Primitive("product", "either", along="ragged_dot_dimension_numbers")),
     **_each("div", Primitive("quotient", "first", is_costly=True)),
-    **_each("sign", Primitive("homogeneous", degree=Fraction(0))),
+    **_each("sign", Primitive("homogeneous", degree=Fraction(0), is_monotone=True, keeps_zero=True)),
     **_each("abs", Primitive("homogeneous", degree=Fraction(1))),
-    **_each("sqrt", Primitive("homogeneous", degree=Fraction(1, 2), is_costly=True)),
+    **_each("sqrt", Primitive("homogeneous", degree=Fraction(1, 2), is_monotone=True, is_costly=True)),
     **_each("rsqrt", Primitive("homogeneous", degree=Fraction(-1, 2), is_costly=True)),
-    **_each("cbrt", Primitive("homogeneous", degree=Fraction(1, 3), is_costly=True)),
+    **_each("cbrt", Primitive("homogeneous", degree=Fraction(1, 3), is_monotone=True, is_costly=True)),
     **_each("square", Primitive("homogeneous", degree=Fraction(2))),
     **_each("reciprocal", Primitive("homogeneous", degree=Fraction(-1))),
     **_each("integer_pow", Primitive("homogeneous")),  # its degree is a parameter
     **_each(
-        "acos acosh asin asinh atan atan2 atanh digamma erf erf_inv erfc exp exp2 expm1 lgamma log log1p log2 logistic "
-        "pow tanh",
-        Primitive("elementwise", is_costly=True),
+        "asin asinh atan atanh erf erf_inv expm1 log1p tanh",
+        Primitive("elementwise", is_monotone=True, keeps_zero=True, is_costly=True),
     ),
+    **_each("exp exp2 log log2 logistic", Primitive("elementwise", is_monotone=True, is_costly=True)),
+    **_each("acos acosh atan2 digamma erfc lgamma pow", Primitive("elementwise", is_costly=True)),
+    **_each("ceil floor round sinh", Primitive("elementwise", is_monotone=True, keeps_zero=True)),
+    **_each("sin tan", Primitive("elementwise", keeps_zero=True)),
     **_each(
-        "bessel_i0e bessel_i1e ceil clz cos cosh floor igamma igamma_grad_a igammac mulhi mul_add "
-        "not one_minus_square polygamma polynomial population_count regularized_incomplete_beta round shift_left "
-        "shift_right_arithmetic shift_right_logical sin sinh stochastic_round tan xor zeta",
+        "bessel_i0e bessel_i1e clz cos cosh igamma igamma_grad_a igammac mulhi mul_add not one_minus_square polygamma "
+        "polynomial population_count regularized_incomplete_beta shift_left shift_right_arithmetic "
+        "shift_right_logical stochastic_round xor zeta",
         Primitive("elementwise"),
     ),
-    **_each("bitcast_convert_type", Primitive("elementwise", is_view=True)),
+    **_each("bitcast_convert_type", Primitive("elementwise", along="new_dtype", is_view=True)),
     **_each("eq ne", Primitive("test", is_commutative=True)),
     **_each("eq_to ge gt is_finite le le_to lt lt_to", Primitive("test")),
-    **_each("and max min or", Primitive("extreme", is_commutative=True)),
-    **_each("clamp nextafter", Primitive("extreme")),
+    **_each("and or", Primitive("extreme", is_commutative=True)),
+    **_each("max min", Primitive("extreme", is_monotone=True, is_commutative=True)),
+    **_each("clamp", Primitive("extreme", is_monotone=True)),
+    **_each("nextafter", Primitive("extreme")),
     **_each("rem", Primitive("extreme", is_costly=True)),
     **_each("select_n", Primitive("choice", "cases")),
     **_each("reduce_sum", Primitive("reducing", "first", along="axes")),
@@ -168,9 +204,8 @@ PRIMITIVES: Mapping[str, Primitive] = {
     **_each("approx_top_k", Primitive("ordering", along="reduction_dimension")),
     **_each("dynamic_slice", Primitive("lookup", "first", is_part=True)),
     **_each("gather", Primitive("lookup", "first", is_part=True, is_costly=True)),
-    **_each(
-        "dynamic_update_slice scatter scatter-add scatter-sub scatter_add scatter_sub", Primitive("placing", "updated")
-    ),
+    **_each("dynamic_update_slice", Primitive("placing", "first two")),
+    **_each("scatter scatter-add scatter-sub scatter_add scatter_sub", Primitive("placing", "updated")),
     **_each("scatter-max scatter-min scatter-mul scatter_max scatter_min scatter_mul", Primitive("placing")),
     **_each(
         "cholesky cholesky_update eig eigh geqp3 geqrf hessenberg householder_product lu lu_pivots_to_permutation "

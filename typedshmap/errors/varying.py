@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from .failures import Fault, Sentence, Terms
@@ -27,6 +28,7 @@ class Cause(NamedTuple):
       is_waiting: whether the value is that sum, which may be taken later just as well.
       cure: what was tried, and is right; empty where nothing is known to be.
       lost: what an operation makes of the sum, where there is no cure.
+      may_gather: whether a gather of the part that it is, or was made of, was tried and is right.
     """
 
     kind: str
@@ -39,6 +41,7 @@ class Cause(NamedTuple):
     is_waiting: bool = False
     cure: str = ""
     lost: str = ""
+    may_gather: bool = False
 
     @property
     def origin(self) -> str:
@@ -72,13 +75,14 @@ class Cause(NamedTuple):
                 of = f" of {self.subject}" if self.subject else ""
                 bracketed = f"write [{dim or 'dim'}{terms.marks('/', self.axes).split()[0]}]"
                 named = f"name {over} in out_specs" if terms.is_spec else bracketed
-                return f"{dim or 'a dim'}{of} is still sharded over {over}: {named}, or gather it (all_gather)"
+                cures = f": {named}, or gather it (all_gather)" if self.may_gather else ""
+                return f"{dim or 'a dim'}{of} is still sharded over {over}{cures}"
             case "item" | "mapped":
-                mark = f"write '{terms.marks('~', self.axes)}', or " if may_vary else ""
+                marked = [f"write '{terms.marks('~', self.axes)}'"] if may_vary else []
                 what = "jax.vmap maps over" if self.kind == "mapped" else "it is one item after another of"
-                return f"{what} {self.sharded_dims}: {mark}gather it first"
+                return f"{what} {self.sharded_dims}{_either(*marked, *self._gather)}"
             case "picked":
-                return f"{origin} is of each shard's part of {self.sharded_dims}: gather it first"
+                return f"{origin} is of each shard's part of {self.sharded_dims}{_either(*self._gather)}"
             case "agreement":
                 gather = "gather it by all_gather without '~', or lax.all_gather(..., to='invarying')"
                 cure = gather if "gather" in self.what else "take the mean (pmean)"
@@ -94,12 +98,16 @@ class Cause(NamedTuple):
                 parts = f"parts of {self.sharded_dims}: if each has had all of them, state it by assume(x, hint)"
                 return f"{origin} {sent} {parts}"
             case "index":
-                mark = f"write '{terms.marks('~', self.axes)}' if the shards may differ, or " if may_vary else ""
-                return f"{origin} is each shard's own: {mark}compute it the same on all shards"
+                marked = [f"write '{terms.marks('~', self.axes)}' if the shards may differ"] if may_vary else []
+                return f"{origin} is each shard's own{_either(*marked)}"
             case "choice":
-                return f"the shards go different ways at {origin}: let its condition be the same on all of them"
+                return f"the shards go different ways at {origin}"
             case _:
                 return f"the shards differ since {origin}"
+
+    @property
+    def _gather(self) -> Sequence[str]:
+        return ["gather it first"] if self.may_gather else []
 
     def _cures(self, terms: Terms, may_be_unreduced: bool, may_vary: bool) -> str:
         """What was tried, and a mark of the value, where that is as right."""
@@ -112,6 +120,10 @@ class Cause(NamedTuple):
         may_wait = self.is_waiting and may_be_unreduced
         mark = f", or write {terms.written('+', self.axes)} if its sum is taken later" if may_wait else ""
         return f": {self.cure}{mark}"
+
+
+def _either(*cures: str) -> str:
+    return f": {', or '.join(cures)}" if cures else ""
 
 
 class UnmentionedVarying(Fault):

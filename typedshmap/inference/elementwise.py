@@ -9,22 +9,9 @@ from .. import _jax
 from . import lattice
 from .facts import FactInterpreter
 from .indices import IndexFact, combine_indices
-from .lattice import UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact
-from .sums import combine, summed_axes
+from .interpreter import CLAIM
+from .lattice import UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact, combine, summed_axes
 
-_SAME_SHAPE = (
-    "abs acos acosh asin asinh atan atanh bessel_i0e bessel_i1e cbrt ceil clz conj cos cosh digamma erf "
-    "erf_inv erfc exp exp2 expm1 floor imag integer_pow is_finite lgamma log log1p log2 logistic name not "
-    "one_minus_square population_count real reduce_precision round rsqrt sign sin sinh sqrt square "
-    "stop_gradient tan tanh copy copy_p convert_element_type neg preduced "
-    "reduced_vary_cast reduced_vary_cast_p reciprocal cumsum cumprod cummax cummin cumlogsumexp "
-    "reshard mesh_cast optimization_barrier device_put sharding_constraint layout_constraint"
-)
-_ELEMENTWISE = (
-    "add add_any and atan2 clamp complex div eq eq_to ge gt igamma igamma_grad_a igammac le le_to lt "
-    "lt_to max min mul ne nextafter or polygamma polynomial pow regularized_incomplete_beta rem select_n shift_left "
-    "shift_right_arithmetic shift_right_logical sub xor zeta threefry2x32 mul_add mulhi random_fold_in"
-)
 _SCALAR, _ZERO = lattice.invarying(0), lattice.zeros(0)
 
 
@@ -167,10 +154,17 @@ def keys(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> l
     return [combine(eqn.primitive.name, tuple(facts), dims)]
 
 
+_OF_SAME_SHAPE = ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
+_OF_KEYS = ("random_bits", "random_clone", "random_split", "random_unwrap", "random_wrap")
 RULES = {
-    **dict.fromkeys(["random_bits", "random_clone", "random_split", "random_unwrap", "random_wrap"], keys),
-    **dict.fromkeys(_SAME_SHAPE.split(), same_shape),
-    **dict.fromkeys(_ELEMENTWISE.split(), elementwise),
+    **{
+        name: same_shape if found.kind == "cast" else elementwise
+        for name, found in _jax.primitives.PRIMITIVES.items()
+        if found.is_entry_by_entry and name != CLAIM
+    },
+    **dict.fromkeys(_OF_SAME_SHAPE, same_shape),
+    **dict.fromkeys(_OF_KEYS, keys),
+    **dict.fromkeys(("complex", "random_fold_in", "threefry2x32"), elementwise),
     "pvary": vary,
     "bitcast_convert_type": bitcast,
     "dot_general": dot_general,

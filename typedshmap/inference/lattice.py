@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
+from .._jax.primitives import primitive
 from .indices import IndexFact
 
 AxisSet = frozenset[str]
@@ -113,6 +114,42 @@ def varying_of(facts: Iterable[ShardingFact]) -> AxisSet:
         if not (fact.varying <= found and fact.unreduced <= found):
             found = found | fact.varying | fact.unreduced
     return found
+
+
+@lru_cache(maxsize=4096)
+def combine(name: str, facts: tuple[ShardingFact, ...], dims: tuple[DimFact, ...]) -> ShardingFact:
+    """What is known of a result of these dims, of an operation on some operands.
+
+    Over an axis it is an addend if its terms are, or do not vary, and what scales or places them does not vary. A sum
+    to which something was added that is the same on every shard stays one, so that what follows can be judged.
+    """
+    varying, unreduced, due = varying_of(facts), NO_AXES, NO_AXES
+    ways = primitive(name).linear_in(facts)
+    if any(all(term.is_zero for term in terms) for terms, _ in ways):
+        return ShardingFact(varying, NO_AXES, dims, is_zero=True)
+    for axis in frozenset[str]().union(*[fact.unreduced | fact.due for fact in facts]) if ways else ():
+        for terms, factors in ways:
+            sums = [term for term in terms if axis in term.unreduced or axis in term.due]
+            if sums and not any(axis in fact.varying or axis in fact.unreduced for fact in factors):
+                others = [term for term in terms if term not in sums and not term.is_zero]
+                if not any(axis in term.varying for term in others):
+                    is_marked = any(axis in term.unreduced for term in sums)
+                    unreduced, due = (unreduced | {axis}, due) if is_marked else (unreduced, due | {axis})
+                break
+    return ShardingFact(varying - unreduced, unreduced, dims, due)
+
+
+def summed_axes(dims: Iterable[DimFact]) -> AxisSet:
+    """The axes over which each shard has its part of a sum over these dims.
+
+    Of dims whose shards were sent around, as in a ring, a shard may in time have summed all; and of those that may be
+    sharded, or the dims beside them, nothing is known.
+    """
+    axes, sent = NO_AXES, NO_AXES
+    for dim in dims:
+        if dim.axes and not dim.is_either:
+            axes, sent = axes.union(dim.axes), sent.union(dim.axes) if dim.is_sent else sent
+    return axes - sent
 
 
 def join_dims(a: DimFact, b: DimFact) -> DimFact:

@@ -17,7 +17,7 @@ from .kinds.known import is_known, note_known
 from .kinds.region import Kinds, NameOfDim
 from .kinds.suspects import Suspicion, suspects
 from .lattice import unknown
-from .marks import has_gradient, has_wrong_gradient, is_used
+from .tangents import has_gradient_through
 
 RULES: Mapping[str, TransferRule] = {
     **elementwise.RULES,
@@ -80,19 +80,24 @@ class InterpretedRegion:
         diverging = [found for found in self.interpreter.observations if found.control is not None]
         if not diverging:
             return None
-        casts = {id(found.eqn) for found in diverging if found.eqn.primitive.name == control_flow.CAST}
+        live = _jax.jaxpr.all_equations(_jax.jaxpr.without_dead_equations(self.body))
+        used = {var for eqn in live for var in eqn.outvars}
         differentiated = [*[False] * (len(self.body.invars) - len(is_differentiated)), *is_differentiated]
 
-        def is_run(some: Sequence[Observation]) -> bool:
-            eqns = {id(found.eqn) for found in some}
-            if eqns - casts and is_used(self.interpreter, self.body, eqns - casts):
-                return True
-            is_taken = bool(eqns & casts) and any(differentiated)
-            return is_taken and has_gradient(self.interpreter, self.body, eqns & casts, differentiated)
+        def is_passed(casts: Sequence[Observation]) -> bool:
+            return has_gradient_through(self.interpreter, self.body, differentiated, {id(cast.eqn) for cast in casts})
 
-        if not is_run(diverging):
+        casts = [found for found in diverging if found.eqn.primitive.name == control_flow.CAST]
+        may_be_passed = any(differentiated) and is_passed(casts)
+
+        def is_run(found: Observation) -> bool:
+            if found.eqn.primitive.name == control_flow.CAST:
+                return may_be_passed and is_passed([found])
+            return not used.isdisjoint(found.eqn.outvars)
+
+        first = next(filter(is_run, diverging), None)
+        if first is None:
             return None
-        first = next(found for found in diverging if is_run([found]))
         cause = predicate_origin(self.kinds, first.control, first.what.diverging[0])
         return first._replace(what=replace(first.what, cause=cause))
 
@@ -111,7 +116,8 @@ class InterpretedRegion:
         return None
 
     def _has_wrong_gradient(self, untyped: Mapping[int, Any]) -> bool:
-        return has_wrong_gradient(self.interpreter, self.body, untyped)
+        differentiated = [True] * len(self.body.invars)
+        return has_gradient_through(self.interpreter, self.body, differentiated, untyped=untyped)
 
     def contradictions(self) -> list[Observation]:
         """The claims that contradict what is known, and the operations that make no sense, with their causes."""

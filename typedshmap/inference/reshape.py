@@ -7,11 +7,11 @@ from functools import lru_cache, reduce
 from math import prod
 from typing import Any
 
+from .. import _jax
 from . import lattice
 from .facts import FactInterpreter, TransferRule
 from .indices import own_part, own_start
-from .lattice import UNKNOWN, UNSHARDED, DimFact, Part, ShardingFact, varying_of
-from .sums import combine, summed_axes
+from .lattice import UNKNOWN, UNSHARDED, DimFact, Part, ShardingFact, combine, summed_axes, varying_of
 
 Dims = tuple[DimFact, ...]
 DimsRule = Callable[..., Sequence[DimFact]]
@@ -36,9 +36,10 @@ def _combine(eqn: Any, facts: Sequence[ShardingFact], dims: Sequence[DimFact]) -
     return [combine(eqn.primitive.name, tuple(facts), lattice.drop_repeated_axes(tuple(dims)))]
 
 
-def _by_param(how: DimsRule, name: str) -> TransferRule:
-    """The rule of an operation whose only parameter of interest says what becomes of the dims of its operand."""
-    return lambda interpreter, eqn, facts: _map_dims(eqn, facts, how, eqn.params[name])
+def _along(how: DimsRule, name: str) -> TransferRule:
+    """The rule of an operation of which one parameter says all about what becomes of the dims of its operand."""
+    param = _jax.primitives.primitive(name).along
+    return lambda interpreter, eqn, facts: _map_dims(eqn, facts, how, eqn.params[param])
 
 
 def _sliced_dim(dim: DimFact) -> DimFact:
@@ -369,33 +370,22 @@ def iota(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> l
     return [lattice.invarying(len(eqn.outvars[0].aval.shape))]
 
 
-_RULES_BY_NAME = (
-    broadcast_in_dim,
-    reduce_sum,
-    reshape,
-    tile,
-    fft,
-    dynamic_slice,
-    concatenate,
-    stack,
-    sort,
-    top_k,
-    gather,
-    iota,
-)
+_OF_DIMS_WITHOUT = ("squeeze", "unstack", *_jax.primitives.names_of("reducing"))
+_OF_DIMS_SLICED = ("rev", "split")
+_WINDOWS = ("reduce_window_sum", "reduce_window_max", "reduce_window_min")
 RULES = {
-    **{rule.__name__: rule for rule in _RULES_BY_NAME},
-    "transpose": _by_param(_permute_dims, "permutation"),
-    "squeeze": _by_param(_remove_dims, "dimensions"),
-    "rev": _by_param(_slice_dims_at, "dimensions"),
+    **{name: _along(_remove_dims, name) for name in _OF_DIMS_WITHOUT},
+    **{name: _along(_slice_dims_at, name) for name in _OF_DIMS_SLICED},
+    **dict.fromkeys(_jax.primitives.names_of("placing"), scatter),
+    **dict.fromkeys(_WINDOWS, reduce_window),
+    **{
+        rule.__name__: rule
+        for rule in (
+            broadcast_in_dim, reduce_sum, reshape, pad, tile, fft, dynamic_slice, concatenate, stack, sort, top_k,
+            gather, iota,
+        )
+    },
+    "transpose": _along(_permute_dims, "transpose"),
     "slice": strided_slice,
-    "pad": pad,
-    **dict.fromkeys(("reduce_window_sum", "reduce_window_max", "reduce_window_min"), reduce_window),
-    "split": _by_param(_slice_dims_at, "axis"),
-    "unstack": _by_param(_remove_dims, "axis"),
-    **dict.fromkeys(("scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max", "scatter_add",
-                     "scatter_sub", "scatter-sub"), scatter),
     "dynamic_update_slice": update_slice,
-    **dict.fromkeys(("reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor",
-                     "argmax", "argmin"), _by_param(_remove_dims, "axes")),
 }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 from ... import _jax
 from .numbers import TINY
-from .reading import ReadEquation, Reading, accumulated
+from .reading import ReadEquation, Reading
 from .value import (
     ANY,
     NO_PARTS,
@@ -17,6 +17,7 @@ from .value import (
     UNKNOWN,
     Degree,
     Share,
+    accumulated,
     anyhow,
     combined,
     heard,
@@ -30,34 +31,7 @@ OFFSETS = frozenset(["offset", "clipped", "wrapped"])
 """Places relative to the shard's own block: as they are; within bounds; with negative ones from the end."""
 PICKED = "picked"
 """The place of a sum of which only one shard has an entry, and the others zeros."""
-_KEEP_ZERO = frozenset(
-    ["tanh", "sin", "tan", "asin", "atan", "sinh", "asinh", "atanh", "expm1", "log1p", "erf", "sign"]
-)
 _INVERSE = {"log": "exp", "exp": "log", "sqrt": "square"}
-_MONOTONE = frozenset(
-    [
-        "exp",
-        "exp2",
-        "log",
-        "log1p",
-        "expm1",
-        "sqrt",
-        "tanh",
-        "logistic",
-        "erf",
-        "floor",
-        "ceil",
-        "round",
-        "cbrt",
-        "asinh",
-        "sinh",
-        "max",
-        "min",
-        "clamp",
-        "convert_element_type",
-        "reduce_precision",
-    ]
-)
 _OTHER_END = {"max": "min", "min": "max"}
 _HUGE = 1e6
 
@@ -150,7 +124,6 @@ def negated(value: Share) -> Share:
         part = part[1] if is_negative(part) else ("negative", part)
     return value.but(
         own=frozenset((own, -times) for own, times in value.own) if value.gauge == "+" else value.own,
-        gauge="?" if value.gauge == "*" else value.gauge,
         end=_OTHER_END.get(value.end, value.end),
         number=value.number and tuple(-number for number in value.number),
         line=value.line and tuple((-start, -by) for start, by in value.line),
@@ -182,6 +155,8 @@ def merged(reading: Reading, a: Share, b: Share, sign: str) -> dict[str, Any]:
     if not a.own and not b.own:
         return {"gauge": "", "own": NO_PARTS, "may_cancel": a.may_cancel or b.may_cancel}
     found: dict[str, Any] = {"may_cancel": a.may_cancel or b.may_cancel, "is_square": a.is_square or b.is_square}
+    if sign == "+" and a.gauge == b.gauge == "*" and a.own == b.own:  # the same factor of both terms
+        return {**found, "gauge": "*", "own": a.own}
     if a.gauge in ("", sign) and b.gauge in ("", sign):
         own = combined(a.own, b.own)
         return {**found, "gauge": sign if own else "", "own": own}
@@ -495,11 +470,8 @@ def nonlinear(step: ReadEquation, values: Sequence[Share], degree: Degree | None
             return of.but(reduced=of.reduced | value.reduced, is_heard=value.is_heard)
         if function == "inverse" and name == "integer_pow" and step.params.get("y") == -1:
             return of
-    if (
-        name in _MONOTONE
-        and value.kind == "extreme"
-        and all(each.kind == "same" and not each.own for each in values[1:])
-    ):
+    is_monotone = value.kind == "extreme" and _jax.primitives.primitive(name).is_monotone
+    if is_monotone and all(each.kind == "same" and not each.own for each in values[1:]):
         if name == "exp" and not value.own:
             reading.lose(value.part, f"own {value.end}", step, (value,))
             return value.but(gauge="*", own=frozenset({(value.part, 1)}), degree=0)
@@ -589,7 +561,7 @@ def function(step: ReadEquation, values: list[Share]) -> Share:
     if step.name == "abs" and value.is_positive:
         return value
     if value.place == PICKED and value.kind == "sum" and value.beside is None and len(values) == 1:
-        if step.name in _KEEP_ZERO and value.degree == 0:
+        if found.keeps_zero and value.degree == 0:
             return value.but(part=None)
         if (power := _power(step, values)) is not None and power > 0:
             return value.but(part=None, degree=sum_of(0, value.degree, power) if value.degree != 0 else 0)
@@ -603,6 +575,9 @@ def function(step: ReadEquation, values: list[Share]) -> Share:
     power = _power(step, values)
     if power is not None and value.degree not in (UNKNOWN, ANY):
         values = values[:1]
+        if value.own and value.gauge == "*" and value.kind in ("same", "sharded") and step.name not in ("sign", "abs"):
+            own = frozenset((each, times * power) for each, times in value.own)
+            return value.but(degree=sum_of(0, value.degree, power), own=own, number=None, root=None)
         is_free = value.kind == "extreme" and step.name == "abs"
         degree = sum_of(0, value.degree, power) if value.degree != 0 else 0
         result = nonlinear(step, values, None if is_free else degree)

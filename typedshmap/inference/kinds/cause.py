@@ -8,23 +8,25 @@ from typing import Any, NamedTuple
 from ... import _jax
 from ...errors.causes import Cure
 from ...errors.varying import Cause
-from .cures import find_cure
-from .reading import Beginning, JaxprRun, Reading, is_extreme
+from .cures import find_cure, is_right_when_gathered
+from .origins import Beginning, is_extreme
+from .reading import JaxprRun, Reading
 from .region import Kinds, RegionReading
 from .suspects import first_loss, problem_of
 from .value import NO_PARTS, Share, is_negative
 
+_CONTRACTIONS = frozenset(
+    [name for name, found in _jax.primitives.PRIMITIVES.items() if found.kind == "product" and found.along]
+)
 _OPERATIONS = {
-    **dict.fromkeys(("dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"), "contraction"),
+    **dict.fromkeys(_CONTRACTIONS, "contraction"),
     **dict.fromkeys(("reduce_sum", "scan", "add", "add_any"), "sum"),
     **dict.fromkeys(("reduce_max", "max"), "maximum"),
     **dict.fromkeys(("reduce_min", "min"), "minimum"),
 }
 _NAMES = {"reduce_sum": "sum", "gather": "lookup", "reduce_or": "any", "reduce_and": "all", "reduce_prod": "product"}
 _MEANS = frozenset(["mean", "nanmean", "average"])
-_OVER_DIMS = _jax.primitives.names_of("reducing") | {
-    "dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general", "gather"
-}  # fmt: skip
+_OVER_DIMS = _jax.primitives.names_of("reducing") | _CONTRACTIONS | {"gather"}
 _OF_DIMS = frozenset(["picked", "part", "item", "mapped", "ring"])
 _SUMS = frozenset(["sum", "contraction", "gradient", "hint", "pattern"])
 
@@ -79,7 +81,11 @@ def find_cause(kinds: Kinds, axes: Sequence[str], key: int) -> Cause | None:
         dims[name] = (*dims.get(name, ()), other)
     mark = _mark(kinds, axes, key)
     cause = Cause(first.kind, shared, _what(first), began.place, tuple(dims.items()), began.name[1], mark)
-    return cause if first.kind not in ("sum", "extreme") else _with_cure(kinds, cause, first, axis, axes, key)
+    if first.kind in ("sum", "extreme"):
+        cause = _with_cure(kinds, cause, first, axis, axes, key)
+    if cause.kind not in ("part", "item", "mapped", "picked"):
+        return cause
+    return cause._replace(may_gather=all(_may_gather(kinds, other, found[other], key) for other in shared))
 
 
 def _with_cure(kinds: Kinds, cause: Cause, since: Since, axis: str, axes: Sequence[str], key: int) -> Cause:
@@ -105,6 +111,16 @@ def _with_cure(kinds: Kinds, cause: Cause, since: Since, axis: str, axes: Sequen
         cure=cure,
         lost=lost,
     )
+
+
+def _may_gather(kinds: Kinds, axis: str, since: Since, key: int) -> bool:
+    """Whether a value is right, once the part that it is, or was made of, is gathered."""
+    read, name = kinds.reading_of(axis, key), since.began.name
+    if since.kind == "part":
+        value = read.values[key]
+        is_in_order = value.kind == "sharded" and not value.order
+        return is_in_order and read.reading.numbers.is_degree(value.degree, 0) is True
+    return name != ("", "") and is_right_when_gathered(kinds, axis, read, name, key)
 
 
 def _is_sum_alone(read: RegionReading, key: int) -> bool:

@@ -7,7 +7,8 @@ from typing import Any
 
 from ... import _jax
 from .arithmetic import nonlinear
-from .reading import Beginning, ReadEquation
+from .origins import Beginning
+from .reading import ReadEquation
 from .value import ANY, NO_PARTS, NOT_KNOWN, SAME, UNKNOWN, Degree, Share, heard, sum_of, unknown
 
 
@@ -132,19 +133,17 @@ def extreme(step: ReadEquation, value: Share, end: str) -> Share:
         return Share("same", 0, reduced=value.reduced, is_heard=True)
     if value.kind in ("own", "same") and is_own:
         own = reading.lose(("bound", step.part), f"is a common {end}", step, (value,), is_common=True)
-        lost = {each for each, _ in value.own}
-        return Share(
-            "same",
-            ANY,
-            gauge="+",
-            own=frozenset({(own, 1)}),
-            may_cancel=value.may_cancel,
-            is_heard=True,
-            reduced=value.reduced | lost,
-        )
+        return common_bound(own, value)
     if value.kind in ("sum", "extreme"):
         return step.lost(f"takes the {end} of partial sums", value, kind="same")
     return heard(NOT_KNOWN)
+
+
+def common_bound(own: Any, value: Share) -> Share:
+    """What is the same on every shard, and nothing of the whole: right where it cancels, as the shift of a softmax."""
+    reduced = value.reduced | {each for each, _ in value.own}
+    may_cancel, owned = value.may_cancel, frozenset({(own, 1)})
+    return Share("same", ANY, gauge="+", own=owned, may_cancel=may_cancel, is_heard=True, reduced=reduced)
 
 
 def gather(step: ReadEquation, value: Share) -> Share:

@@ -13,8 +13,9 @@ from typing import Any
 
 from ... import _jax
 from ...errors.causes import Cure, EditedEquation
-from .collectives import extreme, total
-from .reading import Beginning, ReadEquation
+from .collectives import common_bound, extreme, total
+from .origins import Beginning
+from .reading import ReadEquation, Reading
 from .region import Kinds, RegionReading
 from .value import NOT_KNOWN, Share, is_negative, scaled, sum_of
 
@@ -116,21 +117,78 @@ def _when_read(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Regi
     return None if after.is_open and len(traces) == 1 else after
 
 
+def is_right_when_gathered(kinds: Kinds, axis: str, read: RegionReading, name: tuple[str, str], key: int) -> bool:
+    """Whether a value is right, and nothing else is wrong, if a dim of an argument is gathered before all else."""
+    try:
+        after = kinds.read(axis, (kinds.body,), (kinds.sizes[axis],), is_blind=read.is_blind, gathered=name)
+    except Exception:
+        return False
+    verdicts = {at: verdict.says for at, verdict in after.verdicts.items() if verdict.says != "right"}
+    known = {at for at, says in verdicts.items() if says == "wrong" or read.verdicts[at].says == "right"}
+    return not after.is_open and key in after.verdicts and key not in verdicts and not known
+
+
 def _when_traced(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> RegionReading | None:
     """The region as it is traced with another collective at a call; None where it cannot be, or hangs on one trace."""
-    edits = [_jax.edits.edit_of(each.eqn, each.operation, axis, each.replaces) for each in cure.changes]
-    if kinds.retrace is None or None in edits:
+    changes = cure.changes
+    edits = [_jax.edits.edit_of(each.eqn, each.operation, axis, each.replaces, each.is_stopped) for each in changes]
+    known = [edit for edit in edits if edit is not None]
+    if kinds.retrace is None or len(known) < len(edits):
         return None
     sizes = kinds.seconds.get(axis, ((), (kinds.sizes[axis],), True))[1]
-    with _jax.edits.edited([edit for edit in edits if edit is not None]):
+    with _jax.edits.edited(known):
         traces = [kinds.retrace(axis, size) for size in sizes]
     if None in traces:
         return None
+    bounds = _bounds(traces[0], {edit.site for edit in known if edit.is_stopped})
+    if bounds is None:
+        return None
     try:
-        after = kinds.read(axis, traces, sizes, is_own=False, is_blind=read.is_blind)
+        after = kinds.read(axis, traces, sizes, bounds, is_own=False, is_blind=read.is_blind)
     except Exception:
         return None
-    return None if after.is_open and len(sizes) == 1 else after
+    is_sure = (not after.is_open or len(sizes) > 1) and (not bounds or _cancel(after.reading))
+    return after if is_sure else None
+
+
+def _bounds(trace: Any, sites: AbstractSet[Any]) -> dict[int, Any] | None:
+    """Edits by which the extremes over shards at some places of the user's are read as bounds that all shards have.
+
+    None where what the user calls there goes on with one: no collective can stand between.
+    """
+    bounds, made = dict[int, Any](), set[Any]()
+    for eqn in _jax.jaxpr.all_equations(trace) if sites else ():
+        if _jax.source.call_site(eqn)[1] not in sites:
+            continue
+        if eqn.primitive.name.startswith(("pmax", "pmin")):
+            bounds[id(eqn)] = _bound
+            made.update(eqn.outvars)
+        elif any(not _jax.jaxpr.is_literal(atom) and atom in made for atom in eqn.invars):
+            if _jax.primitives.primitive(eqn.primitive.name).kind not in ("cast", "moving"):
+                return None
+            made.update(eqn.outvars)
+    return bounds
+
+
+_STOPPED = "stopped"
+
+
+def _bound(step: ReadEquation, operands: list[Share], results: Sequence[Share]) -> Sequence[Share]:
+    """Some number that is the same on every shard: without its gradient, an extreme is right only where it cancels."""
+    own = step.reading.lose((_STOPPED, step.part), "is a common bound", step, is_common=True)
+    return [common_bound(own, value) for value in operands]
+
+
+def _cancel(reading: Reading) -> bool:
+    """Whether such numbers cancel in all that nothing uses: a value may be there for its gradient alone."""
+    stopped = {own for own in reading.losses if isinstance(own, tuple) and own[0] is _STOPPED}
+    for run in reading.runs.values():
+        atoms = [*run.jaxpr.outvars, *(atom for eqn in run.jaxpr.eqns for atom in eqn.invars)]
+        used = {atom for atom in atoms if not _jax.jaxpr.is_literal(atom)}
+        unused = [value for var, value in run.values.items() if var not in used]
+        if any(not stopped.isdisjoint(reading.losses[own].parts) for value in unused for own, _ in value.own):
+            return False
+    return True
 
 
 def _has_no_fault(after: RegionReading, before: RegionReading) -> bool:
@@ -151,8 +209,10 @@ def _cures(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool) -> Ite
     reading, over = read.reading, f"over '{axis}'"
     wrong = {at: verdict for at, verdict in read.verdicts.items() if verdict.says == "wrong"}
     parts = dict.fromkeys(read.values[at].part for at in wrong)
-    parts |= dict.fromkeys(part for verdict in wrong.values() for loss in verdict.losses for part in loss.parts)
-    losing = {_site(loss.eqn) for verdict in wrong.values() for loss in verdict.losses} - {None}
+    losses = [loss for verdict in wrong.values() for loss in verdict.losses]
+    # The derivative of an extreme compares with it; without a gradient it does not.
+    losing = {_site(loss.eqn) for loss in losses if not _is_derivative(loss.eqn)} - {None}
+    parts |= dict.fromkeys(part for loss in losses for part in loss.parts)
     made = _makers(reading.makers_of(parts), losing)
     stated = [eqn for eqn, claim, value in reading.claimed if axis in claim.layout.unreduced and value.part in parts]
     made += [group for group in _by_line(stated) if group not in made]  # what a hint says to be due is taken after it
@@ -220,8 +280,17 @@ def _insertions(
             ways = {ends.get(id(eqn), "") for eqn in group}
             own = operations if ways == {""} else [f"p{end}" for end in ways] if len(ways) == 1 else []
             if at < len(own):
+                is_stopped = own[at] in ("pmax", "pmin") and any(map(_jax.jaxpr.is_differentiated, group))
                 what = _what(group)
-                yield _cure(f"{own[at]} {over}{what and f' of {what}'} at {_line(group)}", group, own[at])
+                if is_stopped:
+                    what = (
+                        f"stop_gradient({what.replace(' and ', ') and stop_gradient(')})"
+                        if what
+                        else "its stop_gradient"
+                    )
+                yield _cure(
+                    f"{own[at]} {over}{what and f' of {what}'} at {_line(group)}", group, own[at], "", is_stopped
+                )
 
 
 def _pairs(
@@ -242,8 +311,8 @@ def _what(group: EquationGroup) -> str:
     return " and ".join(dict.fromkeys(filter(None, map(_jax.source.expression, group))))
 
 
-def _cure(text: str, group: EquationGroup, operation: str, replaces: str = "") -> Cure:
-    changes = tuple(EditedEquation(eqn, operation, replaces) for eqn in group)
+def _cure(text: str, group: EquationGroup, operation: str, replaces: str = "", is_stopped: bool = False) -> Cure:
+    changes = tuple(EditedEquation(eqn, operation, replaces, is_stopped=is_stopped) for eqn in group)
     return Cure(text, line=_line(group), operation=operation, changes=changes)
 
 
@@ -286,6 +355,11 @@ def _place(eqn: Any) -> str:
 def _site(eqn: Any) -> Any:
     """The user's call that made an equation; None of one that differentiation made."""
     return None if _jax.jaxpr.is_transposed(eqn) else _jax.source.call_site(eqn)[1]
+
+
+def _is_derivative(eqn: Any) -> bool:
+    """Whether an equation is what a derivative of an extreme compares by."""
+    return eqn.primitive.name == "eq" and _jax.jaxpr.is_differentiated(eqn)
 
 
 def _is_reduction(eqn: Any) -> bool:

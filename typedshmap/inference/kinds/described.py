@@ -8,7 +8,8 @@ from typing import Any
 
 from ... import _jax
 from ..control_flow import fact_of_spec
-from .reading import Beginning, Reading, Unaligned
+from .origins import Beginning
+from .reading import Reading, Unaligned
 from .region import Kinds
 from .suspects import factor_text, first_loss, problem_of
 from .value import Share

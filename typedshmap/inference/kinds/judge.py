@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from .reading import Loss, Reading
+from .origins import Loss
+from .reading import Reading
 from .value import ANY, SAME, Share
 
 

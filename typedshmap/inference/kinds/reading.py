@@ -5,33 +5,26 @@ is as long as a shard's."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from functools import cached_property, lru_cache, reduce
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from ... import _jax
-from ..interpreter import fixed_point
 from .numbers import Numbers, pmean_axes
+from .origins import Beginning, Loss, is_extreme
 from .value import (
-    ANY,
     NO_PARTS,
-    NOT_KNOWN,
     SAME,
-    UNKNOWN,
     Share,
     anyhow,
-    heard,
     is_negative,
     is_plain,
-    scaled,
-    sum_of,
     unknown,
 )
 
 CLAIM = _jax.jaxpr.CLAIM
-_MOST_ITERATIONS = 6
 _DEPTH = 6
 """How far back two computations are compared to find that they compute the same."""
 
@@ -40,95 +33,11 @@ class Unaligned(Exception):
     """The two traces do not have the same equations, and nothing is known of degrees."""
 
 
-class Loss(NamedTuple):
-    """How something that is each shard's own came into a value.
-
-    Attributes:
-      why: how, for a message; with what it was lost to.
-      eqn: at which equation.
-      calls: those around it.
-      parts: the parts of a sum or an extreme that were lost.
-      is_soft: whether it is an operation on a shard's own rows alone, which is right where others join in.
-      is_common: whether it is the same on every shard after all, as a bound that a collective found.
-      degree: the largest one of what came together there, as far as it is known.
-      name: what the hints call a dim of an operand that is sharded, and the argument.
-    """
-
-    why: str
-    eqn: Any
-    calls: tuple[Any, ...]
-    parts: frozenset[Any]
-    is_soft: bool = False
-    is_common: bool = False
-    degree: Any = 0
-    name: tuple[str, str] = ("", "")
-
-    @property
-    def is_of_slice(self) -> bool:
-        """Whether a shard's own part of a partial sum was taken, which others may be added to."""
-        return self.why in ("takes its own slice of a partial sum", "takes its own entries of a partial sum")
-
-
-class Beginning(NamedTuple):
-    """Where something began.
-
-    Attributes:
-      eqn: the equation; None for an argument.
-      calls: those around it, from within.
-      name: what the hints call a dim of an operand that is sharded, and the argument.
-    """
-
-    eqn: Any
-    calls: tuple[Any, ...] = ()
-    name: tuple[str, str] = ("", "")
-
-    @property
-    def is_marked(self) -> bool:
-        """Whether a hint says so."""
-        return self.eqn is None or self.eqn.primitive.name == CLAIM
-
-    @property
-    def is_of_rows(self) -> bool:
-        """Whether an operation made it of what a shard holds, and of nothing else."""
-        return self.eqn is not None and _KINDS.get(self.eqn.primitive.name, "opaque") not in _NOT_OF_ROWS
-
-    @property
-    def written(self) -> Any:
-        """Of the equation and those around it the innermost that the user wrote, none of a library's jaxprs."""
-        for eqn, caller in zip((self.eqn, *self.calls), (*self.calls, None), strict=True):
-            inner = _jax.jaxpr.inner_jaxprs(caller) if caller is not None else ()
-            jaxpr = next((each for each in inner if any(eqn is one for one in each.eqns)), None)
-            if eqn is not None and _jax.source.is_written_in(eqn, jaxpr):
-                return eqn
-        return self.eqn
-
-    @property
-    def gradient(self) -> Any:
-        """The equation, or one around it, that differentiation made by transposing; None if none was."""
-        eqns = () if self.is_marked else (self.eqn, *self.calls)
-        return next((eqn for eqn in eqns if _jax.jaxpr.is_transposed(eqn)), None)
-
-    @property
-    def place(self) -> str:
-        """Where the user wrote that, or called what it is in; of a gradient where it was asked for."""
-        if self.gradient is not None:
-            return _jax.source.gradient_place(self.gradient)
-        return "" if self.eqn is None else _jax.source.equation_place(self.written)
-
-
 def aligned_with(eqns: Sequence[Any], others: Sequence[Any]) -> list[Any]:
     """The equations of another trace beside those of one; a claim, which only that makes, beside itself."""
     rest = iter([eqn for eqn in others if eqn.primitive.name != CLAIM])
     found = [eqn if eqn.primitive.name == CLAIM else next(rest, None) for eqn in eqns]
     return [] if None in found or next(rest, None) is not None else found
-
-
-_EXTREMES = frozenset(["reduce_max", "reduce_min", "reduce_or", "reduce_and", "max", "min"])
-
-
-def is_extreme(origin: Beginning) -> bool:
-    """Whether what began there is an extreme, and no sum."""
-    return origin.eqn is not None and origin.eqn.primitive.name in _EXTREMES
 
 
 class JaxprRun:
@@ -259,16 +168,15 @@ KindRule = Callable[[ReadEquation, "list[Share]"], "Share | Sequence[Share]"]
 """From an equation and its operands to its results; one value stands for all of them."""
 
 _KINDS = {name: found.kind for name, found in _jax.primitives.PRIMITIVES.items()}
-_NOT_OF_ROWS = frozenset(["collective", "index", "random", "branch", "loop", "outside", "opaque"])
 # What computes nothing but what its operands say: of the same on every shard, the same.
 _PURE = _jax.primitives.names_of(
     "cast", "moving", "joining", "sum", "product", "quotient", "homogeneous", "elementwise", "test", "extreme",
     "choice", "reducing", "ordering", "lookup", "placing", "matrix",
 ) - {CLAIM}  # fmt: skip
 _CUTS = frozenset(["slice", "dynamic_slice"])
-ENTRY_BY_ENTRY = _jax.primitives.names_of(
-    "cast", "sum", "product", "quotient", "homogeneous", "elementwise", "test", "extreme", "choice"
-) - {CLAIM, "dot_general", "conv_general_dilated", "conv", "ragged_dot", "ragged_dot_general", "bitcast_convert_type"}
+ENTRY_BY_ENTRY = frozenset(
+    [name for name, found in _jax.primitives.PRIMITIVES.items() if found.is_entry_by_entry and name != CLAIM]
+)
 
 
 class Reading:
@@ -493,7 +401,7 @@ class Reading:
             eqn = frame.makers.get(var)
             if since is None and eqn is not None:
                 since = id(eqn)
-                self.origins.setdefault(since, Beginning(eqn, frame.calls, _name_of(operands)))
+                self.origins.setdefault(since, Beginning(eqn, frame.calls, name_of(operands)))
             return value.but(since=since)
         if value.kind not in ("sum", "extreme") or value.part is not None:
             if not is_plain(value):
@@ -502,7 +410,7 @@ class Reading:
             return SAME if value == SAME else self._plain.setdefault(value, value)
         self._made += 1
         part = self.number_of(frame, var)
-        made = Beginning(frame.makers.get(var), frame.calls, _name_of(operands))
+        made = Beginning(frame.makers.get(var), frame.calls, name_of(operands))
         if self.makers.setdefault(part, made).eqn is not made.eqn:
             self.twins[part].append(made)
         if value.kind == "extreme":
@@ -567,7 +475,7 @@ class Reading:
         found = frozenset(parts) or frozenset({own})
         degrees = [self.numbers.known(value.degree) for value in values]
         degree = max((each for each in degrees if isinstance(each, int | Fraction)), key=abs, default=0)
-        loss = Loss(why, step.eqn, step.frame.calls, found, is_soft, is_common, degree, _name_of(values))
+        loss = Loss(why, step.eqn, step.frame.calls, found, is_soft, is_common, degree, name_of(values))
         self.losses.setdefault(own, loss)
         return own
 
@@ -620,7 +528,8 @@ def _params(eqn: Any) -> Any:
     return params
 
 
-def _name_of(operands: Sequence[Share]) -> tuple[str, str]:
+def name_of(operands: Sequence[Share]) -> tuple[str, str]:
+    """What the hints call the sharded dim of the first operand that has one, and its argument."""
     return next((value.name for value in operands if value.kind == "sharded"), ("", ""))
 
 
@@ -629,354 +538,3 @@ def _opaque(step: ReadEquation, values: list[Share]) -> Share:
     if values and all(value is SAME for value in values) and not step.eqn.effects and step.name in _PURE:
         return SAME
     return unknown(values, is_heard=True)
-
-
-# ----------------------------------------------------------------------------------------------- calls and control flow
-
-
-def call(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
-    """A call of a jaxpr with the same operands."""
-    find = _jax.jaxpr.hi_jaxpr if step.name == "call_hi_primitive" else _jax.jaxpr.called_jaxpr
-    jaxpr, other = find(step.eqn), find(step.other)
-    if jaxpr is None or other is None:
-        return [unknown(values, is_heard=True)] * len(step.eqn.outvars)
-    count = len(jaxpr.invars)
-    return step.reading.run(jaxpr, other, values[:count], step.frame, step.eqn, step.eqn.invars[:count], is_call=True)
-
-
-def linear_solve(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
-    """A solver with a gradient of its own: one of its jaxprs computes the solution."""
-    lengths, jaxprs = step.params["const_lengths"], step.params["jaxprs"]
-    first, last = lengths.matvec + lengths.vecmat, sum(lengths)
-    sides = values[last:]
-    if all(value.kind == "same" and not value.own for value in (*values[: lengths.matvec], *sides)):
-        matrix = [*values[: lengths.matvec], *[SAME] * len(sides)]
-        atoms = [*step.eqn.invars[: lengths.matvec], *[None] * len(sides)]
-        products = step.reading.run(
-            jaxprs.matvec, step.other.params["jaxprs"].matvec, matrix, step.frame, step.eqn, atoms
-        )
-        if all(value.kind == "same" and not value.own for value in products):
-            return [
-                side if product is SAME else side.but(degree=sum_of(side.degree, product.degree, -1), is_heard=True)
-                for side, product in zip(sides, products, strict=True)
-            ]
-    given = [*range(first, first + lengths.solve), *range(last, len(values))]
-    atoms = [step.eqn.invars[at] for at in given]
-    return step.reading.run(
-        jaxprs.solve, step.other.params["jaxprs"].solve, [values[at] for at in given], step.frame, step.eqn, atoms
-    )
-
-
-def branch(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
-    """One of several branches, by an index."""
-    which, operands, reading = values[0], values[1:], step.reading
-    reading.predicates[id(step.eqn)] = which
-    ways = [
-        reading.run(jaxpr, other, operands, step.frame, step.eqn, step.eqn.invars[1:])
-        for jaxpr, other in zip(step.params["branches"], step.other.params["branches"], strict=True)
-    ]
-    results = [_either_way(reading, each) for each in zip(*ways, strict=True)]
-    if which.kind == "unknown":
-        return [unknown(values).but(since=which.since)] * len(results)
-    is_of_own_rows = reading.is_soft(which) or reading.is_of_extremes(which)  # as to skip what changes nothing
-    if (which.kind in ("sum", "extreme") or which.own) and not is_of_own_rows:
-        return [step.lost("takes a branch by", which, value) for value in results]
-    if is_of_own_rows or which.kind in ("own", "sharded"):
-        return [_chosen(step, value, is_of_own_rows or which.is_heard) for value in results]
-    return results
-
-
-def _either_way(reading: Reading, ways: Sequence[Share]) -> Share:
-    """The result of one of several branches; of a sum that only some of them take it is known where that began."""
-    sums = [way for way in ways if way.kind == "sum"]
-    terms = [way.beside for way in sums if way.beside is not None]
-    terms += [way.degree for way in ways if way.kind == "same" and not way.is_zero]
-    if sums and terms and all(way.kind in ("sum", "same") and not way.own for way in ways):
-        value = reduce(lambda a, b: join(reading, a, b), [way.but(beside=None) for way in sums])
-        return value.but(beside=terms[0] if len(set(terms)) == 1 else UNKNOWN)
-    value = reduce(lambda a, b: join(reading, a, b), ways)
-    part = next((way.part for way in ways if way.kind == "sum"), None)
-    origin = reading.makers.get(part)
-    if value.kind != "unknown" or value.since is not None or origin is None or origin.eqn is None:
-        return value
-    reading.origins.setdefault(id(origin.eqn), origin)
-    return value.but(since=id(origin.eqn))
-
-
-def _chosen(step: ReadEquation, value: Share, is_heard: bool) -> Share:
-    """A value of which each shard chose its own."""
-    step.reading.origins.setdefault(id(step.eqn), Beginning(step.eqn, step.frame.calls))
-    is_heard = value.is_heard or is_heard
-    return value.but(kind="own", dim=None, order=0, part=None, is_heard=is_heard, since=id(step.eqn))
-
-
-def loop(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
-    """A while loop."""
-    reading, eqn, other = step.reading, step.eqn, step.other
-    conds, consts, carry = _jax.jaxpr.while_operands(eqn, values)
-    cond_atoms, const_atoms, _ = _jax.jaxpr.while_operands(eqn, eqn.invars)
-    carry = [_unnumbered(value) for value in carry]
-
-    def iteration(now: list[Share]) -> list[Share]:
-        atoms = [*const_atoms, *[None] * len(now)]
-        return reading.run(
-            eqn.params["body_jaxpr"], other.params["body_jaxpr"], [*consts, *now], step.frame, eqn, atoms
-        )
-
-    carry = _fixed_point(reading, carry, iteration)[0]
-    atoms = [*cond_atoms, *[None] * len(carry)]
-    (goes_on,) = reading.run(
-        eqn.params["cond_jaxpr"], other.params["cond_jaxpr"], [*conds, *carry], step.frame, eqn, atoms
-    )
-    reading.predicates[id(eqn)] = goes_on
-    if goes_on.kind == "unknown":
-        return [unknown(values).but(since=goes_on.since)] * len(carry)
-    is_of_own_rows = reading.is_soft(goes_on) or reading.is_of_extremes(goes_on)
-    if (goes_on.kind in ("sum", "extreme") or goes_on.own) and not is_of_own_rows:
-        return [step.lost("goes on by", goes_on, value) for value in carry]
-    if is_of_own_rows or goes_on.kind in ("own", "sharded"):
-        return [_chosen(step, value, True) for value in carry]
-    return carry
-
-
-def scan(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
-    """A loop over leading dims."""
-    reading, eqn, other = step.reading, step.eqn, step.other
-    consts, count = _jax.jaxpr.scan_counts(eqn.params)
-    fixed, before = values[:consts], [_unnumbered(value) for value in values[consts : consts + count]]
-    items = [_item(value) for value in values[consts + count :]]
-    is_over_rows = any(item.dim == "rows" for item in items)
-    is_long = eqn.params["length"] != other.params["length"]
-    atoms = [*eqn.invars[:consts], *[None] * (len(values) - consts)]
-    body = _jax.jaxpr.open_jaxpr(eqn.params["jaxpr"])
-    folds = [_fold(body, consts + at, at, reading.edits) for at in range(count)]
-    started = [_NEUTRAL.get(fold, value) for fold, value in zip(folds, before, strict=True)]
-
-    def iteration(now: list[Share]) -> list[Share]:
-        jaxprs = eqn.params["jaxpr"], other.params["jaxpr"]
-        results = reading.run(*jaxprs, [*fixed, *now, *items], step.frame, eqn, atoms)
-        after = [
-            started[at]
-            if folds[at]
-            else step.lost("scans its own rows of", value, is_soft=True)
-            if is_over_rows and value.dim == "rows"
-            else value
-            for at, value in enumerate(results[:count])
-        ]
-        turned.append(results)
-        return [*after, *results[count:]]
-
-    turned: list[list[Share]] = []
-    carried, results = _fixed_point(reading, started, iteration)
-    if is_long and not is_over_rows:
-        carried = [value if value == was else heard(NOT_KNOWN) for value, was in zip(carried, started, strict=True)]
-    for at, fold in enumerate(folds):
-        if fold:
-            carried[at] = _folded(step, fold, before[at], turned[-1][at], body, at, is_over_rows)
-    for at, value in enumerate(carried):
-        if value.kind in ("sum", "extreme") and value.part is None:
-            carried[at] = value = value.but(part=("iterations", step.part, at))
-        if value.kind in ("sum", "extreme"):
-            origin = Beginning(_made_in(eqn, at), (eqn, *step.frame.calls), _name_of(items))
-            reading.makers.setdefault(value.part, origin)
-    return [*carried, *[_stacked(step, value, is_over_rows, is_long) for value in results[count:]]]
-
-
-_FOLDS = {"add": "add", "add_any": "add", "sub": "add", "max": "max", "min": "min"}
-_NEUTRAL = {
-    "add": Share("same", ANY),
-    "max": Share("same", 0, number=(float("-inf"),) * 2),
-    "min": Share("same", 0, number=(float("inf"),) * 2),
-}
-
-
-def _fold(body: Any, at_input: int, at_result: int, edits: Mapping[Any, Any]) -> str:
-    """How a loop folds what a iteration makes into what it carries, if that is all that it does with it."""
-    carried, result = body.invars[at_input], body.outvars[at_result]
-    *casts, made = _through_casts(body, result)
-    eqn = None if _jax.jaxpr.is_literal(made) else _jax.jaxpr.maker_of(body, made)
-    if eqn is None or eqn.primitive.name not in _FOLDS or id(eqn) in edits:
-        return ""
-    operands = eqn.invars[:1] if eqn.primitive.name == "sub" else eqn.invars
-    ways = [way for way in (_through_casts(body, atom) for atom in operands) if way[-1] is carried]
-    is_used_once = len(ways) == 1 and all(_uses(body)[atom] == 1 for atom in (*casts, made, *ways[0]))
-    return _FOLDS[eqn.primitive.name] if is_used_once else ""
-
-
-def _through_casts(body: Any, atom: Any) -> list[Any]:
-    """A value, and what it was cast from, as far back as that goes."""
-    atoms = [atom]
-    while not _jax.jaxpr.is_literal(atom) and (eqn := _jax.jaxpr.maker_of(body, atom)) is not None:
-        if _KINDS.get(eqn.primitive.name) != "cast" or len(eqn.invars) != 1:
-            break
-        atom = eqn.invars[0]
-        atoms.append(atom)
-    return atoms
-
-
-def _cast_maker(body: Any, atom: Any) -> Any:
-    """The equation that made a value, but for casts."""
-    atom = _through_casts(body, atom)[-1]
-    return None if _jax.jaxpr.is_literal(atom) else _jax.jaxpr.maker_of(body, atom)
-
-
-@lru_cache(maxsize=64)
-def _uses(body: Any) -> Counter[Any]:
-    """How often each variable of a jaxpr is an operand or a result."""
-    atoms = [*(atom for eqn in body.eqns for atom in eqn.invars), *body.outvars]
-    return Counter(atom for atom in atoms if not _jax.jaxpr.is_literal(atom))
-
-
-def _folded(
-    step: ReadEquation, fold: str, start: Share, iteration: Share, body: Any, at: int, is_over_rows: bool
-) -> Share:
-    """What a loop has folded up in the end: what it began with, and what all of its iterations made."""
-    lengths = [eqn.params["length"] for eqn in (step.eqn, step.other)]
-    if fold != "add":
-        if iteration.kind == "sharded" and iteration.dim == "rows" and not iteration.own:
-            iteration = Share(
-                "extreme", iteration.degree, end=fold, reduced=iteration.reduced, is_heard=iteration.is_heard
-            )
-        is_bound = (start.kind == "same" and not start.own) or step.reading.is_soft(start)
-        return iteration if is_bound and iteration.kind in ("same", "extreme") else join(step.reading, start, iteration)
-    if iteration.dim == "rows":
-        iteration = accumulated(iteration)
-    elif iteration.kind in ("same", "sharded", "local") and not iteration.is_zero:
-        iteration = scaled(iteration, step.reading.numbers.iterations(lengths, step.eqn, is_over_rows))
-    elif lengths[0] != lengths[1] and not iteration.is_zero:
-        iteration = heard(NOT_KNOWN)
-    eqn = _cast_maker(body, body.outvars[at])
-    frame = JaxprRun(body, step.frame, step.eqn, ())
-    if start.is_zero:
-        return iteration
-    total = step.reading.rules["add"](ReadEquation(eqn, eqn, frame, step.reading), [start, iteration])
-    return total if isinstance(total, Share) else total[0]
-
-
-def _made_in(eqn: Any, at: int) -> Any:
-    """The equation of a loop's body that made what it carries; else the loop."""
-    jaxpr = _jax.jaxpr.open_jaxpr(eqn.params["jaxpr"])
-    return _jax.jaxpr.maker_of(jaxpr, jaxpr.outvars[at]) or eqn
-
-
-def _unnumbered(value: Share) -> Share:
-    return value.but(number=None, line=None) if value.number is not None or value.line is not None else value
-
-
-def _item(value: Share) -> Share:
-    """One of the items over which a loop goes."""
-    if value is SAME:
-        return value
-    value = _unnumbered(value)
-    if value.kind in ("sharded", "local") and value.dim == 0:
-        return value.but(dim="rows")
-    if value.kind == "parts" and value.dim == 0:
-        return heard(NOT_KNOWN)
-    return value.but(dim=value.dim - 1) if isinstance(value.dim, int) else value
-
-
-def accumulated(value: Share) -> Share:
-    """Rows of a shard, or what a psum made of such rows, added up."""
-    if value.kind == "local" and value.place == "folded":
-        return value.but(kind="same", dim=None, place="")
-    if value.kind != "sharded":
-        return value
-    return Share("sum", value.degree, reduced=value.reduced, is_heard=value.is_heard, **value.gauges)
-
-
-def _stacked(step: ReadEquation, value: Share, is_over_rows: bool, is_long: bool) -> Share:
-    """What a loop returns of each iteration, along a new dim."""
-    if value.dim == "rows":
-        return value.but(dim=0)
-    if is_over_rows:
-        if value.kind == "same":
-            return value if value.is_zero else Share("sharded", value.degree, dim=0, **value.gauges)
-        if value.kind == "sum":
-            return step.lost("scans its own rows of", value, is_soft=True)
-        return value
-    if is_long:
-        return NOT_KNOWN
-    return _unnumbered(value.but(dim=value.dim + 1) if isinstance(value.dim, int) else value)
-
-
-def _fixed_point(
-    reading: Reading, start: list[Share], iteration: Callable[[list[Share]], list[Share]]
-) -> tuple[list[Share], list[Share]]:
-    """What a loop carries before every iteration, and what a iteration returns."""
-
-    def carried(now: list[Share], results: list[Share], times: int) -> list[Share]:
-        after = [join(reading, *each) for each in zip(now, map(_unnumbered, results), strict=False)]
-        if times < _MOST_ITERATIONS:
-            return after
-        return [before if before == then else NOT_KNOWN for before, then in zip(now, after, strict=True)]
-
-    return fixed_point(start, iteration, carried)
-
-
-def join(reading: Reading, a: Share, b: Share) -> Share:
-    """What is known of a value that is one of two."""
-    if a is b or a == b:
-        return a
-    if a.kind == "unknown" or b.kind == "unknown":
-        return unknown((a, b)).but(since=_since_either(reading, a, b))
-    for zero, value in ((a, b), (b, a)):
-        if zero.is_zero and zero.kind == "same":
-            return _unnumbered(value)
-    more: dict[str, Any] = {
-        "gauge": "?" if a.own or b.own else "",
-        "own": anyhow(a, b),
-        "may_cancel": a.may_cancel or b.may_cancel,
-        "reduced": a.reduced | b.reduced,
-        "is_heard": a.is_heard or b.is_heard,
-        "is_positive": a.is_positive and b.is_positive,
-    }
-    if "own" in (a.kind, b.kind):
-        return Share("own", 0, since=reading.since((a, b)), **more)
-    degree = reading.numbers.agree(a.degree, b.degree)
-    kinds = {a.kind, b.kind}
-    if degree is None and kinds == {"same"} and a.number is not None and b.number is not None:
-        degree = 0
-    if degree is None:
-        degree = UNKNOWN
-    if kinds == {"same"}:
-        return (
-            SAME
-            if degree == 0 and not more["own"] and not more["is_heard"] and not more["reduced"]
-            else Share("same", degree, **more)
-        )
-    dims = {value.dim for value in (a, b) if value.kind in ("sharded", "local")}
-    if kinds <= {"same", "sharded"} and len(dims) == 1:
-        name = a.name if a.kind == "sharded" else b.name
-        return Share("sharded", degree, dim=dims.pop(), order=a.order or b.order, name=name, **more)
-    if kinds == {"sum"} and a.beside == b.beside:
-        return Share("sum", degree, a.beside, part=a.part if a.part == b.part else None or a.part, **more)
-    if kinds == {"extreme"} and a.end == b.end:
-        return Share("extreme", degree, end=a.end, part=a.part, **more)
-    if kinds <= {"same", "local"} and len(dims) == 1:
-        return Share("local", degree, dim=dims.pop(), **more)
-    if kinds == {"same", "extreme"}:  # before the first iteration of a running extreme
-        found, start = (a, b) if a.kind == "extreme" else (b, a)
-        bound = start.number[0] if start.number is not None else None
-        if bound is not None and abs(bound) > 1e6:
-            return found.but(**more)
-    return unknown((a, b)).but(since=_since_either(reading, a, b))
-
-
-def _since_either(reading: Reading, a: Share, b: Share) -> Any:
-    """Since when a value is not known that is one of two: since a part was made, if one of them is that part."""
-    if (since := reading.since((a, b))) is not None:
-        return since
-    for value in (a, b):
-        if value.part in reading.makers:
-            reading.origins.setdefault(value.part, reading.makers[value.part])
-            return value.part
-    return None
-
-
-RULES: Mapping[str, KindRule] = {
-    **{name: call for name, found in _jax.primitives.PRIMITIVES.items() if found.kind == "call"},
-    "custom_linear_solve": linear_solve,
-    "cond": branch,
-    "while": loop,
-    "scan": scan,
-}

@@ -208,8 +208,18 @@ class Kinds:
         edits: Edits | None = None,
         is_own: bool = True,
         is_blind: bool = False,
+        gathered: tuple[str, str] | None = None,
     ) -> RegionReading:
         """Read these traces.
+
+        Args:
+          axis: the mesh axis.
+          traces: the traces.
+          sizes: the sizes of the axis in them.
+          edits: changes that are tried.
+          is_own: whether the first trace is the region's own.
+          is_blind: whether nothing is known of numbers that one trace does not show.
+          gathered: the name of a dim, and of its argument, that is taken to be gathered before all else.
 
         Raises:
           Unaligned: where they do not have the same equations.
@@ -220,6 +230,8 @@ class Kinds:
             _entering(fact, axis, self.name_dim(at, axis))
             for at, fact in enumerate(self.entering[-count:] if count else (), -count)
         ]
+        if gathered is not None:
+            given = [SAME if value.name == gathered else value for value in given]
         given = [SAME] * (count - len(given)) + given
         rows = [
             var.aval.shape[value.dim]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ... import _jax
-from . import arithmetic, collectives, places, reading
+from . import arithmetic, collectives, flow, places
 from .reading import CLAIM, KindRule, ReadEquation
 from .value import Share
 
@@ -68,7 +68,7 @@ RULES: Mapping[str, KindRule] = {
         for name, found in _jax.primitives.PRIMITIVES.items()
         if (rule := _RULES_OF_KINDS.get(found.kind)) is not None
     },
-    **reading.RULES,
+    **flow.RULES,
     **dict.fromkeys(("neg", "real", "imag", "conj"), arithmetic.negate),
     **dict.fromkeys(("dot_general", "ragged_dot", "ragged_dot_general"), places.contract),
     **dict.fromkeys(("conv", "conv_general_dilated"), places.convolve),

@@ -10,7 +10,8 @@ from ... import _jax
 from ...errors.causes import Cure, Suspected, SuspectKind
 from .cures import find_cure
 from .judge import ResultVerdict
-from .reading import Loss, Reading, is_extreme
+from .origins import Loss, is_extreme
+from .reading import Reading
 from .region import Kinds, RegionReading
 
 

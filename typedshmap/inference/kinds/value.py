@@ -186,3 +186,12 @@ def combined(a: Iterable[tuple[Any, Any]], b: Iterable[tuple[Any, Any]]) -> froz
 def anyhow(*values: Share) -> frozenset[tuple[Any, Any]]:
     """Own quantities that are in a result in some other way."""
     return frozenset((own, 0) for value in values for own, _ in value.own)
+
+
+def accumulated(value: Share) -> Share:
+    """Rows of a shard, or what a psum made of such rows, added up."""
+    if value.kind == "local" and value.place == "folded":
+        return value.but(kind="same", dim=None, place="")
+    if value.kind != "sharded":
+        return value
+    return Share("sum", value.degree, reduced=value.reduced, is_heard=value.is_heard, **value.gauges)

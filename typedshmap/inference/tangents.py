@@ -1,0 +1,91 @@
+"""Follow tangents forward through a jaxpr: whether a gradient passes an equation, or a value that JAX types wrongly.
+
+A mark stands in a fact as one more axis over which a value varies, so that branches and loops hand it on.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from .. import _jax
+from .control_flow import RULES
+from .facts import CALLBACKS, FactInterpreter, TransferRule
+from .interpreter import CLAIM
+from .lattice import NO_AXES, AxisSet, ShardingFact, unknown, varying_of
+
+# No mesh axis is called so.
+_TANGENT, _PASSED = (frozenset([mark]) for mark in ("has a tangent", "has a gradient that passes"))
+_TANGENTS = _TANGENT | _PASSED
+UntypedResults = Mapping[int, Mapping[int, AxisSet]]
+"""By the id of an equation and the place of a result, the axes over which it varies against its type."""
+
+
+def has_gradient_through(
+    interpreter: FactInterpreter,
+    jaxpr: Any,
+    differentiated: Sequence[bool],
+    eqns: Container[int] = (),
+    untyped: UntypedResults = {},  # noqa: B006 (nothing is written into it)
+) -> bool:
+    """Whether the gradient of a result passes one of some equations, or a value that varies against its type.
+
+    JAX sums the cotangent of such a value over shards that each need their own, and takes that of what it is multiplied
+    with from one shard alone. Nothing is wrong with one that has no tangent and becomes varying in JAX's types, too.
+
+    Args:
+      interpreter: the one of the region.
+      jaxpr: its body.
+      differentiated: by which operands of the body.
+      eqns: the ids of the equations.
+      untyped: the values.
+    """
+
+    def marked(rule: TransferRule, flow: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+        results = rule(flow, eqn, facts)
+        return [fact._replace(varying=marks(eqn, at, facts, fact.varying)) for at, fact in enumerate(results)]
+
+    def marks(eqn: Any, at: int, facts: list[ShardingFact], found: AxisSet) -> AxisSet:
+        name, aval, wrong = eqn.primitive.name, eqn.outvars[at].aval, untyped.get(id(eqn), {}).get(at, NO_AXES)
+        typed, is_custom = _jax.array.manual_type_in(aval), name.startswith("custom_")
+        found = (found | wrong) - typed.varying - typed.unreduced
+        if name in CALLBACKS or name == "stop_gradient" or not _jax.array.is_inexact(aval.dtype):
+            return found - _TANGENTS
+        if is_custom:  # what has a derivative of its own has one whatever computes it
+            found |= varying_of(facts) & _TANGENTS
+        is_wrong = bool(found - _TANGENTS) if wrong or is_custom else _has_untyped_factor(eqn, facts)
+        return found | _PASSED if found >= _TANGENT and (is_wrong or id(eqn) in eqns) else found
+
+    rules = {name: partial(marked, rule) for name, rule in RULES.items()} | {CLAIM: interpreter.rules[CLAIM]}
+    flow = FactInterpreter(interpreter.sizes, False, {}, interpreter.claim_equations)
+    flow.rules = defaultdict(lambda: partial(marked, _handed_on), rules)
+    entering = [
+        unknown(_TANGENT if has and _jax.array.is_inexact(var.aval.dtype) else NO_AXES, len(var.aval.shape))
+        for var, has in zip(jaxpr.invars, differentiated, strict=True)
+    ]
+    return varying_of(flow.interpret(jaxpr, entering)) >= _PASSED
+
+
+def _handed_on(flow: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+    """The marks of all operands; of a cast or a collective of several, those of each."""
+    is_each = _jax.primitives.primitive(eqn.primitive.name).kind in ("cast", "collective")
+    is_each = is_each and len(facts) == len(eqn.outvars)
+    of_results = [[fact] for fact in facts] if is_each else [facts] * len(eqn.outvars)
+    return [
+        unknown(varying_of(of_result), len(getattr(var.aval, "shape", ())))
+        for var, of_result in zip(eqn.outvars, of_results, strict=True)
+    ]
+
+
+def _has_untyped_factor(eqn: Any, facts: list[ShardingFact]) -> bool:
+    """Whether the derivative of an operation by one of its operands depends on a value that JAX types wrongly."""
+    if not varying_of(facts) - _TANGENTS or _jax.jaxpr.inner_jaxprs(eqn) or _jax.jaxpr.collective_operation(eqn):
+        return False
+    ways = _jax.primitives.primitive(eqn.primitive.name).linear_in(facts)
+    for fact in facts:
+        factors = next((others for terms, others in ways if any(term is fact for term in terms)), facts)
+        if fact.varying >= _TANGENT and varying_of(factors) - _TANGENTS:
+            return True
+    return False
