@@ -32,10 +32,10 @@ def _opaque(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
     ]  # fmt: skip
 
 
-def _telling(rule: PrimitiveRule) -> PrimitiveRule:
+def _answering(rule: PrimitiveRule) -> PrimitiveRule:
     """A rule, of which results are unknown where it knows nothing, with the place of the first such equation."""
 
-    def told(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    def answered(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
         if time.monotonic() > walk.deadline:
             raise OutOfTime
         before, walk.place = walk.place, _jax.source.equation_place(eqn) or walk.place
@@ -47,13 +47,13 @@ def _telling(rule: PrimitiveRule) -> PrimitiveRule:
         finally:
             walk.place = before
 
-    return told
+    return answered
 
 
 _BY_MODULE = (CONTROL_RULES, ELEMENTWISE_RULES, CONTRACTING_RULES, MOVING_RULES, INDEXING_RULES, COLLECTIVE_RULES)
 
 RULES: dict[str, PrimitiveRule] = defaultdict(
-    lambda: _telling(_opaque),
-    {name: _telling(rule) for rules in _BY_MODULE for name, rule in rules.items()},
+    lambda: _answering(_opaque),
+    {name: _answering(rule) for rules in _BY_MODULE for name, rule in rules.items()},
 )
 """By primitive what its results are."""
