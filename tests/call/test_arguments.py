@@ -665,15 +665,6 @@ def test_static_arguments_of_jit_are_static(mesh: Mesh) -> None:
     assert seen == [3, 4]
 
 
-def test_a_static_argument_may_change_between_calls(mesh: Mesh) -> None:
-    @typed_shard_map(mesh=mesh)
-    def power(x: X, n: int) -> X:
-        return x**n
-
-    same(power(x, 2), x**2)
-    same(power(x, 3), x**3)
-
-
 # Any
 
 

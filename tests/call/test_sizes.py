@@ -174,15 +174,6 @@ def test_a_failed_check_binds_nothing(mesh: Mesh) -> None:
     traced(body, x)
 
 
-def test_isinstance_binds_new_names(mesh: Mesh) -> None:
-    @typed_shard_map(mesh=mesh)
-    def body(x: X) -> None:
-        assert isinstance(x, Float[Array, "[rows/dp] d"])
-        assert size("rows") == 8
-
-    traced(body, x)
-
-
 def test_outside_of_a_call_a_name_holds_for_one_check() -> None:
     check(x, "n _")
     check(w, "n _")

@@ -184,16 +184,6 @@ def test_specs_are_inferred_over_explicit_axes():
         same(typed(placed), by_hand(placed))
 
 
-def test_gradients_are_those_of_jax(mesh: Mesh):
-    options: dict[str, Any] = {"mesh": mesh, "in_specs": (P("dp", "tp"), P("tp")), "out_specs": P("dp")}
-
-    def loss(make):
-        mapped = make(lambda x, w: lax.psum(jnp.tanh(x) @ w, "tp"), **options)
-        return lambda x, w: (mapped(x, w) ** 2).sum()
-
-    same(jax.grad(loss(typed_shard_map), (0, 1))(x, w), jax.grad(loss(jax.shard_map), (0, 1))(x, w))
-
-
 def test_annotations_of_other_meaning_are_left_to_the_spec(mesh: Mesh):
     def scaled(x: jax.Array, n: int, *, name: "a name of ours" = "") -> "Nowhere":
         return x * n
@@ -400,11 +390,3 @@ def test_what_jax_refuses_of_specs_it_words(name: str, mesh: Mesh):
 def test_a_result_without_a_hint_needs_a_spec(mesh: Mesh):
     with pytest.raises(AnnotationSyntaxError, match="the result has no hint"):
         typed_shard_map(lambda x: x, mesh=mesh, in_specs=P())
-
-
-def test_errors_of_the_body_stay_as_they_are(mesh: Mesh):
-    def wrong(x):
-        raise ValueError("mine")
-
-    with pytest.raises(ValueError, match=r"^mine"):
-        typed_shard_map(wrong, mesh=mesh, in_specs=P(), out_specs=P())(x)

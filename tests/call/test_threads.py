@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import jax
@@ -27,6 +28,7 @@ from typedshmap import (
     size,
     sizes,
     typed,
+    typed_jit,
     typed_shard_map,
 )
 
@@ -165,9 +167,9 @@ def test_one_string_of_dims_is_read_by_many_threads() -> None:
     assert at_once(work) == [[True] * ROUNDS] * THREADS
 
 
-def test_programs_run_from_many_threads(mesh: Mesh) -> None:
-    @jax.jit
-    @typed_shard_map(mesh=mesh)
+@pytest.mark.parametrize("verb", [lambda f, **on: jax.jit(typed_shard_map(f, **on)), typed_jit])
+def test_programs_run_from_many_threads(verb: Any, mesh: Mesh) -> None:
+    @partial(verb, mesh=mesh)
     def double(x: Float[Array, "[b/dp] d"]) -> Float[Array, "[b/dp] d"]:
         return x * 2
 
