@@ -366,9 +366,3 @@ def test_names_without_spaces_between_them_are_recognised(call: Callable[[], Any
         call()
     hints = [line for line in str(raised.value).splitlines() if line.startswith("Hint: ")]
     assert hints == ([f"Hint: names are separated by spaces: {cure}"] if cure is not None else [])
-
-
-def test_names_without_spaces_between_them_are_recognised_in_a_region(mesh: Mesh) -> None:
-    with pytest.raises(PatternError, match="operand 1 has 2 dims, but the pattern has 1") as raised:
-        inside(mesh, lambda x: einsum(x, x, "bm,nm->bn"), (Float[Array, "b m"],), None, X)
-    assert 'Hint: names are separated by spaces: "b m, n m -> b n"' in str(raised.value)

@@ -265,39 +265,14 @@ def test_a_product_of_numpy_and_jax_arrays_is_a_jax_array(order: int) -> None:
     assert isinstance(einsum(*values, "a b, a b -> a"), jax.Array)
 
 
-def jitted(verb: str, x: Any, pattern: str, *options: Any, **sizes: int) -> None:
-    """Expect the same of einops' and of our operation under ``jit``."""
-
-    def under_jit(module: Any) -> Any:
-        return jax.jit(lambda x: getattr(module, verb)(x, pattern, *options, **sizes))(x)
-
-    same(under_jit(typedshmap), under_jit(einops))
-
-
-@pytest.mark.parametrize(("pattern", "shape", "sizes"), REARRANGED[::3])
-def test_rearrange_is_that_of_einops_under_jit(pattern: str, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
-    jitted("rearrange", numbers(*shape), pattern, **sizes)
-
-
-@pytest.mark.parametrize(("pattern", "shape", "sizes"), REPEATED[::3])
-def test_repeat_is_that_of_einops_under_jit(pattern: str, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
-    jitted("repeat", numbers(*shape), pattern, **sizes)
-
-
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-def test_reduce_is_that_of_einops_under_jit(reduction: str) -> None:
-    jitted("reduce", numbers(2, 3, 4, 6), "b c (h h2) (w 3) -> b c h w", reduction, h2=2)
-
-
-@pytest.mark.parametrize(("pattern", "shapes"), CONTRACTED[::3])
-def test_einsum_is_that_of_einops_under_jit(pattern: str, shapes: tuple[tuple[int, ...], ...]) -> None:
-    values = [numbers(*shape) for shape in shapes]
-    got = jax.jit(lambda *values: einsum(*values, pattern))(*values)
-    expected = jax.jit(lambda *values: einops.einsum(*values, pattern))(*values)
-    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
-
-
 TRANSFORMS: dict[str, Callable[[Any, Any], Any]] = {
+    "jit": lambda module, x: jax.jit(lambda x: module.rearrange(x, "(a b) c -> c b a", a=2))(x),
+    "jit of einsum": lambda module, x: jax.jit(lambda x: module.einsum(x, x, "a b, c b -> c a"))(x),
+    "jit of repeat": lambda module, x: jax.jit(lambda x: module.repeat(x, "a b -> (2 b) a"))(x),
+    **{
+        f"jit of {how}": lambda module, x, how=how: jax.jit(lambda x: module.reduce(x, "(a 2) b -> b a", how))(x)
+        for how in REDUCTIONS
+    },
     "grad": lambda module, x: jax.grad(lambda x: (module.reduce(x, "a (b c) -> b a", "sum", c=2) ** 2).sum())(x),
     "vmap": lambda module, x: jax.vmap(lambda row: module.rearrange(row, "(a b) -> b a", a=2))(x),
     "vmap of einsum": lambda module, x: jax.vmap(lambda row: module.einsum(row, x, "b, a b -> a"))(x),
