@@ -562,19 +562,6 @@ def test_the_function_itself_can_be_had_back(verb: Any) -> None:
 
 
 @pytest.mark.parametrize("verb", [typed_shard_map, typed])
-def test_a_method_keeps_its_name_and_docstring(verb: Any) -> None:
-    class Layer:
-        @verb
-        def scaled(self, x: X) -> X:
-            """Scale x."""
-            return x
-
-    assert Layer.scaled.__qualname__.endswith("Layer.scaled")
-    assert Layer.scaled.__doc__ == "Scale x."
-    assert list(inspect.signature(Layer().scaled).parameters) == ["x"]
-
-
-@pytest.mark.parametrize("verb", [typed_shard_map, typed])
 @pytest.mark.parametrize(
     ("function", "name"),
     [(Scale(2.0), "Scale"), (functools.partial(project, scale=2), "project")],

@@ -5,7 +5,7 @@ import typing
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, NamedTuple, NotRequired, Optional, Required, TypedDict, TypeVar
+from typing import Any, Generic, NamedTuple, NotRequired, Optional, Required, TypedDict, TypeVar
 
 import equinox as eqx
 import flax.struct
@@ -529,17 +529,6 @@ def test_an_unregistered_class_without_arrays_is_static(mesh: Mesh) -> None:
         "tuple[test_containers.test_an_unregistered_class_without_arrays_is_static.<locals>.Config, ...]",
     ):
         power(x, (3,))
-
-
-def test_variables_of_a_class_are_no_fields(mesh: Mesh) -> None:
-    @jax.tree_util.register_dataclass
-    @dataclass
-    class Layer:
-        table: ClassVar[W] = w
-        x: X
-
-    double = typed_shard_map(lambda layer: layer.x * 2, mesh=mesh, in_types=(Layer,), out_types=X)
-    same(double(Layer(x)), 2 * x)
 
 
 # equinox

@@ -256,18 +256,6 @@ def test_aliases_stand_for_the_axes_of_the_arrays_own_mesh() -> None:
         run(compiled("[b/dp] d"), array)
 
 
-def test_a_sharding_that_differs_is_reported_with_the_arrays_own_mesh() -> None:
-    with pytest.raises(ShardingError) as caught:
-        check(put(P(None, "tp")), "[b/dp] d")
-    assert str(caught.value) == (
-        "check: checked value is sharded P(None, 'tp'), but its hint says P('dp', None)\n\n"
-        '    checked: "[b/dp] d"\n'
-        "    got f32[8,16]\n\n"
-        "Mesh: dp=4, tp=2\n"
-        "Hint: place it by shard(x, hint, mesh)"
-    )
-
-
 def test_axes_of_size_one_make_no_difference() -> None:
     row = mesh_of(shape=(8, 1))
     check(put(P("dp"), row), "[b/dp] [d/tp]")

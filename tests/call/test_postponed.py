@@ -42,16 +42,6 @@ def test_a_global_name_is_found(mesh: Mesh) -> None:
         double(x[0])
 
 
-def test_a_local_name_is_found(mesh: Mesh) -> None:
-    Rows = Float[Array, "[b/dp] d"]
-
-    @typed_shard_map(mesh=mesh)
-    def double(x: Rows, by: int = 2) -> Rows:
-        return x * by
-
-    same(double(x), x * 2)
-
-
 def test_a_local_name_hides_a_global_one(mesh: Mesh) -> None:
     X = Float[Array, " d"]  # noqa: F841 (the string names it)
 
@@ -256,37 +246,6 @@ def test_a_local_class_may_name_local_hints(mesh: Mesh) -> None:
     same(project(Both(x, Weights(w))), x @ w)
     with fails(ShapeError, "project: argument 'both.weights.w' has d=3, but argument 'both.x' has d=4"):
         project(Both(x, Weights(w[:3])))
-
-
-@pytest.mark.parametrize("is_first", [False, True], ids=["after its array", "before its array"])
-def test_a_local_class_may_hold_itself(is_first: bool, mesh: Mesh) -> None:
-    @jax.tree_util.register_dataclass
-    @dataclass
-    class Before:
-        next: Before | None
-        at: X
-
-    @jax.tree_util.register_dataclass
-    @dataclass
-    class After:
-        at: X
-        next: After | None
-
-    shapes: list[tuple[int, ...]] = []
-
-    def look(chain: Before | After) -> None:
-        while chain is not None:
-            shapes.append(chain.at.shape)
-            chain = chain.next
-
-    kind = Before if is_first else After
-    chain = kind(at=x, next=kind(at=x, next=kind(at=x, next=None)))
-    traced(typed_shard_map(look, mesh=mesh), chain)
-    assert shapes == [(2, 4)] * 3
-    line = "look: argument 'chain.next.at' has b=4, but argument 'chain.at' has b=8"
-    line = "look: argument 'chain.at' has b=8, but argument 'chain.next.at' has b=4" if is_first else line
-    with fails(ShapeError, line):
-        typed_shard_map(look, mesh=mesh, in_types=(kind,), out_types=None)(kind(at=x, next=kind(at=x[:4], next=None)))
 
 
 def test_local_classes_may_hold_each_other(mesh: Mesh) -> None:

@@ -329,19 +329,6 @@ def test_a_row_under_vmap_varies(mesh: Mesh) -> None:
         traced(body, x)
 
 
-def test_names_bound_in_a_transformed_function_stay_bound(mesh: Mesh) -> None:
-    seen: list[tuple[int, int]] = []
-
-    @typed_shard_map(mesh=mesh)
-    def body(x: X) -> X:
-        jax.checkpoint(lambda x: check(x, "[rows/dp] columns"))(x)
-        seen.append((size("rows"), shard_size("rows")))
-        return x
-
-    traced(body, x)
-    assert seen == [(8, 2)]
-
-
 # Keys
 
 

@@ -217,6 +217,7 @@ def test_a_state_that_is_placed_by_its_hints_goes_through_steps_and_keeps_its_sh
     assert all(jax.tree.leaves(agree))
 
 
+@pytest.mark.slow
 def test_a_gradient_that_was_not_summed_over_the_batch_is_named_by_its_leaf() -> None:
     typed = typed_shard_map(mesh=MESH)(step_of(Hparams(0.1, 0.9, reduced=False)))
     assert said(typed, STATE, STEP, BATCH) == [

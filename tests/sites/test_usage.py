@@ -420,7 +420,7 @@ def test_a_decorator_without_arguments_takes_the_ambient_mesh() -> None:
     ],
 )
 def test_a_wrong_argument_is_named_however_the_call_is_written(typed: Any, args: Any, first: str) -> None:
-    assert said(typed, *args).splitlines()[0] == first
+    assert message(typed, *args).splitlines()[0] == first
 
 
 def test_one_hint_is_that_of_one_argument() -> None:
@@ -440,7 +440,7 @@ def test_an_alias_of_an_alias_is_reported() -> None:
     aliased = Float[Array, "[b/batch] d"]
     axes = {"batch": "rows", "rows": "dp"}
     typed = typed_shard_map(lambda x: x, mesh=MESH, in_types=(aliased,), out_types=aliased, axes=axes)
-    assert message(typed, x) == [
+    assert said(typed, x) == [
         (
             "MeshAxisError: <lambda>: argument 'x' names mesh axis 'rows' (as 'batch'), which is not among the "
             "mesh's axes 'dp', 'tp'"

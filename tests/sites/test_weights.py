@@ -98,11 +98,11 @@ def test_a_leaf_that_was_not_gathered_is_named_by_its_path() -> None:
     ],
 )
 def test_a_wrong_leaf_is_named_by_its_path(weights: Block, first: str) -> None:
-    assert said(typed, weights, ALL).splitlines()[0] == first
+    assert message(typed, weights, ALL).splitlines()[0] == first
 
 
 def test_paths_that_are_no_strings_are_reported() -> None:
-    assert message(typed, BLOCK, ((0, 1),)) == [
+    assert said(typed, BLOCK, ((0, 1),)) == [
         (
             "StructureError: gather: argument 'indices' is a tuple with 0 (int) in it, but its hint says "
             "tuple[tuple[str, ...], ...]"
