@@ -210,6 +210,11 @@ def test_bad_input_is_reported(
             DtypeError,
             "pmax in f: the operand has dtype key<fry>, but pmax takes numbers",
         ),
+        (
+            lambda x: reduce(x[:, :6], "[b/dp] m -> [m/dp]", "sum"),
+            ShapeError,
+            "reduce in f: the result has m=6 on each shard, which cannot be scattered over 'dp' (4 shards)",
+        ),
         (lambda x: psum(x, ("dp", "dp")), PatternError, "psum in f: mesh axis 'dp' is named twice"),
         (lambda x: psum(x, ()), PatternError, "psum in f: no mesh axis is named"),
         (lambda x: psum(x, 10**5000), PatternError, "psum in f: an int is neither a pattern nor a mesh axis"),
