@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 MESH = AbstractMesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
 
 
-F32, I32, U32 = map(jnp.dtype, ("float32", "int32", "uint32"))
+BF16, F32, I32, U32 = map(jnp.dtype, ("bfloat16", "float32", "int32", "uint32"))
 
 
 class Program(NamedTuple):
@@ -274,6 +274,11 @@ def own_part_summed(w, x):
     return w - 0.1 * lax.psum(jax.grad(loss)(w), "dp")
 
 
+def norm_of_own_vocabulary(table, ids, x):
+    slope = jax.grad(lambda table: (2 * embedding(table, ids) * x).sum())(table)
+    return (slope**2).sum()
+
+
 MATMUL, TWO, X = (P("dp", "tp"), P("tp")), ((8, 8), (8, 8)), ((8, 8),)
 HEADS = (8, 4, 4, 8)
 WRONG = [
@@ -328,6 +333,10 @@ WRONG = [
     Program(last_shard_only, (P("dp"),), P(), X, ("unreduced",), "x.sum()"),
     Program(
         masked_softmax_of_a_shard, (P(), P(None, "dp"), P(None, "dp")), P(), (HEADS,) * 3, ("unreduced",)
+    ),
+    Program(
+        norm_of_own_vocabulary, (P("tp"), P(), P()), P(), ((16, 8), (8,), (8, 8)),
+        ("unreduced",), ".sum()", dtypes=(BF16, I32, BF16),
     ),
 ]  # fmt: skip
 

@@ -220,15 +220,6 @@ def test_a_dict_of_which_the_arrays_differ_is_a_class() -> None:
     )
 
 
-def test_two_dicts_alike_are_of_one_class() -> None:
-    def halved(params):
-        return jax.tree.map(lambda x: x / 2, params)
-
-    specs = {"w": P("dp"), "b": P()}
-    text = text_of(lambda: mapped(halved, (specs,), specs)({"w": ones(8, 4), "b": ones(4)}))
-    assert text.count("class ") == 1 and "def halved(params: Params) -> Params: ..." in text
-
-
 def test_a_tree_of_which_no_hint_says_the_leaves_keeps_its_spec() -> None:
     def gathered(params, x):
         return x @ lax.all_gather(params[0], "dp", axis=0, tiled=True) + params[1]
@@ -324,12 +315,6 @@ def test_a_class_that_takes_arrays_only_does_not_stop_an_audit() -> None:
         return Strict(one.x / 2)
 
     assert suggested(lambda: mapped(halved, P("dp"), P("dp"))(Strict(ones(8))).x) == []
-
-
-def test_calls_alike_are_counted() -> None:
-    call = mapped(lambda x: x, P("dp"), P("dp"))
-    (found,) = suggested(lambda: [call(ones(8)) for _ in range(3)])
-    assert found.calls == 3
 
 
 def test_typed_regions_have_their_hints_already() -> None:

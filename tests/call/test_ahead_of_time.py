@@ -20,7 +20,7 @@ from by_hand import text_of
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from typedshmap import Array, Float, ShapeError, check, shape_structs, size, typed_jit, typed_shard_map
+from typedshmap import Array, Float, ShapeError, check, shape_structs, size, typed_shard_map
 
 X, Y = Float[Array, "[b/dp] d"], Float[Array, "[b/dp]"]
 x = np.random.default_rng(0).normal(size=(8, 16)).astype(np.float32)
@@ -53,12 +53,6 @@ def close(got: Any, expected: Any) -> None:
 # Buffers that are given away
 
 
-def test_a_buffer_given_to_a_mapped_function_is_used_again(mesh: Mesh) -> None:
-    given = placed(mesh)
-    close(jax.jit(typed_shard_map(halve, mesh=mesh), donate_argnums=0)(given), plain(x))
-    assert given.is_deleted()
-
-
 def test_a_buffer_is_given_as_by_hand(mesh: Mesh) -> None:
     texts = []
     for f in (typed_shard_map(halve, mesh=mesh), by_hand(mesh)):
@@ -71,13 +65,6 @@ def test_a_buffer_is_given_as_by_hand(mesh: Mesh) -> None:
     assert "tf.aliasing_output" in texts[0] or "jax.buffer_donor" in texts[0]
 
 
-@pytest.mark.parametrize("options", [{"donate_argnums": 0}, {"donate_argnames": "x"}])
-def test_a_buffer_given_to_a_typed_jit_is_used_again(options: dict[str, Any], mesh: Mesh) -> None:
-    given = placed(mesh)
-    close(typed_jit(typed_shard_map(halve, mesh=mesh), mesh=mesh, **options)(given), plain(x))
-    assert given.is_deleted()
-
-
 def test_a_buffer_of_a_call_that_is_refused_is_kept(mesh: Mesh) -> None:
     given = jax.device_put(x[:6], jax.devices()[0])
     with pytest.raises(ShapeError, match="does not divide over 'dp'"):
@@ -85,20 +72,7 @@ def test_a_buffer_of_a_call_that_is_refused_is_kept(mesh: Mesh) -> None:
     close(given, x[:6])
 
 
-def test_a_loop_gives_its_buffer_away_at_every_step(mesh: Mesh) -> None:
-    step, value = typed_jit(typed_shard_map(halve, mesh=mesh), mesh=mesh, donate_argnums=0), placed(mesh)
-    for _ in range(3):
-        value = jax.block_until_ready(step(value))
-    close(value, plain(plain(plain(x))))
-
-
 # Lowered and compiled
-
-
-def mapping(jaxpr: Any) -> Any:
-    """The one equation of a program, which a jit may stand around."""
-    (equation,) = jaxpr.eqns
-    return mapping(equation.params["jaxpr"]) if equation.primitive.name in ("jit", "pjit") else equation
 
 
 def test_a_compiled_program_runs_and_keeps_its_types(mesh: Mesh) -> None:
@@ -107,13 +81,6 @@ def test_a_compiled_program_runs_and_keeps_its_types(mesh: Mesh) -> None:
     assert compiled.output_shardings.is_equivalent_to(NamedSharding(mesh, P("dp", None)), 2)
     with pytest.raises(TypeError, match="compiled"):
         compiled(placed(mesh)[:4])
-
-
-def test_a_traced_program_shows_its_jaxpr_and_lowers(mesh: Mesh) -> None:
-    traced = jax.jit(typed_shard_map(halve, mesh=mesh)).trace(x)
-    assert mapping(traced.jaxpr).primitive.name == "shard_map"
-    assert (traced.out_info.shape, traced.out_info.dtype) == ((8, 16), np.float32)
-    close(traced.lower().compile()(x), plain(x))
 
 
 def test_structs_made_of_hints_are_lowered_like_arrays(mesh: Mesh) -> None:
@@ -126,13 +93,6 @@ def test_structs_made_of_hints_are_lowered_like_arrays(mesh: Mesh) -> None:
 def test_a_program_is_looked_at_without_running(look: Any, body: Any, shape: tuple[int, ...], mesh: Mesh) -> None:
     got = look(typed_shard_map(body, mesh=mesh.abstract_mesh), jax.ShapeDtypeStruct((8, 16), np.float32))
     assert (got.shape, got.dtype) == (shape, np.float32)
-
-
-def test_a_jaxpr_is_that_of_hand_written_shard_map(mesh: Mesh) -> None:
-    of = [mapping(jax.make_jaxpr(f)(x)) for f in (typed_shard_map(halve, mesh=mesh), by_hand(mesh))]
-    assert [e.params["in_specs"] for e in of] == [(P("dp", None),)] * 2
-    assert of[0].params["out_specs"] == of[1].params["out_specs"]
-    assert of[0].outvars[0].aval == of[1].outvars[0].aval
 
 
 @pytest.mark.parametrize(
@@ -151,12 +111,6 @@ def test_a_wrong_shape_is_reported_ahead_of_time(look: Any, mesh: Mesh) -> None:
 
 
 # Exported
-
-
-def test_an_exported_function_is_called(mesh: Mesh) -> None:
-    exported = jax.export.export(jax.jit(typed_shard_map(halve, mesh=mesh)))(placed(mesh))
-    assert exported.nr_devices == 8
-    close(jax.jit(exported.call)(placed(mesh)), plain(x))
 
 
 def test_an_exported_function_is_that_written_by_hand(mesh: Mesh) -> None:

@@ -626,18 +626,6 @@ def test_a_helper_says_nothing_of_the_arrays_in_a_bare_container(mesh: Mesh) -> 
         doubled(D, [D])
 
 
-def test_a_class_of_plain_options_is_static(mesh: Mesh) -> None:
-    @dataclass
-    class Options:
-        names: list
-        more: dict
-
-    seen: list[Any] = []
-    options = Options(["relu"], {"a": 1})
-    same(typed_shard_map(with_static(Options, seen), mesh=mesh)(x, options), x)
-    assert seen == [options]
-
-
 @pytest.mark.parametrize(
     ("hint", "value", "got"), [(dict, [D], "a list"), (list, D, "an array"), (tuple, 3, "3 (int)")]
 )
@@ -663,15 +651,6 @@ def test_static_arguments_of_jit_are_static(mesh: Mesh) -> None:
     same(apply(x, 3), x)
     same(apply(x, 4), x)
     assert seen == [3, 4]
-
-
-def test_a_static_argument_may_change_between_calls(mesh: Mesh) -> None:
-    @typed_shard_map(mesh=mesh)
-    def power(x: X, n: int) -> X:
-        return x**n
-
-    same(power(x, 2), x**2)
-    same(power(x, 3), x**3)
 
 
 # Any
@@ -806,17 +785,6 @@ def test_a_bare_array_type_takes_any_array_unsharded(hint: Any, mesh: Mesh) -> N
         look("x")
 
 
-def test_a_bare_array_is_any_array(mesh: Mesh) -> None:
-    @typed_shard_map(mesh=mesh)
-    def echo(x: Array, n: Array, key: Array) -> tuple[Array, Array, Array]:
-        assert (x.shape, n.shape, key.shape) == ((8, 4), (), ())
-        return x, n, jax.random.key_data(key)
-
-    same(echo(x, 3, jax.random.key(0)), (x, 3, np.zeros(2)))
-    with fails(StructureError, "echo: argument 'n' is 'n' (str), but its hint says Array"):
-        echo(x, "n", jax.random.key(0))
-
-
 def test_an_array_without_rows_is_taken(mesh: Mesh) -> None:
     empty = typed_shard_map(lambda x: x * size("b"), mesh=mesh, in_types=(X,), out_types=X)(x[:0])
     assert empty.shape == (0, 4)
@@ -875,16 +843,6 @@ def test_a_union_takes_no_other_value(mesh: Mesh) -> None:
     )
     with fails(ShapeError, f"<lambda>: argument 'x' fits no member of its hint ({reasons})"):
         last(x)
-
-
-def test_a_static_member_of_a_union_is_reported_by_its_type(mesh: Mesh) -> None:
-    def apply(x: X, y: Union[Float[Array, ""], int, str]) -> X:
-        return x
-
-    reasons = 'Float[Array, ""]: is a list, but its hint says Array; '
-    reasons += "int: is [1] (list), but its hint says int; str: is [1] (list), but its hint says str"
-    with fails(StructureError, f"apply: argument 'y' fits no member of its hint ({reasons})"):
-        typed_shard_map(apply, mesh=mesh)(x, [1])
 
 
 class Scales(TypedDict):

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from expecting import fails, numbers, same, traced
+from expecting import fails, numbers, same
 from jax.sharding import Mesh
 
 from typedshmap import (
@@ -20,7 +20,6 @@ from typedshmap import (
     ShapeError,
     StructureError,
     explain,
-    sizes,
     typed,
     typed_jit,
     typed_shard_map,
@@ -196,53 +195,6 @@ def test_a_callable_instance_has_the_hints_of_its_class(verb: str, mesh: Mesh) -
 # Closures
 
 
-def test_a_function_that_returns_mapped_functions_makes_a_new_one_each_time(mesh: Mesh) -> None:
-    def scaling(gain: float) -> Callable[..., Any]:
-        @typed_shard_map(mesh=mesh)
-        def scale(x: X) -> X:
-            return x * gain
-
-        return scale
-
-    double, triple = scaling(2.0), scaling(3.0)
-    same(double(x), x * 2)
-    same(triple(x), x * 3)
-    same(double(x), x * 2)
-
-
-def test_a_closed_over_python_value_is_read_at_every_call(mesh: Mesh) -> None:
-    gain = 2
-
-    @typed_shard_map(mesh=mesh)
-    def scale(x: X) -> X:
-        return x * gain
-
-    same(scale(x), x * 2)
-    gain = 3
-    same(scale(x), x * 3)
-
-
-def test_a_closed_over_array_is_read_at_every_call_and_enters_unsharded(mesh: Mesh) -> None:
-    gain = jnp.arange(4.0)
-
-    @typed_shard_map(mesh=mesh)
-    def scale(x: X) -> X:
-        assert gain.shape == (4,)
-        return x * gain
-
-    same(scale(x), x * np.arange(4))
-    gain = gain + 1
-    same(scale(x), x * (np.arange(4) + 1))
-
-
-def test_an_attribute_of_self_is_read_at_every_call(mesh: Mesh) -> None:
-    scale = Scale(2.0)
-    mapped = typed_shard_map(scale, mesh=mesh)
-    same(mapped(x), x * 2)
-    scale.gain = 3.0
-    same(mapped(x), x * 3)
-
-
 def test_a_closed_over_tracer_is_part_of_the_program(mesh: Mesh) -> None:
     @jax.jit
     def scale(x: Any, gain: Any) -> Any:
@@ -259,39 +211,33 @@ def affine(w: W, x: X, *, gain: float, shift: Float[Array, ""] = 0.0) -> Y:
     return x @ w * gain + shift
 
 
-def test_a_partial_by_keyword_has_the_hints_of_its_function(mesh: Mesh) -> None:
-    mapped = typed_shard_map(functools.partial(affine, w=w, gain=2), mesh=mesh)
-    same(mapped(x=x), x @ w * 2)
-    same(mapped(x=x, gain=3), x @ w * 3)
-    with fails(ShapeError, "affine: argument 'x' has d=3, but argument 'w' has d=4"):
-        mapped(x=x[:, :3])
+PARTIALS = {
+    "by keyword": (functools.partial(affine, w=w, gain=2), lambda f: f(x=x, gain=3), x @ w * 3),
+    "by position": (functools.partial(affine, w, gain=2), lambda f: f(x), x @ w * 2),
+    "of a partial": (
+        functools.partial(functools.partial(affine, gain=2), shift=np.float32(1)),
+        lambda f: f(w, x),
+        x @ w * 2 + 1,
+    ),
+}
 
 
-def test_a_partial_by_position_has_the_hints_of_its_function(mesh: Mesh) -> None:
-    mapped = typed_shard_map(functools.partial(affine, w, gain=2), mesh=mesh)
-    same(mapped(x), x @ w * 2)
+@pytest.mark.parametrize(("partial", "call", "expected"), PARTIALS.values(), ids=PARTIALS)
+def test_a_partial_has_the_hints_of_its_function(partial: Any, call: Any, expected: Any, mesh: Mesh) -> None:
+    mapped = typed_shard_map(partial, mesh=mesh)
+    same(call(mapped), expected)
     with fails(ShapeError, "affine: argument 'x' has d=3, but argument 'w' has d=4"):
-        mapped(x[:, :3])
+        call(lambda *args, **named: mapped(*args[:-1], **{**named, "x": x[:, :3]}))
+
+
+def test_typed_reads_the_hints_of_a_partial() -> None:
+    helper = typed(functools.partial(affine, gain=2, shift=jnp.float32(1)))
+    same(helper(jnp.asarray(w), jnp.asarray(x)), x @ w * 2 + 1)
 
 
 def test_in_types_of_a_partial_are_those_of_what_it_leaves_open(mesh: Mesh) -> None:
     mapped = typed_shard_map(functools.partial(lambda n, x: x**n, 2), mesh=mesh, in_types=(X,), out_types=X)
     same(mapped(x), x**2)
-
-
-def test_a_partial_by_position_may_bind_what_is_static(mesh: Mesh) -> None:
-    def power(n: int, x: X) -> X:
-        return x**n
-
-    same(typed_shard_map(functools.partial(power, 3), mesh=mesh)(x), x**3)
-
-
-def test_a_partial_of_a_partial_has_the_hints_of_its_function(mesh: Mesh) -> None:
-    inner = functools.partial(affine, gain=2)
-    mapped = typed_shard_map(functools.partial(inner, shift=np.float32(1)), mesh=mesh)
-    same(mapped(w, x), x @ w * 2 + 1)
-    with fails(StructureError, "affine: argument 'x' is missing"):
-        mapped(w)
 
 
 def test_what_a_partial_binds_needs_no_hint(mesh: Mesh) -> None:
@@ -301,11 +247,6 @@ def test_what_a_partial_binds_needs_no_hint(mesh: Mesh) -> None:
     same(typed_shard_map(functools.partial(scale, by=3), mesh=mesh)(x), x * 3)
     with fails(AnnotationSyntaxError, "scale: parameter 'by' has no hint"):
         typed_shard_map(scale, mesh=mesh)
-
-
-def test_typed_reads_the_hints_of_a_partial() -> None:
-    helper = typed(functools.partial(affine, gain=2, shift=jnp.float32(1)))
-    same(helper(jnp.asarray(w), jnp.asarray(x)), x @ w * 2 + 1)
 
 
 # Methods that are decorated from outside
@@ -485,19 +426,19 @@ def test_a_function_that_is_not_the_users_is_mapped(kernel: Any, mesh: Mesh) -> 
     same(typed_shard_map(kernel, mesh=mesh, in_types=(X, W), out_types=Y)(x, w), x @ w)
 
 
-def test_too_many_in_types_are_refused_at_decoration(mesh: Mesh) -> None:
-    with fails(AnnotationSyntaxError, "<lambda>: in_types= has 2 hints for 1 positional parameters"):
-        typed_shard_map(lambda x: x, mesh=mesh, in_types=(X, X), out_types=X)
-
-
-def test_too_few_in_types_are_refused_at_decoration(mesh: Mesh) -> None:
-    with fails(AnnotationSyntaxError, "<lambda>: parameter 'w' has no hint"):
-        typed_shard_map(lambda x, w: x @ w, mesh=mesh, in_types=(X,), out_types=Y)
-
-
-def test_a_lambda_without_out_types_is_refused_at_decoration(mesh: Mesh) -> None:
-    with fails(AnnotationSyntaxError, "<lambda>: the result has no hint"):
-        typed_shard_map(lambda x: x, mesh=mesh, in_types=(X,))
+@pytest.mark.parametrize(
+    ("function", "types", "line"),
+    [
+        (lambda x: x, {"in_types": (X, X), "out_types": X}, "in_types= has 2 hints for 1 positional parameters"),
+        (lambda x, w: x @ w, {"in_types": (X,), "out_types": Y}, "parameter 'w' has no hint"),
+        (lambda x: x, {"in_types": (X,)}, "the result has no hint"),
+    ],
+)
+def test_hints_that_do_not_fit_the_parameters_are_refused_at_decoration(
+    function: Any, types: dict[str, Any], line: str, mesh: Mesh
+) -> None:
+    with fails(AnnotationSyntaxError, f"<lambda>: {line}"):
+        typed_shard_map(function, mesh=mesh, **types)
 
 
 def test_out_types_none_means_that_nothing_is_returned(mesh: Mesh) -> None:
@@ -600,29 +541,6 @@ def test_a_mapped_function_is_traced_at_every_call_outside_of_jit(mesh: Mesh) ->
     assert traces == [1, 1]
 
 
-def test_a_nested_function_is_checked_in_a_scope_of_its_own(mesh: Mesh) -> None:
-    seen: list[dict[str, int]] = []
-
-    @typed
-    def helper(y: Float[Array, "[n/dp] m"]) -> Float[Array, "[n/dp] m"]:
-        seen.append(sizes())
-        return y
-
-    @typed_shard_map(mesh=mesh)
-    def outer(x: X) -> X:
-        x = helper(x)
-        seen.append(sizes())
-        return x
-
-    traced(outer, x)
-    assert seen == [{"n": 8, "m": 4}, {"b": 8, "d": 4}]
-
-
-def test_a_mapped_function_may_be_mapped_again(mesh: Mesh) -> None:
-    twice = typed_shard_map(typed_shard_map(project, mesh=mesh), mesh=mesh)
-    same(twice(x, w, scale=2), 2 * x @ w)
-
-
 # What a decorated function looks like
 
 
@@ -641,28 +559,6 @@ def test_name_docstring_module_and_signature_are_kept(verb: Any) -> None:
 def test_the_function_itself_can_be_had_back(verb: Any) -> None:
     assert verb(project).__wrapped__ is project
     assert inspect.unwrap(verb(logged(project))) is project
-
-
-@pytest.mark.parametrize("verb", [typed_shard_map, typed])
-def test_attributes_of_a_function_are_kept(verb: Any) -> None:
-    def double(x: X) -> X:
-        return x * 2
-
-    double.flops = 32
-    assert verb(double).flops == 32
-
-
-@pytest.mark.parametrize("verb", [typed_shard_map, typed])
-def test_a_method_keeps_its_name_and_docstring(verb: Any) -> None:
-    class Layer:
-        @verb
-        def scaled(self, x: X) -> X:
-            """Scale x."""
-            return x
-
-    assert Layer.scaled.__qualname__.endswith("Layer.scaled")
-    assert Layer.scaled.__doc__ == "Scale x."
-    assert list(inspect.signature(Layer().scaled).parameters) == ["x"]
 
 
 @pytest.mark.parametrize("verb", [typed_shard_map, typed])

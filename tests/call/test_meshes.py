@@ -1,6 +1,5 @@
 """The mesh is looked up at every call; names in hints may stand for its axes; regions may be nested."""
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -64,28 +63,6 @@ def looking(shapes: list[tuple[int, ...]], **options: Any) -> Callable[..., Any]
 
 
 # Where the mesh comes from
-
-
-def test_the_mesh_may_be_given(mesh: Mesh) -> None:
-    shapes: list[tuple[int, ...]] = []
-    same(looking(shapes, mesh=mesh)(x), x * 0.3)
-    assert shapes == [(2, 4)]
-
-
-def test_the_mesh_may_be_ambient(mesh: Mesh) -> None:
-    shapes: list[tuple[int, ...]] = []
-    with jax.set_mesh(mesh):
-        same(looking(shapes)(x), x * 0.3)
-        same(jax.jit(looking(shapes))(x), x * 0.3)
-    assert shapes == [(2, 4)] * 2
-
-
-def test_the_mesh_may_be_that_of_the_arguments(mesh: Mesh) -> None:
-    shapes: list[tuple[int, ...]] = []
-    placed = shard(x, X, mesh)
-    same(looking(shapes)(placed), x * 0.3)
-    same(jax.jit(looking(shapes))(placed), x * 0.3)
-    assert shapes == [(2, 4)] * 2
 
 
 def test_the_mesh_of_one_argument_is_enough(mesh: Mesh) -> None:
@@ -214,10 +191,6 @@ def test_an_argument_on_the_same_devices_in_another_order_is_refused(mesh: Mesh)
     reversed_mesh = Mesh(mesh.devices.ravel()[::-1].reshape(4, 2), mesh.axis_names)
     with fails(ShardingError, line):
         looking([], mesh=mesh)(shard(x, X, reversed_mesh))
-
-
-def test_an_uncommitted_argument_is_moved(mesh: Mesh) -> None:
-    same(looking([], mesh=mesh)(jnp.asarray(x)), x * 0.3)
 
 
 # Abstract meshes
@@ -364,13 +337,6 @@ def test_an_array_of_an_explicit_mesh_on_an_auto_mesh_is_refused(explicit: Mesh,
 def test_a_resharded_array_is_taken(explicit: Mesh) -> None:
     double = typed_shard_map(lambda x: x * 2, mesh=explicit, in_types=(XY,), out_types=XY)
     same(jax.jit(lambda x: double(jax.reshard(x, NamedSharding(explicit, P("dp", "tp")))))(x), 2 * x)
-
-
-def test_check_knows_the_sharding_of_an_explicit_mesh_under_jit(explicit: Mesh) -> None:
-    placed = shard(x, XY, explicit)
-    same(jax.jit(lambda x: check(x, "[b/dp] [d/tp]"))(placed), x)
-    with fails(ShardingError, "check: checked value is sharded P('dp', 'tp'), but its hint says P('dp', None)"):
-        jax.jit(lambda x: check(x, "[b/dp] d"))(placed)
 
 
 # Marks at the boundary of an Explicit mesh
@@ -600,13 +566,6 @@ def test_a_function_whose_axes_are_all_manual_runs_where_it_is_called(mesh: Mesh
     assert seen == [((2, 2), {"b": 8, "d": 4})]
 
 
-def test_a_function_whose_axes_are_all_manual_is_checked(mesh: Mesh) -> None:
-    inner = typed_shard_map(lambda x: x[:1], mesh=mesh, in_types=(XY,), out_types=XY)
-    outer = typed_shard_map(inner, mesh=mesh, in_types=(XY,), out_types=XY)
-    with fails(ShapeError, "<lambda>: return value has b=4 (1 per shard over 'dp'), but argument 'x' has b=8"):
-        traced(outer, x)
-
-
 def test_a_function_inside_a_partly_manual_region_maps_the_other_axes(mesh: Mesh) -> None:
     seen: list[Any] = []
 
@@ -646,13 +605,6 @@ def test_the_ambient_mesh_of_the_decoration_may_be_passed(mesh: Mesh) -> None:
     assert shapes == [(2, 4)] * 2
 
 
-def test_a_nested_region_on_an_explicit_mesh(explicit: Mesh) -> None:
-    seen: list[Any] = []
-    outer = nested(seen, explicit)
-    same(outer(shard(x, XY, explicit)), 16 * x + 1)
-    assert [entry[0] for entry in seen] == [(2, 4), (2, 2), (2, 2)]
-
-
 # Names that stand for mesh axes
 
 ROWS = Float[Array, "[b/rows] [d/columns]"]
@@ -688,12 +640,6 @@ def test_an_alias_may_take_the_name_of_a_mesh_axis(mesh: Mesh) -> None:
         assert partition_specs(XY) == P("tp", "dp")
 
 
-def test_names_that_stand_for_nothing_are_refused(mesh: Mesh) -> None:
-    line = "<lambda>: argument 'x' names mesh axis 'rows', which is not among the mesh's axes 'dp', 'tp'"
-    with fails(MeshAxisError, line):
-        shapes_of(x, mesh=mesh)
-
-
 def test_an_alias_for_an_axis_that_is_not_in_the_mesh_is_refused(mesh: Mesh) -> None:
     line = "<lambda>: argument 'x' names mesh axis 'pp' (as 'rows'), which is not among the mesh's axes 'dp', 'tp'"
     with fails(MeshAxisError, line):
@@ -727,11 +673,6 @@ def test_inner_aliases_replace_outer_ones_name_by_name(mesh: Mesh) -> None:
         with axis_aliases(rows=None):
             assert partition_specs(hint) == P(None, "tp")
         assert partition_specs(hint) == P("dp", "tp")
-
-
-def test_aliases_of_a_decorator_replace_those_around(mesh: Mesh) -> None:
-    with axis_aliases(rows="tp", columns=None):
-        assert shapes_of(x, mesh=mesh, axes={"rows": "dp"}) == [(2, 4)]
 
 
 def test_aliases_inside_a_body_replace_those_around(mesh: Mesh) -> None:
@@ -802,33 +743,6 @@ def test_a_jitted_function_is_traced_again_when_an_alias_changes(mesh: Mesh) -> 
         with axis_aliases(rows=rows, columns=None):
             same(take(x), 2 * x)
     assert shapes == [(2, 4), (4, 4), (8, 4)]
-
-
-def test_aliases_are_gone_after_an_error() -> None:
-    with pytest.raises(ZeroDivisionError), axis_aliases(rows="dp"):
-        raise ZeroDivisionError
-    with axis_aliases(other="dp"):
-        assert partition_specs(Float[Array, "[b/rows]"]) == P("rows")
-
-
-def test_threads_do_not_see_each_others_aliases() -> None:
-    seen: dict[str, Any] = {}
-    both = threading.Barrier(2, timeout=30)
-
-    def run(axis: str) -> None:
-        with axis_aliases(rows=axis):
-            both.wait()
-            seen[axis] = partition_specs(Float[Array, "[b/rows]"])
-            both.wait()
-
-    threads = [threading.Thread(target=run, args=(axis,)) for axis in ("dp", "tp")]
-    with axis_aliases(rows="main"):
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert partition_specs(Float[Array, "[b/rows]"]) == P("main")
-    assert seen == {"dp": P("dp"), "tp": P("tp")}
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])

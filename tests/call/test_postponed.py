@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,16 +40,6 @@ def test_a_global_name_is_found(mesh: Mesh) -> None:
     same(double(x), x * 2)
     with fails(ShapeError, "double: argument 'x' has 1 dim, but its hint has 2"):
         double(x[0])
-
-
-def test_a_local_name_is_found(mesh: Mesh) -> None:
-    Rows = Float[Array, "[b/dp] d"]
-
-    @typed_shard_map(mesh=mesh)
-    def double(x: Rows, by: int = 2) -> Rows:
-        return x * by
-
-    same(double(x), x * 2)
 
 
 def test_a_local_name_hides_a_global_one(mesh: Mesh) -> None:
@@ -103,26 +92,6 @@ def test_a_name_of_a_function_further_out_that_nothing_uses_is_reported(mesh: Me
         double(x)
 
 
-def test_typed_finds_local_names() -> None:
-    Rows = Float[Array, "[b/dp] d"]
-
-    @typed
-    def double(x: Rows) -> Rows:
-        return x * 2
-
-    same(double(jax.numpy.asarray(x)), x * 2)
-
-
-def test_a_function_decorated_by_a_call_finds_local_names(mesh: Mesh) -> None:
-    Rows = Float[Array, "[b/dp] d"]
-
-    def double(x: Rows) -> Rows:
-        return x * 2
-
-    same(typed_shard_map(double, mesh=mesh)(x), x * 2)
-    same(jax.jit(typed_shard_map(double, mesh=mesh))(x), x * 2)
-
-
 Wide = Float[Array, "[b/dp] d"]
 
 
@@ -156,16 +125,6 @@ def test_local_names_are_found_from_wherever_the_function_is_decorated(
         return x * 2
 
     same(decorate(double, mesh)(x), x * 2)
-
-
-def test_a_partial_of_the_decorator_finds_local_names(mesh: Mesh) -> None:
-    Rows = Float[Array, "[b/dp] d"]
-
-    @functools.partial(typed_shard_map, mesh=mesh)
-    def double(x: Rows) -> Rows:
-        return x * 2
-
-    same(double(x), x * 2)
 
 
 def test_each_call_of_a_function_resolves_its_own_names(mesh: Mesh) -> None:
@@ -213,15 +172,6 @@ def test_a_name_that_is_never_defined_is_reported_at_every_call(mesh: Mesh) -> N
             double(x, x)
 
 
-def test_a_name_in_the_result_that_is_never_defined_is_reported(mesh: Mesh) -> None:
-    @typed_shard_map(mesh=mesh)
-    def double(x: X) -> Nowhere:
-        return x * 2
-
-    with fails(AnnotationSyntaxError, "double: the hint of the result names 'Nowhere', which is not defined"):
-        double(x)
-
-
 def test_a_closed_over_name_may_be_defined_after_the_function(mesh: Mesh) -> None:
     @typed_shard_map(mesh=mesh)
     def double(x: Rows) -> Rows:
@@ -252,20 +202,6 @@ def test_a_method_of_a_local_class_may_name_its_own_class(mesh: Mesh) -> None:
     same(Point(x).plus(Point(2 * x)).at, 3 * x)
     with fails(ShapeError, "Point.plus: argument 'other.at' has b=4, but argument 'self.at' has b=8"):
         Point(x).plus(Point(x[:4]))
-
-
-def test_a_classmethod_of_a_local_class_may_name_its_own_class(mesh: Mesh) -> None:
-    @jax.tree_util.register_dataclass
-    @dataclass
-    class Point:
-        at: X
-
-        @classmethod
-        @typed_shard_map(mesh=mesh)
-        def doubled(cls, at: X) -> Point:
-            return cls(at * 2)
-
-    same(Point.doubled(x).at, 2 * x)
 
 
 def test_a_method_may_name_what_its_class_body_defines(mesh: Mesh) -> None:
@@ -310,37 +246,6 @@ def test_a_local_class_may_name_local_hints(mesh: Mesh) -> None:
     same(project(Both(x, Weights(w))), x @ w)
     with fails(ShapeError, "project: argument 'both.weights.w' has d=3, but argument 'both.x' has d=4"):
         project(Both(x, Weights(w[:3])))
-
-
-@pytest.mark.parametrize("is_first", [False, True], ids=["after its array", "before its array"])
-def test_a_local_class_may_hold_itself(is_first: bool, mesh: Mesh) -> None:
-    @jax.tree_util.register_dataclass
-    @dataclass
-    class Before:
-        next: Before | None
-        at: X
-
-    @jax.tree_util.register_dataclass
-    @dataclass
-    class After:
-        at: X
-        next: After | None
-
-    shapes: list[tuple[int, ...]] = []
-
-    def look(chain: Before | After) -> None:
-        while chain is not None:
-            shapes.append(chain.at.shape)
-            chain = chain.next
-
-    kind = Before if is_first else After
-    chain = kind(at=x, next=kind(at=x, next=kind(at=x, next=None)))
-    traced(typed_shard_map(look, mesh=mesh), chain)
-    assert shapes == [(2, 4)] * 3
-    line = "look: argument 'chain.next.at' has b=4, but argument 'chain.at' has b=8"
-    line = "look: argument 'chain.at' has b=8, but argument 'chain.next.at' has b=4" if is_first else line
-    with fails(ShapeError, line):
-        typed_shard_map(look, mesh=mesh, in_types=(kind,), out_types=None)(kind(at=x, next=kind(at=x[:4], next=None)))
 
 
 def test_local_classes_may_hold_each_other(mesh: Mesh) -> None:

@@ -153,16 +153,6 @@ def test_a_global_array_has_its_global_size() -> None:
 # What is bound
 
 
-def test_a_check_binds_new_names(mesh: Mesh) -> None:
-    @typed_shard_map(mesh=mesh)
-    def body(x: X) -> None:
-        check(x, "[rows/dp] d")
-        assert sizes() == {"b": 8, "d": 4, "rows": 8}
-        assert shard_size("rows") == 2
-
-    traced(body, x)
-
-
 def test_a_failed_check_binds_nothing(mesh: Mesh) -> None:
     @typed_shard_map(mesh=mesh)
     def body(x: X) -> None:
@@ -170,15 +160,6 @@ def test_a_failed_check_binds_nothing(mesh: Mesh) -> None:
             check(x, "[rows/dp] 5")
         assert not isinstance(x, Float[Array, "[rows/dp] 5"])
         assert sizes() == {"b": 8, "d": 4}
-
-    traced(body, x)
-
-
-def test_isinstance_binds_new_names(mesh: Mesh) -> None:
-    @typed_shard_map(mesh=mesh)
-    def body(x: X) -> None:
-        assert isinstance(x, Float[Array, "[rows/dp] d"])
-        assert size("rows") == 8
 
     traced(body, x)
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from by_hand import expect_same_program
+from by_hand import expect_same_program, text_of
 from expecting import numbers, same
 from jax import lax
 from jax.sharding import AxisType, Mesh
@@ -125,7 +125,8 @@ def test_a_call_that_is_replaced_by_its_name_is_the_same_program(name: str, mesh
         return tree.unflatten([filled.get(i, leaf) for i, leaf in enumerate(leaves)])
 
     arrays = [leaves[i] for i in at]
-    expect_same_program(lambda *arrays: typed(*given(arrays)), lambda *arrays: by_hand(*given(arrays)), *arrays)
+    texts = [text_of(lambda *arrays, f=f: f(*given(arrays)), *arrays) for f in (typed, by_hand)]
+    assert texts[0] == texts[1]
     same(typed(*args), by_hand(*args))
 
 
@@ -182,16 +183,6 @@ def test_specs_are_inferred_over_explicit_axes():
         typed, by_hand = (f(lambda x: x * 2, out_specs=P("dp", "tp")) for f in (typed_shard_map, jax.shard_map))
         expect_same_program(typed, by_hand, placed)
         same(typed(placed), by_hand(placed))
-
-
-def test_gradients_are_those_of_jax(mesh: Mesh):
-    options: dict[str, Any] = {"mesh": mesh, "in_specs": (P("dp", "tp"), P("tp")), "out_specs": P("dp")}
-
-    def loss(make):
-        mapped = make(lambda x, w: lax.psum(jnp.tanh(x) @ w, "tp"), **options)
-        return lambda x, w: (mapped(x, w) ** 2).sum()
-
-    same(jax.grad(loss(typed_shard_map), (0, 1))(x, w), jax.grad(loss(jax.shard_map), (0, 1))(x, w))
 
 
 def test_annotations_of_other_meaning_are_left_to_the_spec(mesh: Mesh):
@@ -400,11 +391,3 @@ def test_what_jax_refuses_of_specs_it_words(name: str, mesh: Mesh):
 def test_a_result_without_a_hint_needs_a_spec(mesh: Mesh):
     with pytest.raises(AnnotationSyntaxError, match="the result has no hint"):
         typed_shard_map(lambda x: x, mesh=mesh, in_specs=P())
-
-
-def test_errors_of_the_body_stay_as_they_are(mesh: Mesh):
-    def wrong(x):
-        raise ValueError("mine")
-
-    with pytest.raises(ValueError, match=r"^mine"):
-        typed_shard_map(wrong, mesh=mesh, in_specs=P(), out_specs=P())(x)

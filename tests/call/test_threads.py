@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import jax
@@ -27,6 +28,7 @@ from typedshmap import (
     size,
     sizes,
     typed,
+    typed_jit,
     typed_shard_map,
 )
 
@@ -126,27 +128,6 @@ def test_contexts_hold_in_their_own_thread(kind: str) -> None:
     assert "axis" not in str(partition_specs(Float[Array, "b s"]))
 
 
-def test_decorators_with_aliases_of_their_own_are_called_at_once() -> None:
-    axes = [{"rows": "dp"}, {"rows": "tp"}, {"rows": ("dp", "tp")}, {"rows": None}]
-    shards = [4, 2, 8, 1]
-    mesh = AbstractMesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
-
-    def work(number: int) -> list[int]:
-        seen: list[int] = []
-
-        def body(x: Any) -> Any:
-            seen.append(x.shape[0])
-            return check(x, "[b/rows]")
-
-        hint = Float[Array, "[b/rows]"]
-        f = typed_shard_map(body, mesh=mesh, axes=axes[number % 4], in_types=(hint,), out_types=hint)
-        for _ in range(ROUNDS):
-            jax.eval_shape(lambda x: f(x), struct(64))
-        return seen
-
-    assert [set(seen) for seen in at_once(work)] == [{64 // shards[n % 4]} for n in range(THREADS)]
-
-
 def test_one_string_of_dims_is_read_by_many_threads() -> None:
     def work(number: int) -> list[bool]:
         mesh, found = MESHES[number % 4], []
@@ -165,9 +146,9 @@ def test_one_string_of_dims_is_read_by_many_threads() -> None:
     assert at_once(work) == [[True] * ROUNDS] * THREADS
 
 
-def test_programs_run_from_many_threads(mesh: Mesh) -> None:
-    @jax.jit
-    @typed_shard_map(mesh=mesh)
+@pytest.mark.parametrize("verb", [lambda f, **on: jax.jit(typed_shard_map(f, **on)), typed_jit])
+def test_programs_run_from_many_threads(verb: Any, mesh: Mesh) -> None:
+    @partial(verb, mesh=mesh)
     def double(x: Float[Array, "[b/dp] d"]) -> Float[Array, "[b/dp] d"]:
         return x * 2
 

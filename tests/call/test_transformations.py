@@ -15,7 +15,6 @@ from jax.sharding import PartitionSpec as P
 from typedshmap import (
     Array,
     Float,
-    Int,
     Key,
     ShapeError,
     ShardingError,
@@ -129,38 +128,10 @@ def test_a_mapped_function_is_transformed_as_a_plain_one(around: Callable[..., A
     same(jax.jit(around(typed_shard_map(mlp, mesh=mesh)))(x, up, down), jax.jit(around(plain_mlp))(x, up, down))
 
 
-GRADIENTS = [
-    pytest.param(lambda f: jax.grad(f), id="grad"),
-    pytest.param(lambda f: jax.grad(f, argnums=2), id="grad of the last"),
-    pytest.param(lambda f: jax.grad(f, argnums=(0, 1, 2)), id="grad of all"),
-    pytest.param(lambda f: jax.value_and_grad(f, argnums=(1, 2)), id="value_and_grad"),
-    pytest.param(lambda f: jax.grad(jax.checkpoint(f), argnums=(0, 1)), id="grad of checkpoint"),
-    pytest.param(lambda f: jax.jacrev(f, argnums=1), id="jacrev"),
-    pytest.param(lambda f: jax.jacfwd(f, argnums=2), id="jacfwd"),
-    pytest.param(lambda f: stacked(0, None, None)(jax.grad(f, argnums=(0, 1))), id="vmap of grad"),
-    pytest.param(
-        lambda f: jax.grad(lambda *args: stacked(0, None, None)(f)(*args).sum(), argnums=(0, 1)), id="grad of vmap"
-    ),
-]
-
-
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("gradient", GRADIENTS)
-def test_a_mapped_loss_is_differentiated_as_a_plain_one(gradient: Callable[..., Any], mesh: Mesh) -> None:
-    got = jax.jit(gradient(typed_shard_map(mean_square, mesh=mesh)))(x, up, down)
-    same(got, jax.jit(gradient(plain_mean_square))(x, up, down))
-
-
 @pytest.mark.slow
 def test_an_unjitted_gradient_is_that_of_plain_jax(mesh: Mesh) -> None:
     got = jax.value_and_grad(typed_shard_map(mean_square, mesh=mesh), argnums=(0, 1, 2))(x, up, down)
     same(got, jax.value_and_grad(plain_mean_square, argnums=(0, 1, 2))(x, up, down))
-
-
-def test_an_unjitted_vmap_is_that_of_plain_jax(mesh: Mesh) -> None:
-    many = np.stack([x, 2 * x])
-    got = jax.vmap(typed_shard_map(mlp, mesh=mesh), (0, None, None))(many, up, down)
-    same(got, jax.vmap(plain_mlp, (0, None, None))(many, up, down))
 
 
 @pytest.mark.parametrize("around", AROUND)
@@ -252,39 +223,12 @@ def test_what_is_wrong_is_found_where_an_explicit_axis_is_mapped_over(
         traced(jax.vmap(typed_shard_map(f, check_vma=check_vma)), x)
 
 
-def test_eval_shape_gives_global_shapes(mesh: Mesh) -> None:
-    got = jax.eval_shape(typed_shard_map(mlp, mesh=mesh), x, up, down)
-    assert (got.shape, got.dtype) == ((8, 4), np.float32)
-
-
-def test_make_jaxpr_shows_one_shard_map(mesh: Mesh) -> None:
-    jaxpr = jax.make_jaxpr(typed_shard_map(mlp, mesh=mesh))(x, up, down)
-    assert [equation.primitive.name for equation in jaxpr.eqns] == ["shard_map"]
-
-
-def test_a_program_may_be_compiled_ahead_of_time(mesh: Mesh) -> None:
-    compiled = jax.jit(typed_shard_map(mlp, mesh=mesh)).lower(x, up, down).compile()
-    same(compiled(x, up, down), plain_mlp(x, up, down))
-    with fails(ShapeError, "mlp: argument 'up' has d=3, but argument 'x' has d=4"):
-        jax.jit(typed_shard_map(mlp, mesh=mesh)).lower(x, up[:3], down)
-
-
-def test_a_program_may_be_lowered_for_another_platform(mesh: Mesh) -> None:
-    traced_program = jax.jit(typed_shard_map(mlp, mesh=mesh.abstract_mesh)).trace(x, up, down)
-    assert "manual_axes" in traced_program.lower(lowering_platforms=("tpu",)).as_text()
-
-
-def test_donated_arguments_are_taken(mesh: Mesh) -> None:
-    double = jax.jit(typed_shard_map(lambda x: x * 2, mesh=mesh, in_types=(X,), out_types=X), donate_argnums=0)
-    same(double(double(jnp.asarray(x))), 4 * x)
-
-
 def test_without_jit_the_values_are_the_same(mesh: Mesh) -> None:
     with jax.disable_jit():
         same(typed_shard_map(mlp, mesh=mesh)(x, up, down), plain_mlp(x, up, down))
 
 
-# Inside
+# Inside; loops, branches and rows are in test_control_flow.py
 
 
 def body_jit(x: X) -> X:
@@ -295,17 +239,9 @@ def body_nested_jit(x: X) -> X:
     return jax.jit(typed(jax.jit(body_jit)))(x)
 
 
-def body_grad(x: X) -> X:
-    return jax.grad(lambda x: (check(x, "[b/dp] d") ** 2).sum())(x)
-
-
 def body_value_and_grad(x: X) -> X:
     value, gradient = jax.value_and_grad(lambda x: jax.lax.psum((x**2).sum(), "dp"))(x)
     return gradient * check(value, "") / value
-
-
-def body_vmap(x: X) -> X:
-    return jax.vmap(lambda row: check(row * 2, "d ~dp"))(x)
 
 
 def body_vmap_in_axes(x: X) -> X:
@@ -318,30 +254,6 @@ def body_vmap_helper(x: X) -> X:
         return row * w
 
     return jax.vmap(helper, in_axes=(0, None))(x, jnp.float32(2))
-
-
-def body_scan(x: X) -> X:
-    def step(carry: Any, row: Any) -> Any:
-        check(row, "d ~dp")
-        return check(carry, "[b/dp] d"), check(row * 2, "d ~dp")
-
-    return jax.lax.scan(step, x, x)[1]
-
-
-def body_fori(x: X) -> X:
-    return jax.lax.fori_loop(0, 1, lambda _, x: check(x * 2, "[b/dp] d"), x)
-
-
-def body_while(x: X) -> X:
-    return jax.lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, check(c[1] * 2, "[b/dp] d")), (0, x))[1]
-
-
-def body_cond(x: X) -> X:
-    return jax.lax.cond(size("b") > 3, lambda x: check(x * 2, "[b/dp] d"), lambda x: x, x)
-
-
-def body_switch(x: X) -> X:
-    return jax.lax.switch(1, [lambda x: x, lambda x: check(x * 2, "[b/dp] d")], x)
 
 
 def body_checkpoint(x: X) -> X:
@@ -385,9 +297,8 @@ def test_transformations_inside_a_body_keep_its_names(body: Callable[..., Any], 
     same(typed_shard_map(body, mesh=mesh)(x), 2 * x)
 
 
-# JAX differentiates no while_loop backwards.
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("body", [body for body in INSIDE if body is not body_while])
+@pytest.mark.parametrize("body", INSIDE)
 def test_transformations_inside_a_body_are_differentiated(body: Callable[..., Any], mesh: Mesh) -> None:
     got = jax.jit(jax.grad(lambda x: typed_shard_map(body, mesh=mesh)(x).sum()))(x)
     same(got, np.full_like(x, 5 if body is body_custom_vjp else 2))
@@ -416,36 +327,6 @@ def test_a_row_under_vmap_varies(mesh: Mesh) -> None:
     body = typed_shard_map(lambda x: jax.vmap(lambda row: check(row, "d"))(x), mesh=mesh, in_types=(X,), out_types=X)
     with fails(VaryingError, "<lambda>: checked value varies over 'dp', which its hint does not mention"):
         traced(body, x)
-
-
-def test_names_bound_in_a_transformed_function_stay_bound(mesh: Mesh) -> None:
-    seen: list[tuple[int, int]] = []
-
-    @typed_shard_map(mesh=mesh)
-    def body(x: X) -> X:
-        jax.checkpoint(lambda x: check(x, "[rows/dp] columns"))(x)
-        seen.append((size("rows"), shard_size("rows")))
-        return x
-
-    traced(body, x)
-    assert seen == [(8, 2)]
-
-
-def test_a_training_step_is_that_of_plain_jax(mesh: Mesh) -> None:
-    @typed_shard_map(mesh=mesh)
-    def step(weights: tuple[U, V], x: X, y: X) -> tuple[Float[Array, ""], tuple[U, V]]:
-        def loss(weights: Any) -> Any:
-            return jax.lax.psum(((mlp(x, *weights) - y) ** 2).sum(), "dp") / size("b")
-
-        value, gradient = jax.value_and_grad(loss)(weights)
-        return value, jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradient)
-
-    def plain(weights: Any, x: Any, y: Any) -> Any:
-        value, gradient = jax.value_and_grad(lambda w: ((plain_mlp(x, *w) - y) ** 2).sum() / 8)(weights)
-        return value, jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradient)
-
-    same(step((up, down), x, 2 * x), plain((up, down), x, 2 * x))
-    same(jax.jit(step)((up, down), x, 2 * x), plain((up, down), x, 2 * x))
 
 
 # Keys
@@ -485,15 +366,6 @@ def test_keys_may_be_sharded(mesh: Mesh) -> None:
 
     keys = jax.random.split(jax.random.key(3), 8)
     same(noise(keys), jax.vmap(lambda key: jax.random.normal(key, (4,)))(keys))
-
-
-def test_integers_pass_through_a_gradient(mesh: Mesh) -> None:
-    @typed_shard_map(mesh=mesh)
-    def picked(x: X, at: Int[Array, "[b/dp]"]) -> Float[Array, ""]:
-        return jax.lax.psum(jnp.take_along_axis(x, at[:, None], 1).sum(), "dp")
-
-    at = np.arange(8) % 4
-    same(jax.jit(jax.grad(picked))(x, at), np.eye(4)[at])
 
 
 @pytest.mark.parametrize("result", [None, dict[str, X]], ids=str)

@@ -126,7 +126,7 @@ INDEXING = ["ppermute", "take", "axis_index"] if jax.version.__version_info__ < 
 CASES = list(product([plain, hinted], ["fully", "partly", "nested"], TYPES, [True, False]))
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(13)
 @pytest.mark.parametrize(("kind", "manual", "types", "check_vma"), CASES)
 def test_every_verb_is_right_in_every_region(kind: Any, manual: str, types: str, check_vma: bool) -> None:
     mesh = Mesh(np.array(jax.devices()[:8]).reshape(4, 2), ("dp", "tp"), axis_types=TYPES[types])

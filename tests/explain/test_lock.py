@@ -188,6 +188,7 @@ def commands() -> list[list[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_the_costs_of_the_examples_are_those_that_are_recorded_for_all_versions_of_jax(capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     costs = ROOT / "examples" / "costs.json"

@@ -337,10 +337,6 @@ def test_a_hint_has_the_attributes_of_jaxtyping_hints():
         assert found == (library.Float32, ("float32",), "a #b", np.ndarray)
 
 
-def test_a_hint_inside_a_hint_has_the_dtype_that_both_take():
-    assert typedshmap.Shaped[typedshmap.Float[Array, "a"], "b"].dtype is typedshmap.Float
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [

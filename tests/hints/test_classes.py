@@ -403,13 +403,6 @@ class Lacking(OfNodeClass):
     v: W
 
 
-class Static(nnx.Module):
-    w: W
-
-    def __init__(self, w: Any) -> None:
-        self.w = nnx.static(w)
-
-
 LOST = {
     "it makes something else of it": (
         Doubling(jnp.ones((8, 4))),
@@ -474,26 +467,6 @@ def test_the_state_of_a_module_has_the_hints_of_the_module(mesh: Mesh) -> None:
             P("dp", None),
             P(None, None),
         }
-
-
-def test_leaves_that_are_one_array_are_told_apart(mesh: Mesh) -> None:
-    @jax.tree_util.register_pytree_node_class
-    class Tied(OfNodeClass):
-        v: Float[Array, "b [d/tp]"]
-
-        def __init__(self, w: Any, v: Any) -> None:
-            self.w, self.v = w, v
-
-        def tree_flatten(self) -> Any:
-            return (self.v, self.w), None
-
-        @classmethod
-        def tree_unflatten(cls, _: None, children: Any) -> Any:
-            return cls(*reversed(children))
-
-    x = jnp.ones((8, 4))
-    placed = shard(Tied(x, x), Tied, mesh)
-    assert (placed.w.sharding.spec, placed.v.sharding.spec) == (P("dp", None), P(None, "tp"))
 
 
 def test_a_class_that_is_registered_after_its_hint_was_read_is_an_error(mesh: Mesh) -> None:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import typedshmap
-from typedshmap import Array, Key, Shaped
-from typedshmap.hints.array_hint import FAMILIES, NAMES, class_name, intersect, takes
+from typedshmap import Array, Key
+from typedshmap.hints.array_hint import FAMILIES, NAMES, class_name
 
 JAX_DTYPES = {jnp.dtype(t).name: jnp.dtype(t) for t in vars(jnp).values() if isinstance(t, type(jnp.float32))}
 # Floats that jaxtyping does not know in every version.
@@ -54,10 +54,6 @@ def test_key_and_shaped_take_keys_and_no_other_name_does(impl):
     assert {name for name in NAMES if isinstance(keys, getattr(typedshmap, name)[Array, "3"])} == {"Key", "Shaped"}
 
 
-def test_key_takes_no_array_of_numbers():
-    assert taken("Key") == set()
-
-
 @pytest.mark.parametrize("name", ["Shaped", "Key"])
 def test_a_key_array_has_the_shape_of_its_keys(name):
     assert not isinstance(jax.random.split(jax.random.key(0), 3), getattr(typedshmap, name)[Array, "3 2"])
@@ -66,64 +62,6 @@ def test_a_key_array_has_the_shape_of_its_keys(name):
 def test_float0_is_taken_by_shaped_alone():
     zero = np.zeros(2, jax.dtypes.float0)
     assert {name for name in NAMES if isinstance(zero, getattr(typedshmap, name)[np.ndarray, "2"])} == {"Shaped"}
-
-
-@pytest.mark.parametrize("name", sorted(NAMES))
-def test_every_name_is_public_and_prints_as_itself(name):
-    assert repr(getattr(typedshmap, name)) == name
-
-
-@pytest.mark.parametrize(
-    ("dtype", "name"),
-    [
-        ("bfloat16", "BFloat16"),
-        ("float8_e4m3b11fnuz", "Float8e4m3b11fnuz"),
-        ("float4_e2m1fn", "Float4e2m1fn"),
-        ("uint2", "UInt2"),
-        ("int64", "Int64"),
-        ("complex64", "Complex64"),
-    ],
-)
-def test_a_dtype_has_the_name_that_jaxtyping_gives_it(dtype, name):
-    assert class_name(dtype) == name
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "both"),
-    [
-        (None, None, None),
-        (None, ("int8",), ("int8",)),
-        (("int8",), None, ("int8",)),
-        (("int8", "int4"), ("int4", "int2"), ("int4",)),
-        (("int8",), ("uint8",), ()),
-    ],
-)
-def test_two_sets_of_dtypes_take_in_common(a, b, both):
-    assert intersect(a, b) == both
-
-
-@pytest.mark.parametrize(
-    ("dtypes", "dtype", "is_taken"),
-    [
-        (None, "anything", True),
-        (("float32",), "float32", True),
-        (("float32",), "float64", False),
-        (("prng_key",), "key<fry>", True),
-        (("uint32",), "key<fry>", False),
-        ((), "float32", False),
-    ],
-)
-def test_a_dtype_is_taken_by_its_name(dtypes, dtype, is_taken):
-    assert takes(dtypes, dtype) is is_taken
-
-
-def test_a_tracer_has_its_dtype():
-    def f(x, keys):
-        return isinstance(x, typedshmap.BFloat16[Array, "2"]), isinstance(keys, Key[Array, "3"] | Shaped[Array, ""])
-
-    seen = []
-    jax.eval_shape(lambda x, k: seen.append(f(x, k)), jnp.ones(2, "bfloat16"), jax.random.split(jax.random.key(0), 3))
-    assert seen == [(True, True)]
 
 
 KEY_CURE = "Hint: make it by jax.random.key, or jax.random.wrap_key_data; PRNGKeyArray takes a raw PRNGKey as well"

@@ -6,8 +6,6 @@ import gc
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from threading import Thread
 from typing import Any, NamedTuple
 
 import jax
@@ -190,22 +188,3 @@ def test_no_more_than_some_structures_are_kept(mesh: Mesh) -> None:
         assert reported(f, [array(4)] * count) is None
     more = [each for each in gc.get_objects() if type(each).__name__ == "LeafHints" and id(each) not in flats]
     assert 0 < len(more) < 50
-
-
-def test_threads_get_errors_about_their_own_values(mesh: Mesh) -> None:
-    f = typed_shard_map(gain, mesh=mesh)
-    values = [*RIGHT.values(), *WRONG.values()]
-    expected = [reported(f, value) for value in values]
-    found: list[list[str | None]] = []
-
-    def run(order: int) -> None:
-        ordered = values[:: -1 if order % 2 else 1]
-        messages = [reported(f, value) for value in ordered]
-        found.append(messages[:: -1 if order % 2 else 1])
-
-    threads = [Thread(target=partial(run, order)) for order in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [expected] * 4

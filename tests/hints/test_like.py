@@ -20,18 +20,15 @@ from jax.sharding import PartitionSpec as P
 from typedshmap import (
     AnnotationSyntaxError,
     Array,
-    Float,
     Float32,
     Int32,
     Like,
     PyTree,
     ShapeError,
-    ShardingError,
     Stacked,
     StructureError,
     TypedShmapError,
     VaryingError,
-    axis_rules,
     check,
     explain,
     from_callback,
@@ -379,11 +376,6 @@ def test_what_is_not_in_the_parameters_must_be_the_same_on_every_shard(mesh: Mes
     assert str(caught.value).splitlines()[0].startswith("f: checked[0].count varies over 'dp'")
 
 
-def test_a_result_may_be_one(mesh: Mesh) -> None:
-    made = typed_shard_map(adam.init, mesh=mesh, in_types=(Params,), out_types=State)
-    assert jax.eval_shape(made, params)[0].nu.w.shape == (8, 16)
-
-
 def test_isinstance_beartype_and_its_door_take_it() -> None:
     @beartype
     def f(state: State) -> None: ...  # type: ignore[valid-type]
@@ -445,14 +437,6 @@ def test_arrays_come_from_callbacks_and_processes(mesh: Mesh) -> None:
     assert given[0].mu.w.sharding.spec == S_W
     masked = optax.masked(adam, Params(True, False)).init(params)
     assert from_process_local(masked, State, mesh).inner_state[0].mu.w.sharding.spec == S_W
-
-
-def test_rules_know_the_dims_of_the_parameters() -> None:
-    class Ruled(NamedTuple):
-        w: Float32[Array, "d f"]
-
-    with axis_rules({"d": "dp"}):
-        assert specs_of(Like[Any, Ruled], adam.init(Ruled(w))) == {f"[0].{m}.w": P("dp", None) for m in ("mu", "nu")}
 
 
 @typed_jit
@@ -604,12 +588,6 @@ def test_other_ranks_in_the_structure_of_the_parameters_are_refused(
     assert lines[0] == first and cure in lines
 
 
-def test_of_other_ranks_the_first_is_reported_in_full(mesh: Mesh) -> None:
-    state = optax.adafactor(0.1, min_dim_size_to_factor=4).init({"b": b, "w": w})
-    lines = message_of(lambda: shard(state, Like[Any, Named], mesh)).splitlines()
-    assert lines[0] == "shard: given[0].v_row['w'] has 1 dim, but its hint has 2"
-
-
 def test_parameters_of_which_some_have_other_ranks_are_refused(mesh: Mesh) -> None:
     hint, tree = Like[Any, dict[str, W]], {"w": w, "b": b}
     first = "shard: given['b'] has 1 dim, but its hint has 2"
@@ -662,17 +640,6 @@ def test_python_numbers_are_arrays_and_what_is_no_array_stays(mesh: Mesh) -> Non
     assert (placed["name"], int(placed["count"]), placed["params"].w.sharding.spec) == ("adam", 3, S_W)
     f = typed_shard_map(lambda s: s["count"], mesh=mesh, in_types=(Like[dict, Params],), out_types=Int32[Array, ""])
     assert int(f({"count": 3, "name": "adam", "params": params})) == 3
-
-
-def test_a_sharding_error_has_its_class(mesh: Mesh) -> None:
-    state = jax.device_put(adam.init(params), NamedSharding(mesh, P()))
-    with pytest.raises(ShardingError):
-        check(state, State)
-
-
-def test_one_array_of_any_rank_is_like_all(mesh: Mesh) -> None:
-    hint = Float[Array, "..."]
-    assert set(map(len, partition_specs(Like[Any, hint], like=jax.tree.leaves(adam.init(params))))) == {0, 1, 2}
 
 
 class OwnProtocol(Protocol):

@@ -91,95 +91,27 @@ def test_a_hint_with_a_partition_spec_may_stand_inside_another():
     assert spec_of(hint) == "[a/tp] [b/dp] c"
 
 
-@pytest.mark.parametrize(
-    ("dims", "pspec", "message"),
-    [
-        (
-            "a b",
-            P("dp", None, "tp"),
-            """\
-Float[Array, "a b", P('dp', None, 'tp')]: P(...) has 3 entries for 2 dims
-
-    Float[Array, "a b", P('dp', None, 'tp')]
-                  ^^^""",
-        ),
-        (
-            "a ... b",
-            P("dp", "tp"),
-            """\
-Float[Array, "a ... b", P('dp', 'tp')]: P(...) has 2 entries for 1 dim
-
-    Float[Array, "a ... b", P('dp', 'tp')]
-                  ^^^^^^^
-
-Hint: write brackets""",
-        ),
-        (
-            "a [b/tp]",
-            P("dp"),
-            """\
-Float[Array, "a [b/tp]", P('dp')]: brackets and P(...) in one hint
-
-    Float[Array, "a [b/tp]", P('dp')]
-                    ^^^^^^
-
-Hint: write one of them""",
-        ),
-        (
-            "[a/] b",
-            P("dp"),
-            """\
-Float[Array, "[a/] b", P('dp')]: brackets and P(...) in one hint
-
-    Float[Array, "[a/] b", P('dp')]
-                  ^^^^
-
-Hint: write one of them""",
-        ),
-        (
-            "a #b",
-            P(None, "dp"),
-            """\
-Float[Array, "a #b", P(None, 'dp')]: '#b' may be of size 1, so it may not be sharded
-
-    Float[Array, "a #b", P(None, 'dp')]
-                    ^^""",
-        ),
-    ],
-)
-def test_a_partition_spec_that_does_not_fit_the_dims_is_an_error(dims, pspec, message):
-    with pytest.raises(AnnotationSyntaxError) as caught:
-        Float[Array, dims, pspec]
-    assert unplaced(caught.value) == message
+SYNTAX, TWICE = AnnotationSyntaxError, MeshAxisError
 
 
 @pytest.mark.parametrize(
-    ("dims", "pspec", "message"),
+    ("dims", "pspec", "error", "problem", "place", "cure"),
     [
-        (
-            "a b",
-            P("dp", "dp"),
-            """\
-Float[Array, "a b", P('dp', 'dp')]: mesh axis 'dp' is used twice
-
-    Float[Array, "a b", P('dp', 'dp')]
-                  ^^^""",
-        ),
-        (
-            "a +tp",
-            P("tp"),
-            """\
-Float[Array, "a +tp", P('tp')]: mesh axis 'tp' is used twice
-
-    Float[Array, "a +tp", P('tp')]
-                  ^^^^^""",
-        ),
+        ("a b", "P('dp', None, 'tp')", SYNTAX, "P(...) has 3 entries for 2 dims", "a b", None),
+        ("a ... b", "P('dp', 'tp')", SYNTAX, "P(...) has 2 entries for 1 dim", "a ... b", "write brackets"),
+        ("a [b/tp]", "P('dp')", SYNTAX, "brackets and P(...) in one hint", "[b/tp]", "write one of them"),
+        ("[a/] b", "P('dp')", SYNTAX, "brackets and P(...) in one hint", "[a/]", "write one of them"),
+        ("a #b", "P(None, 'dp')", SYNTAX, "'#b' may be of size 1, so it may not be sharded", "#b", None),
+        ("a b", "P('dp', 'dp')", TWICE, "mesh axis 'dp' is used twice", "a b", None),
+        ("a +tp", "P('tp')", TWICE, "mesh axis 'tp' is used twice", "a +tp", None),
     ],
 )
-def test_a_mesh_axis_that_a_partition_spec_repeats_is_an_error(dims, pspec, message):
-    with pytest.raises(MeshAxisError) as caught:
-        Float[Array, dims, pspec]
-    assert unplaced(caught.value) == message
+def test_a_partition_spec_that_does_not_fit_the_dims_is_an_error(dims, pspec, error, problem, place, cure):
+    with pytest.raises(error) as caught:
+        Float[Array, dims, eval(pspec)]
+    hint = f'Float[Array, "{dims}", {pspec}]'
+    message = f"{hint}: {problem}\n\n    {hint}\n" + " " * (4 + hint.index(place)) + "^" * len(place)
+    assert unplaced(caught.value) == message + (f"\n\nHint: {cure}" if cure else "")
 
 
 @pytest.mark.parametrize(("item", "name"), [("dp", "str"), (("dp", None), "tuple"), (None, "NoneType"), (3, "int")])

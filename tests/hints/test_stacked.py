@@ -15,14 +15,11 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from typedshmap import (
-    AnnotationSyntaxError,
     Array,
     Float,
-    Int,
     PyTree,
     ShapeError,
     Stacked,
-    StructureError,
     TypedShmapError,
     axis_rules,
     check,
@@ -154,10 +151,6 @@ def test_it_is_pickled_as_it_was_written() -> None:
     assert partition_specs(again) == partition_specs(Stacked["[layers/dp]", Layer])
 
 
-def test_it_says_what_it_is() -> None:
-    assert Stacked["layers", Layer].__name__ == "Stacked['layers', Layer]"
-
-
 # In use
 
 
@@ -217,14 +210,6 @@ def test_layers_that_are_split_among_stages_vary_row_by_row(mesh: Mesh) -> None:
     np.testing.assert_allclose(jax.block_until_ready(run(x, ws)), np.einsum("bm,lmf->lbf", x, ws), rtol=1e-5)
 
 
-def test_vmap_of_an_initialiser_makes_what_is_placed(mesh: Mesh) -> None:
-    def init(key: Any) -> Layer:
-        return Layer(jax.random.normal(key, (4, 6)), jax.random.normal(key, (6, 4)))
-
-    placed = shard(jax.vmap(init)(jax.random.split(jax.random.key(0), 3)), Stacked["layers", Layer], mesh)
-    assert placed.w.sharding.spec == P(None, None, "tp")
-
-
 def test_rules_know_the_leading_dim(mesh: Mesh) -> None:
     with axis_rules({"layers": "dp"}):
         assert partition_specs(Stacked["layers", W]) == P("dp", None, "tp")
@@ -269,13 +254,3 @@ def test_what_cannot_be_stacked_is_refused(make: Any, message: str) -> None:
     with pytest.raises(TypedShmapError) as caught:
         make()
     assert message in str(caught.value).splitlines()[0]
-
-
-def test_other_structure_is_reported(mesh: Mesh) -> None:
-    with pytest.raises(StructureError, match=r"shard: given value is a tuple, but its hint says Layer"):
-        shard((1, 2), Stacked["layers", Layer], mesh)
-
-
-def test_its_errors_are_errors_of_annotations() -> None:
-    with pytest.raises(AnnotationSyntaxError):
-        partition_specs(Stacked["layers", Int])

@@ -58,13 +58,6 @@ def test_a_structure_of_a_name_that_nothing_binds_is_reported():
     )
 
 
-def test_a_leaf_that_is_no_array_is_named_by_its_path():
-    with pytest.raises(
-        StructureError, match=r"^composed: argument 'x\[1\]\['a'\]' is 'b' \(str\), but its hint says int"
-    ):
-        composed([1], (1, {"a": "b"}), [1])
-
-
 def test_a_static_tree_is_closed_over_at_a_boundary(mesh):
     @typed_shard_map(mesh=mesh)
     def scaled(x: Float[Array, "[b/dp]"], config: PyTree[int]) -> Float[Array, "[b/dp]"]:

@@ -145,14 +145,6 @@ def test_an_alias_with_dims_is_no_bare_tree() -> None:
         def f(value: ShardedTree) -> None: ...
 
 
-def test_a_name_that_is_not_defined_is_still_an_error() -> None:
-    @typed_shard_map
-    def f(value: dict[str, Undefined]) -> None: ...  # type: ignore[name-defined]
-
-    with pytest.raises(AnnotationSyntaxError, match="names 'Undefined', which is not defined"):
-        f(params)
-
-
 def test_annotations_need_no_strings() -> None:
     source = inspect.cleandoc(
         """

@@ -109,43 +109,11 @@ def test_without_a_mesh_an_axis_used_twice_is_reported_all_the_same():
     assert layout_of("[a/x] [b/y]", None, x=("tp",), y=("tp",)) == AxisTwice("tp", (9, 10))
 
 
-def test_a_mesh_without_axes_knows_none():
-    assert layout_of("[a/tp]", ()) == UnknownAxis("tp", "tp", (3, 5), (), ())
-
-
-def test_the_sharded_axes_are_those_in_brackets():
-    assert layout_of("[a/data,fsdp] b +tp").sharded == {"data", "fsdp"}
-
-
 RULES = (("batch", ("data",)), ("heads", ("tp",)), ("embed", ("data", "fsdp")), ("embed", ("fsdp",)), ("kv", ()))
 
 
 def ruled(dims, rules=RULES, mesh=MESH, fallback="unsharded", **aliases):
     return resolve(parse(dims), aliases, mesh, Rules(tuple(rules), fallback))
-
-
-@pytest.mark.parametrize(
-    ("dims", "parts"),
-    [
-        ("batch heads", (("data",), ("tp",))),
-        ("heads batch", (("tp",), ("data",))),
-        ("embed", (("data", "fsdp"),)),
-        ("batch embed", (("data",), ("fsdp",))),
-        ("embed batch", (("fsdp",), ("data",))),
-        ("batch other kv", (("data",), (), ())),
-        ("batch ... heads", (("data",), (), ("tp",))),
-        ("*batch heads", ((), ("tp",))),
-        ("heads=4 _", (("tp",), ())),
-        ("_heads", ((),)),
-        ("?heads", (("tp",),)),
-        ("#heads", ((),)),
-        ("heads+1 2*heads {heads} heads", ((), (), (), ("tp",))),
-        ("4", ((),)),
-        ("", ()),
-    ],
-)
-def test_a_rule_gives_its_axes_to_the_dim_of_its_name(dims, parts):
-    assert ruled(dims) == Layout(parts)
 
 
 @pytest.mark.parametrize(
@@ -164,20 +132,6 @@ def test_brackets_win_over_rules(dims, parts):
 
 def test_an_axis_that_a_mark_names_is_not_free():
     assert ruled("batch heads +tp") == Layout((("data",), ()), **marks(unreduced=["tp"]))
-
-
-@pytest.mark.parametrize(
-    ("rules", "parts"),
-    [
-        ([("a", ("tp",)), ("a", ("data",)), ("b", ("data",))], (("tp",), ("data",))),
-        ([("b", ("tp",)), ("a", ("tp",)), ("a", ("data",))], (("data",), ("tp",))),
-        ([("a", ()), ("a", ("tp",)), ("b", ("tp",))], ((), ("tp",))),
-        ([("a", ("tp", "data")), ("b", ("data", "fsdp"))], (("tp", "data"), ())),
-        ([], ((), ())),
-    ],
-)
-def test_the_first_rule_wins_whose_axes_are_all_free(rules, parts):
-    assert ruled("a b", rules) == Layout(parts)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,9 @@
 4. Both are sharded over one mesh axis, along dims that are kept: one of them is gathered first.
 """
 
-import importlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -32,18 +30,9 @@ from typedshmap import (
     typed_shard_map,
 )
 
-BENCH = Path(__file__).parents[2] / "bench"
 x = np.random.default_rng(0).normal(size=(8, 16)).astype(np.float32)
 w = np.random.default_rng(1).normal(size=(16, 32)).astype(np.float32)
 ct = np.random.default_rng(2).normal(size=(8, 32)).astype(np.float32)
-
-
-@pytest.fixture(scope="module")
-def reader() -> Iterator[Any]:
-    """What reads the collectives of a compiled program; bench is a folder of programs and no package."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCH))
-        yield importlib.import_module("collectives")
 
 
 def compiled(function: Callable[..., Any], *args: Any) -> str:

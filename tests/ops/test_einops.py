@@ -46,28 +46,16 @@ def same(got: Any, expected: Any) -> None:
 
 # What einops accepts
 
+# Of arrays of every kind; the laws below draw the patterns.
 REARRANGED: list[tuple[str, tuple[int, ...], dict[str, int]]] = [
-    ("a b c d e -> a b c d e", (2, 3, 4, 5, 1), {}),
     ("...->...", (2, 3, 4), {}),
-    ("... -> (...)", (2, 3, 4), {}),
-    ("a ... e -> a ... e", (2, 3, 4), {}),
-    ("a ... -> ... a", (2, 3, 4), {}),
     ("a b ... -> a b (...)", (2, 3), {}),
-    ("a ... c d -> a (...) (d c)", (2, 3, 4, 5), {}),
     ("... c -> (... c)", (2, 3, 4), {}),
-    ("b h w c -> b c h w", (2, 3, 4, 5), {}),
-    ("b h w c -> (b h) w c", (2, 3, 4, 5), {}),
-    ("b h w c -> h (b w) c", (2, 3, 4, 5), {}),
     ("b (h h2) (w w2) c -> (h2 w2 b) h w c", (2, 4, 6, 3), {"h2": 2, "w2": 3}),
-    ("b (c h2 w2) h w -> b c (h h2) (w w2)", (2, 12, 3, 4), {"h2": 2, "w2": 2}),
     ("(b g1) (g2 c) -> (b g2) (g1 c)", (6, 4), {"g1": 2, "g2": 2}),
-    ("b s (qkv heads d) -> qkv b heads s d", (2, 3, 24), {"qkv": 3, "heads": 2}),
-    ("a (b c) -> a b c", (2, 6), {"b": 3, "c": 2}),
     ("a b c->c b a", (2, 3, 4), {"a": 2, "b": 3, "c": 4}),
     ("a b -> 1 a () b", (2, 3), {}),
-    ("1 a () b -> b a", (1, 2, 1, 3), {}),
     ("(1 a) b -> a (b 1 1)", (2, 3), {}),
-    ("a b -> a b (1 1)", (2, 3), {}),
     ("a(b)c -> (a)b c", (2, 3, 4), {}),
     ("  a   b  ->  b   a  ", (2, 3), {}),
     ("batch_size head2 Größe -> Größe batch_size head2", (2, 3, 4), {}),
@@ -105,24 +93,15 @@ def test_an_array_without_dims_or_elements_is_rearranged(
 
 
 REDUCED: list[tuple[str, tuple[int, ...], dict[str, int]]] = [
-    ("b c h w -> b c", (2, 3, 4, 5), {}),
-    ("b c h w -> c b", (2, 3, 4, 5), {}),
     ("b c h w -> b c () ()", (2, 3, 4, 5), {}),
-    ("b c h w -> 1 c 1 1", (2, 3, 4, 5), {}),
     ("b c (h h2) (w w2) -> b h w c", (2, 3, 4, 6), {"h2": 2, "w2": 3}),
     ("b c (h 2) (w 3) -> b c h w", (2, 3, 4, 6), {}),
-    ("b c (h h2) (w w2) -> b c h w", (2, 3, 4, 6), {"h": 2, "w": 2}),
     ("2 3 4 ->", (2, 3, 4), {}),
     ("a 3 4 -> 1 a", (2, 3, 4), {}),
-    ("a b -> a b", (2, 3), {}),
     ("a b -> (b a)", (2, 3), {}),
-    ("... -> ", (2, 3, 4), {}),
     ("... -> 1 1", (2, 3, 4), {}),
-    ("a ... -> ...", (2, 3, 4), {}),
     ("a ... c -> c (...)", (2, 3, 4, 5), {}),
-    ("a ... -> a", (2, 3, 4), {}),
     ("a ... d -> a d", (2, 3), {}),
-    ("(a1 a2) (b1 b2) -> (b1 a1)", (4, 6), {"a1": 2, "b2": 3}),
 ]
 
 
@@ -184,21 +163,13 @@ def test_a_function_is_not_called_where_nothing_is_reduced() -> None:
 
 
 REPEATED: list[tuple[str, tuple[int, ...], dict[str, int]]] = [
-    ("h w -> h w c", (2, 3), {"c": 3}),
-    ("h w -> c h w", (2, 3), {"c": 1}),
     ("h w -> h w c", (2, 3), {"c": 0}),
     ("h w -> h 3 w", (2, 3), {}),
-    ("h w -> (2 h) (w 2)", (2, 3), {}),
     ("h w -> (h h2) (w w2)", (2, 3), {"h2": 2, "w2": 3}),
-    ("h w -> (n1 h w n2)", (2, 3), {"n1": 2, "n2": 2}),
     ("(h 1) w -> h (w 1 2)", (2, 3), {}),
-    ("a b -> b a", (2, 3), {}),
     ("a ... -> n a ...", (2, 3, 4), {"n": 2}),
-    ("... -> ... 2", (2, 3), {}),
-    ("... d -> (...) 2 d", (2, 3, 4), {}),
     ("(b c) d -> b (r c) d", (6, 2), {"c": 3, "r": 2}),
     ("a b -> a b n", (2, 3), {"n": 2, "a": 2}),
-    ("1 a -> 1 2 a 1", (1, 3), {}),
     ("a b -> 02 a b 01", (2, 3), {}),
 ]
 
@@ -212,19 +183,14 @@ def test_repeat_is_that_of_einops(pattern: str, shape: tuple[int, ...], sizes: d
 
 
 CONTRACTED: list[tuple[str, tuple[tuple[int, ...], ...]]] = [
-    ("a b c -> a", ((2, 3, 4),)),
-    ("a b c -> c b a", ((2, 3, 4),)),
     ("a b c ->", ((2, 3, 4),)),
     ("->", ((),)),
     ("i i ->", ((3, 3),)),
-    ("i i j -> i j", ((3, 3, 4),)),
-    ("b h w, h w c -> b c", ((2, 3, 4), (3, 4, 5))),
     ("a b, c -> a c b", ((2, 3), (4,))),
     ("a b, -> a b", ((2, 3), ())),
     (",->", ((), ())),
     ("a b c, c b d, a g k -> a b k", ((2, 3, 4), (4, 3, 5), (2, 3, 4))),
     ("a b,b c,c d,d e->a e", ((2, 3), (3, 4), (4, 5), (5, 2))),
-    ("... i, i j -> ... j", ((2, 3, 4), (4, 5))),
     ("... i, ... i -> ...", ((2, 3, 4), (2, 3, 4))),
     ("... i, ... i -> ...", ((2, 3, 4), (3, 4))),
     ("... i, ... i -> ... i", ((2, 1, 4), (3, 4))),
@@ -232,7 +198,6 @@ CONTRACTED: list[tuple[str, tuple[tuple[int, ...], ...]]] = [
     ("batch_in Größe, Größe out2 -> out2 batch_in", ((2, 3), (3, 4))),
     ("a b, a b -> a b", ((2, 3), (1, 3))),
     ("a _ -> a", ((2, 3),)),
-    ("a b, b _ -> a", ((2, 3), (3, 4))),
     ("a b -> ...", ((2, 3),)),
 ]
 
@@ -265,39 +230,14 @@ def test_a_product_of_numpy_and_jax_arrays_is_a_jax_array(order: int) -> None:
     assert isinstance(einsum(*values, "a b, a b -> a"), jax.Array)
 
 
-def jitted(verb: str, x: Any, pattern: str, *options: Any, **sizes: int) -> None:
-    """Expect the same of einops' and of our operation under ``jit``."""
-
-    def under_jit(module: Any) -> Any:
-        return jax.jit(lambda x: getattr(module, verb)(x, pattern, *options, **sizes))(x)
-
-    same(under_jit(typedshmap), under_jit(einops))
-
-
-@pytest.mark.parametrize(("pattern", "shape", "sizes"), REARRANGED[::3])
-def test_rearrange_is_that_of_einops_under_jit(pattern: str, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
-    jitted("rearrange", numbers(*shape), pattern, **sizes)
-
-
-@pytest.mark.parametrize(("pattern", "shape", "sizes"), REPEATED[::3])
-def test_repeat_is_that_of_einops_under_jit(pattern: str, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
-    jitted("repeat", numbers(*shape), pattern, **sizes)
-
-
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-def test_reduce_is_that_of_einops_under_jit(reduction: str) -> None:
-    jitted("reduce", numbers(2, 3, 4, 6), "b c (h h2) (w 3) -> b c h w", reduction, h2=2)
-
-
-@pytest.mark.parametrize(("pattern", "shapes"), CONTRACTED[::3])
-def test_einsum_is_that_of_einops_under_jit(pattern: str, shapes: tuple[tuple[int, ...], ...]) -> None:
-    values = [numbers(*shape) for shape in shapes]
-    got = jax.jit(lambda *values: einsum(*values, pattern))(*values)
-    expected = jax.jit(lambda *values: einops.einsum(*values, pattern))(*values)
-    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
-
-
 TRANSFORMS: dict[str, Callable[[Any, Any], Any]] = {
+    "jit": lambda module, x: jax.jit(lambda x: module.rearrange(x, "(a b) c -> c b a", a=2))(x),
+    "jit of einsum": lambda module, x: jax.jit(lambda x: module.einsum(x, x, "a b, c b -> c a"))(x),
+    "jit of repeat": lambda module, x: jax.jit(lambda x: module.repeat(x, "a b -> (2 b) a"))(x),
+    **{
+        f"jit of {how}": lambda module, x, how=how: jax.jit(lambda x: module.reduce(x, "(a 2) b -> b a", how))(x)
+        for how in REDUCTIONS
+    },
     "grad": lambda module, x: jax.grad(lambda x: (module.reduce(x, "a (b c) -> b a", "sum", c=2) ** 2).sum())(x),
     "vmap": lambda module, x: jax.vmap(lambda row: module.rearrange(row, "(a b) -> b a", a=2))(x),
     "vmap of einsum": lambda module, x: jax.vmap(lambda row: module.einsum(row, x, "b, a b -> a"))(x),
@@ -482,23 +422,7 @@ def test_what_is_no_array_is_refused(value: Any) -> None:
 WORDS = ("a", "b", "c", "d", "e")
 NOISE = (
     *WORDS,
-    "...",
-    "(",
-    ")",
-    "()",
-    "1",
-    "2",
-    "0",
-    "->",
-    ",",
-    "_",
-    "b_",
-    "_b",
-    "2a",
-    ".",
-    "$",
-    "é",
-    "3",
+    *["...", "(", ")", "()", "1", "2", "0", "->", ",", "_", "b_", "_b", "2a", ".", "$", "é", "3"],
     "( a",
     "b )",
 )

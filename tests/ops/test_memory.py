@@ -379,15 +379,6 @@ def test_a_layout_is_remembered_through(use: Any, check_vma: bool, mesh: Mesh) -
         trace(use, mesh, W, check_vma=check_vma)
 
 
-def test_a_result_is_remembered_within_a_gradient(mesh: Mesh) -> None:
-    def loss(w: Any) -> Any:
-        y = rearrange(w, "[m/dp,tp] f -> f [m/dp,tp]")
-        return rearrange(y, "f [m/tp,dp] -> [m/tp,dp] f").sum()
-
-    with pytest.raises(ShardingError, match="but rearrange in body says sharded over 'dp', 'tp'"):
-        trace(jax.grad(loss), mesh, W)
-
-
 def test_a_layout_is_remembered_without_jit(mesh: Mesh) -> None:
     def body(w: W) -> None:
         gathered(w)
@@ -526,30 +517,6 @@ def test_a_helper_that_says_less_of_a_gathered_value_leaves_it_known_to_be_equal
 
 
 # What is kept
-
-
-def test_a_layout_is_remembered_while_its_value_lives(mesh: Mesh) -> None:
-    known: list[bool] = []
-
-    def use(x: Any) -> None:
-        y = rearrange(x, "[b/dp] [d/tp] -> [d/tp] [b/dp]")
-        known.extend([id(x) in context._known, id(y) in context._known])
-
-    trace(use, mesh)
-    assert known == [True, True]
-
-
-def test_no_layout_of_a_shard_is_remembered_of_arrays_outside_of_a_manual_region(mesh: Mesh) -> None:
-    known: list[bool] = []
-
-    def use(x: Any) -> None:
-        y = check(rearrange(x, "[b/dp] d -> d [b/dp]"), "d [b/dp]")
-        known.append(id(y) in context._known)
-
-    with jax.set_mesh(mesh):
-        use(x)
-        jax.eval_shape(use, x)
-    assert known == [False, False]
 
 
 def test_an_error_that_is_kept_keeps_nothing_known(mesh: Mesh) -> None:

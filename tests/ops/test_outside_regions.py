@@ -177,7 +177,7 @@ def is_sharded(got: Any, mesh: Mesh, spec: P) -> None:
     assert got.sharding.is_equivalent_to(NamedSharding(mesh, spec), got.ndim), got.sharding
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("is_ambient", [True, False], ids=["ambient mesh", "mesh of the array"])
 @pytest.mark.parametrize("mode", ["eager", "jit", "remat", "cond"])
 @pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES)
@@ -189,7 +189,7 @@ def test_the_result_is_sharded_as_the_pattern_says(call: Call, mesh: Mesh, mode:
         is_sharded(got, mesh, call.spec)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES)
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_a_loop_computes_the_same(call: Call, mesh: Mesh) -> None:
@@ -197,7 +197,7 @@ def test_a_loop_computes_the_same(call: Call, mesh: Mesh) -> None:
         near(MODES["scan"](call.run)(x), call.reference(X))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("is_jit", [True, False], ids=["jit", "eager"])
 @pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES)
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
@@ -210,7 +210,7 @@ def test_the_gradient_is_that_of_the_global_operation(call: Call, mesh: Mesh, is
         near((jax.jit(gradient) if is_jit else gradient)(x), expected)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES)
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_a_mapped_operation_computes_the_same(call: Call, mesh: Mesh) -> None:
@@ -223,7 +223,7 @@ def test_a_mapped_operation_computes_the_same(call: Call, mesh: Mesh) -> None:
 ARRAYS: dict[str, Callable[[], Any]] = {"NumPy": lambda: X, "uncommitted": lambda: jnp.asarray(X)}
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("make", ARRAYS.values(), ids=ARRAYS)
 @pytest.mark.parametrize("mode", ["eager", "jit"])
 @pytest.mark.parametrize("mesh", [MESHES["Auto"], MESHES["mixed"]], ids=["Auto", "mixed"])
@@ -429,7 +429,7 @@ def compiled(f: Callable[..., Any], *args: Any) -> tuple[Counter[Any], int, Any]
     return sent, lowered.as_text().count("sharding_constraint"), jax.block_until_ready(program(*args))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("is_gradient", [False, True], ids=["", "gradient"])
 @pytest.mark.parametrize(("call", "mesh"), WRITTEN.values(), ids=WRITTEN)
 def test_what_is_compiled_sends_what_is_sent_by_hand(call: Call, mesh: Mesh, is_gradient: bool) -> None:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
 from typedshmap import (
@@ -81,77 +81,6 @@ def refused(error: type[TypedShmapError], line: str, body: Callable[[Any], Any],
 
 def exponentials(x: np.ndarray) -> np.ndarray:
     return np.exp(x - x.max(1, keepdims=True))
-
-
-GLOBAL: dict[str, tuple[Callable[[Any], Any], Callable[[np.ndarray], Any]]] = {
-    "rearrange": (lambda x: rearrange(x, "[b/dp] [d/tp] -> [d/tp] [b/dp]"), lambda x: x.T),
-    "rearrange, whatever that moves": (lambda x: rearrange(x, "[b/dp] [d/tp] -> (d b)"), lambda x: x.T.reshape(-1)),
-    "reduce": (lambda x: reduce(x, "[b/dp] [d/tp] -> [d/tp]", "sum"), lambda x: x.sum(0)),
-    "mean": (lambda x: reduce(x, "[b/dp] [d/tp] ->", "mean"), np.mean),
-    "repeat": (lambda x: repeat(x, "[b/dp] [d/tp] -> 2 [b/dp] [d/tp]"), lambda x: np.stack([x, x])),
-    "einsum": (lambda x: einsum(x, x, "[b/dp] [d/tp], [c/dp] [d/tp] -> [b/dp] c"), lambda x: x @ x.T),
-    "take": (lambda x: take(x, np.array([1, 9, -1]), "[v/dp] [m/tp], i -> i [m/tp]"),
-             lambda x: np.stack([x[1], 0 * x[0], 0 * x[0]])),
-    "softmax": (lambda x: softmax(x, "[b/dp] [d/tp]", "d"),
-                lambda x: exponentials(x) / exponentials(x).sum(1, keepdims=True)),
-    "logsumexp": (lambda x: logsumexp(x, "[b/dp] [d/tp] -> [b/dp]"), lambda x: np.log(np.exp(x).sum(1))),
-}  # fmt: skip
-
-
-@pytest.mark.sample(5)
-@pytest.mark.parametrize("kind", ["NumPy", "uncommitted", "placed", "under jit"])
-@pytest.mark.parametrize(("operation", "reference"), GLOBAL.values(), ids=GLOBAL)
-def test_an_operation_on_a_global_array_is_global(operation: Any, reference: Any, kind: str, mesh: Mesh) -> None:
-    placed, uncommitted = shard(x, XY, mesh=mesh), jnp.asarray(x)
-    with jax.set_mesh(mesh):
-        got = {
-            "NumPy": lambda: operation(x),
-            "uncommitted": lambda: operation(uncommitted),
-            "placed": lambda: operation(placed),
-            "under jit": lambda: jax.jit(lambda x: operation(x))(placed),
-        }[kind]()
-    near(got, reference(x))
-
-
-def test_a_placed_array_is_sharded_as_the_pattern_says(mesh: Mesh) -> None:
-    with pytest.raises(ShardingError) as caught:
-        rearrange(shard(x, XY, mesh=mesh), "[b/tp] d -> d [b/tp]")
-    line = "rearrange: the operand is sharded P('dp', 'tp'), but the pattern says P('tp', None)"
-    assert first_line(caught.value) == line
-
-
-def test_an_array_with_explicit_axes_is_sharded_as_the_pattern_says() -> None:
-    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
-    placed = jax.device_put(x, NamedSharding(mesh, P("dp", "tp")))
-    near(rearrange(placed, "[b/dp] [d/tp] -> [d/tp] [b/dp]"), x.T)
-    with pytest.raises(ShardingError, match=r"is sharded P\('dp', 'tp'\), but the pattern says P\('tp', None\)"):
-        jax.eval_shape(lambda x: rearrange(x, "[b/tp] d -> d [b/tp]"), placed)
-
-
-PLAIN: dict[str, tuple[Callable[[Any], Any], Any]] = {
-    "rearrange": (lambda x: rearrange(x, "b d -> d b"), x.T),
-    "reduce": (lambda x: reduce(x, "b d -> d", "sum"), x.sum(0)),
-    "repeat": (lambda x: repeat(x, "b d -> 2 b d"), np.stack([x, x])),
-}
-
-
-@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
-@pytest.mark.parametrize(("operation", "expected"), PLAIN.values(), ids=PLAIN)
-def test_a_pattern_without_brackets_takes_an_array_of_any_sharding(
-    operation: Any, expected: Any, axis_type: AxisType
-) -> None:
-    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(axis_type,) * 2)
-    near(operation(jax.device_put(x, NamedSharding(mesh, P("dp", "tp")))), expected)
-
-
-@pytest.mark.parametrize("is_set", [True, False], ids=["ambient mesh", "mesh of the arrays"])
-def test_a_product_of_arrays_with_explicit_axes_is_sharded_as_its_pattern_says(is_set: bool) -> None:
-    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
-    placed = jax.device_put(x, NamedSharding(mesh, P("dp", "tp")))
-    with jax.set_mesh(mesh) if is_set else axis_aliases():
-        got = einsum(placed, placed, "[b/dp] [d/tp], [c/dp] [d/tp] -> [b/dp] c")
-    near(got, x @ x.T)
-    assert got.sharding.is_equivalent_to(NamedSharding(mesh, P("dp")), 2)
 
 
 def test_an_axis_is_known_where_a_mesh_is(mesh: Mesh) -> None:
@@ -242,14 +171,6 @@ def test_a_pattern_of_a_nested_region_sees_the_axes_of_both(mesh: Mesh) -> None:
         return jax.shard_map(inner, in_specs=P(None, "tp"), out_specs=P(), axis_names={"tp"})(x)
 
     near(jax.jit(typed_shard_map(outer, mesh=mesh, axis_names={"dp"}))(x), x.sum(1))
-
-
-def test_a_nested_typed_region_need_not_mention_the_axes_around_it(mesh: Mesh) -> None:
-    @typed_shard_map(axis_names={"tp"})
-    def inner(x: Float[Array, "b [d/tp]"]) -> Float[Array, "b"]:
-        return reduce(x, "b [d/tp] -> b", "sum")
-
-    near(in_body(lambda x: inner(x), mesh, Float[Array, "[b/dp]"], axis_names={"dp"}), x.sum(1))
 
 
 def test_a_nested_region_may_use_the_axes_around_it(mesh: Mesh) -> None:

@@ -1,8 +1,6 @@
 """The reader of compiled text: bytes by ring formulas, in every form that XLA writes, or a refusal."""
 
-import importlib
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,16 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from typedshmap import _jax
 
-BENCH = Path(__file__).parents[2] / "bench"
 HEADER = "HloModule jit_f, is_scheduled=true, num_partitions=8\n"
-
-
-@pytest.fixture(scope="module")
-def reader() -> Any:
-    """Bench is a folder of programs and no package."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCH))
-        yield importlib.import_module("collectives")
 
 
 LINES = [

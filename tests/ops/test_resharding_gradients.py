@@ -1,10 +1,8 @@
 """The gradient of a reshard: a reshard of the cotangent back, under every transformation."""
 
-import importlib
 from collections import Counter
 from collections.abc import Callable
 from itertools import combinations, permutations
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,7 +18,6 @@ from typedshmap.notation.layout import Layout
 from typedshmap.ops.resharding.plan import Plan, plan
 from typedshmap.ops.resharding.run import run
 
-BENCH = Path(__file__).parents[2] / "bench"
 AXES = ("a", "b", "c")
 SIZES = dict.fromkeys(AXES, 2)
 SHAPE = (8, 16)
@@ -230,14 +227,6 @@ def test_an_axis_over_which_a_value_is_typed_as_varying_is_not_used_for_others(c
     np.testing.assert_array_equal(gradient, np.broadcast_to(2 * WEIGHT, (2, 2, *SHAPE)))
 
 
-@pytest.fixture(scope="module")
-def collectives() -> Any:
-    """The reader of compiled text; bench is a folder of programs and no package."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCH))
-        yield importlib.import_module("collectives")
-
-
 @pytest.mark.parametrize(
     "source, target, kinds",
     [
@@ -247,7 +236,7 @@ def collectives() -> Any:
         ((("a", "b"), None), (("b", "a"), None), ["collective-permute"]),
     ],
 )
-def test_the_way_back_is_the_cheapest(source: Any, target: Any, kinds: list[str], cube: Mesh, collectives: Any) -> None:
+def test_the_way_back_is_the_cheapest(source: Any, target: Any, kinds: list[str], cube: Mesh, reader: Any) -> None:
     def back(weight: jax.Array) -> Any:
         shard = [n // 2 ** len(e or ()) for n, e in zip(SHAPE, source, strict=True)]
         x = jax.lax.pcast(jnp.zeros(shard), tuple(axis for e in source for axis in (e or ())), to="varying")
@@ -255,4 +244,4 @@ def test_the_way_back_is_the_cheapest(source: Any, target: Any, kinds: list[str]
 
     f = jax.shard_map(back, mesh=cube, in_specs=P(*target), out_specs=P(*source))
     text = jax.jit(f).lower(WEIGHT).compile().as_text()
-    assert Counter(one.kind for one in collectives.collectives(text)) == Counter(kinds)
+    assert Counter(one.kind for one in reader.collectives(text)) == Counter(kinds)

@@ -32,14 +32,6 @@ NAMES = {
 
 
 @pytest.fixture(scope="module")
-def collectives() -> Any:
-    """The reader of compiled text; bench is a folder of programs and no package."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCH))
-        yield importlib.import_module("collectives")
-
-
-@pytest.fixture(scope="module")
 def cube() -> Mesh:
     """a=2, b=2, c=2, all Auto."""
     return Mesh(np.array(jax.devices()).reshape(2, 2, 2), AXES)
@@ -84,20 +76,16 @@ def differing(outs: list[jax.Array], expected: np.ndarray[Any, Any]) -> list[Lay
     return [target for out, target in zip(outs, LAYOUTS, strict=True) if not is_equal(out)]
 
 
-def test_there_are_49_layouts() -> None:
-    assert len(set(LAYOUTS)) == 49
-
-
 @pytest.mark.sample(24)
 @pytest.mark.parametrize("source", LAYOUTS, ids=str)
 def test_every_target_has_the_bits_of_the_global_array_and_the_planned_collectives(
-    source: Layout, cube: Mesh, collectives: Any
+    source: Layout, cube: Mesh, reader: Any
 ) -> None:
     compiled = all_targets(cube, source, np.uint32)
     value = np.random.default_rng(0).integers(0, 2**32, SHAPE, np.uint32)
     placed = jax.device_put(value, NamedSharding(cube, spec(source)))
     assert differing(jax.block_until_ready(compiled([placed] * len(LAYOUTS))), value) == []
-    found = Counter((one.kind, one.sent) for one in collectives.collectives(compiled.as_text()))
+    found = Counter((one.kind, one.sent) for one in reader.collectives(compiled.as_text()))
     steps = [step for target in LAYOUTS for step in planned(source, target).steps for _ in range(step.rounds)]
     assert found == Counter((NAMES[step.kind], step.sent / step.rounds * 4) for step in steps)
 
@@ -111,7 +99,7 @@ def test_every_target_has_the_bits_of_the_global_array_without_check_vma(source:
     assert differing(jax.block_until_ready(compiled([placed] * len(LAYOUTS))), value) == []
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("dtype", [np.bool_, np.int8, jax.numpy.bfloat16, np.complex64])
 def test_other_dtypes_are_moved_as_well(dtype: Any, cube: Mesh) -> None:
     source, value = Layout((("a", "b"), ("c",))), (np.arange(512) % 5).reshape(SHAPE).astype(dtype)
@@ -158,13 +146,13 @@ OWING = [Layout(source.dim_axes, frozenset("b")) for source in layouts(("a", "c"
 @pytest.mark.sample(15)
 @pytest.mark.parametrize("kind", ["varying", "unreduced"])
 @pytest.mark.parametrize("source", OWING, ids=str)
-def test_a_partial_sum_is_taken(source: Layout, kind: str, cube: Mesh, collectives: Any) -> None:
+def test_a_partial_sum_is_taken(source: Layout, kind: str, cube: Mesh, reader: Any) -> None:
     compiled = summed(cube, source, LAYOUTS, kind)
     value = np.random.default_rng(0).integers(0, 99, (2, *SHAPE)).astype(np.float32)
     outs = jax.block_until_ready(compiled([_placed(value, cube, source)] * len(LAYOUTS)))
     assert differing(outs, value.sum(0)) == []
     steps = [step for target in LAYOUTS for step in planned(source, target).steps]
-    assert collectives.sent(compiled.as_text()) == sum(step.sent for step in steps) * 4
+    assert reader.sent(compiled.as_text()) == sum(step.sent for step in steps) * 4
 
 
 @pytest.mark.sample(15)
@@ -237,8 +225,8 @@ def test_devices_are_counted_in_the_order_of_the_mesh_whatever_that_of_the_sizes
     assert np.array_equal(jax.block_until_ready(jax.jit(f)(np.arange(16))), np.arange(16))
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("shape", [(4, 2), (2, 4), (2, 3), (3, 2), (8,), (1, 2, 4), (5,)], ids=str)
+@pytest.mark.sample(5)
+@pytest.mark.parametrize("shape", [(4, 2), (2, 4), (3, 2), (8,), (1, 2, 4), (2, 3), (5,)], ids=str)
 def test_other_meshes_have_the_bits_of_the_global_array(shape: tuple[int, ...]) -> None:
     axes, devices = AXES[: len(shape)], np.array(jax.devices()[: int(np.prod(shape))])
     mesh, sizes = Mesh(devices.reshape(shape), axes), dict(zip(axes, shape, strict=True))

@@ -98,11 +98,6 @@ def test_a_callback_may_give_what_jax_takes_for_an_array(mesh: Mesh) -> None:
     )
 
 
-def test_arrays_are_made_on_the_ambient_mesh(mesh: Mesh) -> None:
-    with jax.set_mesh(mesh):
-        assert from_callback(lambda index: x[index], X, batch=8, d=4).sharding == NamedSharding(mesh, P("dp", None))
-
-
 WRONG = [
     (lambda index: x, ShapeError, "has shape (8, 4), but (2, 4) is its part of the global shape (8, 4)"),
     (lambda index: x[index][0], ShapeError, "has shape (4,), but (2, 4) is its part of the global shape (8, 4)"),

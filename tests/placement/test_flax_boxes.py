@@ -1,5 +1,6 @@
 """Trees that Flax has boxed with names: their specs against Flax's own, and placing them."""
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any, TypedDict
@@ -69,6 +70,7 @@ class Layer(nn.Module):
         return nn.Dense(4, kernel_init=kernel, use_bias=False)(x), None
 
 
+@functools.cache
 def initialised(model: nn.Module) -> Any:
     return model.init(jax.random.key(0), jnp.ones((2, 4)))
 

@@ -26,16 +26,13 @@ from typedshmap import (
     PyTree,
     ShapeError,
     ShardingError,
-    Stacked,
     StructureError,
     axis_aliases,
-    axis_rules,
     check,
     partition_specs,
     shape_structs,
     shard,
     shardings,
-    typed,
     typed_shard_map,
 )
 
@@ -174,11 +171,6 @@ def test_a_hint_that_leaves_ranks_or_lengths_open_wants_a_value(hint: Any, probl
         partition_specs(hint)
 
 
-def test_a_union_wants_a_value() -> None:
-    with fails(StructureError, "partition_specs: [0]['w'] is a union"):
-        partition_specs(tuple[TypedDict("Weights", {"w": X | B})])
-
-
 WRONG_LIKE = [
     (X, x[0], ShapeError, "given value has 1 dim, but its hint has 2"),
     (list[X], (x,), StructureError, "given value is a tuple, but its hint says list"),
@@ -290,21 +282,6 @@ def test_the_shardings_of_a_hint_are_its_specs_over_the_mesh(hint: Any, specs: A
     assert shardings(hint, mesh) == jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
 
 
-@pytest.mark.parametrize(("hint", "like", "specs"), LIKE)
-def test_a_value_fixes_the_shardings_that_its_hint_leaves_open(hint: Any, like: Any, specs: Any, mesh: Mesh) -> None:
-    assert shardings(hint, mesh, like=like) == jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
-
-
-def test_shardings_are_those_of_the_ambient_mesh(mesh: Mesh) -> None:
-    with jax.set_mesh(mesh):
-        assert shardings(X) == NamedSharding(mesh, P("dp", None))
-
-
-def test_an_abstract_mesh_has_shardings() -> None:
-    abstract = AbstractMesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
-    assert shardings(X, abstract) == NamedSharding(abstract, P("dp", None))
-
-
 IN_JIT = [
     (Dense, Dense(w, b)),
     (FlaxState, FlaxState(w, np.int32(3))),
@@ -392,38 +369,15 @@ def test_a_placed_value_passes_check_and_goes_into_a_mapped_function(mesh: Mesh)
     same(typed_shard_map(lambda x: x * 2, in_types=(X,), out_types=X)(placed), 2 * x)
 
 
-def test_a_value_is_placed_on_the_ambient_mesh(mesh: Mesh) -> None:
-    with jax.set_mesh(mesh):
-        placed = shard(x, X)
-    assert placed.sharding == NamedSharding(mesh, P("dp", None))
-
-
 def test_a_placed_value_may_be_placed_otherwise(mesh: Mesh) -> None:
     columns = shard(shard(x, X, mesh), Float[Array, "b [d/tp]"], mesh)
     assert columns.sharding.spec == P(None, "tp")
     same(columns, x)
 
 
-def test_a_value_is_placed_on_an_explicit_mesh() -> None:
-    explicit = MESHES["Explicit"]
-    placed = shard(x, X, explicit)
-    assert str(jax.typeof(placed)) == "float32[8@dp,4]"
-    with jax.set_mesh(explicit):
-        assert str(jax.typeof(shard(w, W))) == "float32[4,6@tp]"
-
-
 def test_a_value_is_placed_as_reduced_on_explicit_axes() -> None:
     explicit = MESHES["Explicit"]
     assert str(jax.typeof(shard(x, Float[Array, "[b/dp] d -tp"], explicit))) == "float32[8@dp,4]{R:tp}"
-
-
-def test_a_stack_of_layers_is_placed(mesh: Mesh) -> None:
-    layers = Arrays(numbers(3, 4, 6), numbers(3, 6))
-    placed = shard(layers, Stacked["layers", Arrays], mesh)
-    assert placed.w.sharding == NamedSharding(mesh, P(None, None, "tp"))
-    assert partition_specs(Stacked["layers", Arrays]) == Arrays(P(None, None, "tp"), P(None, "tp"))
-    with fails(ShapeError, "shard: given.b has layers=2, but given.w has layers=3"):
-        shard(Arrays(layers.w, layers.b[:2]), Stacked["layers", Arrays], mesh)
 
 
 def test_a_value_is_placed_on_another_mesh(mesh: Mesh) -> None:
@@ -490,11 +444,6 @@ def test_a_shard_has_no_global_struct(mesh: Mesh) -> None:
         typed_shard_map(lambda x: shape_structs(X, b=8, d=4), mesh=mesh, in_types=(X,), out_types=X)(x)
 
 
-def test_a_value_is_placed_by_rules(mesh: Mesh) -> None:
-    with axis_rules({"b": "dp", "d": "tp"}):
-        assert shard(x, Float[Array, "b d"], mesh).sharding.spec == P("dp", "tp")
-
-
 def test_an_abstract_mesh_has_no_place() -> None:
     abstract = AbstractMesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
     with pytest.raises(MeshAxisError) as error:
@@ -529,11 +478,6 @@ def test_shapes_without_values_are_not_placed(mesh: Mesh) -> None:
     with pytest.raises(StructureError) as error:
         shard([struct, x, struct], list[X], mesh)
     assert [str(failure.subject) for failure in error.value.failures] == ["given[0]", "given[2]"]
-
-
-def test_a_value_is_placed_by_aliases(mesh: Mesh) -> None:
-    with axis_aliases(rows=("dp", "tp")):
-        assert shard(x, Float[Array, "[b/rows] d"], mesh).sharding.spec == P(("dp", "tp"), None)
 
 
 def test_a_tree_is_moved_by_one_call_and_what_is_placed_stays_the_same_object(
@@ -667,41 +611,6 @@ LIES = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "hint", "problem"), LIES)
-def test_a_committed_array_must_lie_as_its_hint_says(spec: P, hint: str, problem: str | None, mesh: Mesh) -> None:
-    placed = jax.device_put(x, NamedSharding(mesh, spec))
-
-    @typed
-    def take(x: Float[Array, hint]) -> None: ...
-
-    assert isinstance(placed, Float[Array, hint]) is (problem is None)
-    if problem is None:
-        assert check(placed, hint) is placed
-        take(placed)
-        return
-    with fails(ShardingError, f"check: checked value is sharded {problem}"):
-        check(placed, hint)
-    with fails(ShardingError, f"take: argument 'x' is sharded {problem}"):
-        take(placed)
-
-
-def test_axes_of_size_one_make_no_difference_to_a_committed_array() -> None:
-    row = Mesh(np.array(jax.devices()).reshape(8, 1), ("dp", "tp"))
-    check(jax.device_put(x, NamedSharding(row, P("dp"))), "[b/dp] [d/tp]")
-
-
-@pytest.mark.parametrize(
-    "array",
-    [
-        pytest.param(x, id="NumPy"),
-        pytest.param(jnp.asarray(x), id="uncommitted"),
-        pytest.param(jax.device_put(x, jax.devices()[0]), id="on one device"),
-    ],
-)
-def test_an_array_that_is_not_on_a_mesh_fits_any_sharding(array: Any) -> None:
-    assert check(array, "[b/dp] [d/tp]") is array
-
-
 # Leaves that are no arrays
 
 
@@ -711,8 +620,3 @@ def test_leaves_that_are_no_arrays_stay_as_they_are(mesh: Mesh) -> None:
     assert placed.activation is jnp.tanh
     assert (placed.gain, placed.width) == (2.0, 6)
     assert type(placed.gain) is float
-
-
-def test_leaves_that_are_no_arrays_have_specs_all_the_same() -> None:
-    specs = partition_specs(Linear, like=Linear(w, jnp.tanh))
-    assert specs.w == P(None, "tp")

@@ -19,7 +19,6 @@ from typedshmap import (
     ShapeError,
     ShardingError,
     VaryingError,
-    axis_aliases,
     check,
     partition_specs,
     shape_structs,
@@ -40,6 +39,7 @@ HINTS = {
 }
 
 
+@pytest.mark.sample(3)
 @every_mesh
 @pytest.mark.parametrize("is_ambient", [True, False], ids=["ambient mesh", "mesh="])
 @pytest.mark.parametrize("run", RUN.values(), ids=RUN)
@@ -143,11 +143,6 @@ def test_brackets_without_a_mesh_say_how_one_is_given(run: Any) -> None:
     assert lines[-1] == "Hint: pass mesh=, or call it under jax.set_mesh(mesh)"
 
 
-def test_an_alias_for_no_axis_needs_no_mesh() -> None:
-    with axis_aliases(dp=None, tp=None):
-        assert shard(X, "[b/dp] [d/tp]") is X
-
-
 def test_a_bare_hint_is_unsharded_at_once_and_nothing_under_jit() -> None:
     mesh = MESHES["Auto"]
     with jax.set_mesh(mesh):
@@ -179,6 +174,7 @@ ANY = {
 }
 
 
+@pytest.mark.sample(3)
 @every_mesh
 @pytest.mark.parametrize("run", RUN.values(), ids=RUN)
 @pytest.mark.parametrize("call", ANY.values(), ids=ANY)

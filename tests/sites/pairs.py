@@ -62,6 +62,12 @@ def message(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
     return f"{type(caught.value).__name__}: {unplaced(caught.value)}"
 
 
+def said(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[str]:
+    """The first line of that message, and its cure; messages in full are in the tests of calls and in the docs."""
+    first, *lines = message(function, *args, **kwargs).splitlines()
+    return [first, *(line for line in lines if line.startswith("Hint: "))]
+
+
 def text(block: str) -> str:
     """A message as it is written in a test, without its indent."""
     return dedent(block).strip("\n")

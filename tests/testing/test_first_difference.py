@@ -199,11 +199,12 @@ def of_own_numbers(x: X) -> X:
     return x + jax.random.normal(jax.random.key(0), x.shape)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "f, known",
     [
-        (of_means, "the same on every shard of 'dp', and is 4 times too large on dp=4: it grows with 'dp'"),
         (of_largest, "add at {} takes each shard's own max over 'dp' for that of all"),
+        (of_means, "the same on every shard of 'dp', and is 4 times too large on dp=4: it grows with 'dp'"),
         (of_own_numbers, "the same on every shard of 'dp', of a shard's shape"),
     ],
 )

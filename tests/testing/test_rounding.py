@@ -13,18 +13,11 @@ from typedshmap.testing.compare import (
     are_close,
     coarsest_dtype,
     longest_sum,
-    scale_of,
     unit_of,
 )
 from typedshmap.testing.diagnose import (
-    collective_axes,
     common_factor,
     explained,
-    is_shuffled,
-    numbers,
-    part_order,
-    repeated_dim,
-    wrong_shards,
 )
 
 MESH = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("dp", "tp"))
@@ -93,18 +86,6 @@ def test_the_coarsest_dtype_is_one_that_is_computed_in(f, dtype):
     assert coarsest_dtype([jax.make_jaxpr(f)(shape)]) == dtype
 
 
-@pytest.mark.parametrize(
-    ("dtype", "unit"), [("float32", 2.0**-24), ("bfloat16", 2.0**-8), ("float16", 2.0**-11), ("complex64", 2.0**-24)]
-)
-def test_a_unit_roundoff_is_half_the_distance_from_one_to_the_next_number(dtype, unit):
-    assert unit_of(jnp.dtype(dtype)) == unit
-
-
-def test_the_scale_is_that_of_the_finite_entries():
-    assert scale_of(np.array([1.0, -3.0, np.inf, np.nan])) == 3.0
-    assert scale_of(np.zeros((0, 2))) == 0.0
-
-
 def test_the_same_not_a_number_and_infinity_are_equal():
     here, there = np.array([np.nan, np.inf, np.inf, np.nan, 1.0]), np.array([np.nan, np.inf, -np.inf, 1.0, 1.0])
     assert are_close(here, there, 0.1).tolist() == [True, True, False, False, True]
@@ -137,45 +118,6 @@ def test_what_is_equal_to_the_bit_is_no_reason_against_a_factor_unless_it_is_the
     assert common_factor(apart([3.0, 1.0, 2.0], [3.0, 1.0, 1.0])) is None
 
 
-def test_equal_parts_are_found_if_they_are_not_equal_on_one_device():
-    there = np.arange(8.0).reshape(2, 4)
-    assert repeated_dim(apart(np.tile(there[:, :2], (1, 2)), there), 2) == 1
-    assert repeated_dim(apart(np.ones((2, 4)), np.zeros((2, 4))), 2) is None
-    assert repeated_dim(apart(np.ones((3, 5)), np.arange(15.0).reshape(3, 5)), 2) is None
-
-
-def test_parts_in_another_order_are_found():
-    there = np.arange(12.0).reshape(2, 6)
-    assert part_order(apart(there[:, [4, 5, 0, 1, 2, 3]], there), 3) == (1, (2, 0, 1))
-    assert part_order(apart(there + 1, there), 2) is None
-
-
-def test_entries_in_another_order_are_found():
-    there = np.arange(12.0)
-    assert is_shuffled(apart(there.reshape(3, 4).T.reshape(-1), there))
-    assert not is_shuffled(apart(there + 1, there))
-    assert not is_shuffled(apart([1j, 2j], [2j, 1j]))
-
-
-def test_wrong_shards_are_found_where_one_axis_splits_a_dim():
-    here, there = np.array([0.0, 1.0, 5.0, 5.0]), np.zeros(4)
-    here[:2] = 0
-    assert wrong_shards(apart(here, there, parts=(("tp",),)), "tp") == (1,)
-    assert wrong_shards(apart(here, there, parts=(("dp", "tp"),)), "tp") is None
-    assert wrong_shards(apart(there + 1, there, parts=(("tp",),)), "tp") is None
-
-
-def test_the_axes_that_a_program_communicates_over_are_read():
-    def body(x):
-        y = jax.lax.psum(x, "dp") + jax.lax.axis_index("tp")
-        return jax.lax.scan(lambda c, _: (jax.lax.pmax(c, ("dp", "pp")), None), y, None, 2)[0]
-
-    mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("dp", "tp", "pp"))
-    spec = jax.sharding.PartitionSpec
-    mapped = jax.shard_map(body, mesh=mesh, in_specs=spec("dp"), out_specs=spec(), check_vma=False)
-    assert collective_axes([jax.make_jaxpr(mapped)(jnp.ones(4))], mesh.shape) == {"dp", "pp"}
-
-
 @pytest.mark.parametrize(
     ("allowed", "by", "text"),
     [
@@ -189,19 +131,3 @@ def test_the_axes_that_a_program_communicates_over_are_read():
 )
 def test_what_rounding_explains_is_a_power_of_ten_well_above_it_where_the_difference_is_larger(allowed, by, text):
     assert explained(Tolerance(rounding(jnp.float32, 1)), allowed, by) == text
-
-
-def test_a_bound_that_is_given_is_repeated():
-    assert explained(Tolerance(rounding(jnp.float32, 1), atol=0.1), 0.1, 0.5) == "0.1 is allowed"
-
-
-@pytest.mark.parametrize(
-    ("here", "there", "texts"),
-    [
-        (np.float32(-0.42274), np.float32(-0.831221), ("-0.4227", "-0.8312")),
-        (np.float32(1.30400121), np.float32(1.30400002), ("1.30400121", "1.30400002")),
-        (np.int32(123456), np.int32(1), ("123456", "1")),
-    ],
-)
-def test_numbers_have_four_digits_or_as_many_as_tell_them_apart(here, there, texts):
-    assert numbers(here, there) == texts
