@@ -172,7 +172,7 @@ def mlp(
 def explained() -> str:
     meshes = ["dp=512,tp=1", "dp=64,tp=8", "dp=8,tp=64"]
     sizes = {"batch": 512, "seq": 2048, "model": 4096, "ff": 16384}
-    return explain(mlp, mesh=meshes, hardware="v5p", **sizes).html + "\n"
+    return explain(mlp, meshes=meshes, hardware="v5p", **sizes).html + "\n"
 
 
 @typed_shard_map

@@ -235,7 +235,7 @@ def main() -> int:
 
     meshes = ["dp=2,tp=8,cp=1", "dp=2,tp=8,cp=4", "dp=2,tp=8,cp=16"]
     print("\none more token for each of 2 texts of a million, with 8 billion weights:\n")
-    print(explain(extend, mesh=meshes, batch=2, positions=2**20, new=1, grad=False, **LARGE))
+    print(explain(extend, meshes=meshes, batch=2, positions=2**20, new=1, grad=False, **LARGE))
     if not ((text == plain_text).all() and off < TOLERANCE):
         print("\nFAILED: it differs from plain JAX")
         return 1

@@ -132,7 +132,7 @@ def compare(name: str, ours: Array, expected: np.ndarray) -> float:
 def show_bytes() -> None:
     sizes, meshes = {"a": 4096, "b": 4096, "c": 4096}, ["y=1,x=1024", "y=32,x=32", "y=64,x=64"]
     for f in (forward, gathered):
-        print(f"\n{explain(f, mesh=meshes, grad=False, **sizes)}")
+        print(f"\n{explain(f, meshes=meshes, grad=False, **sizes)}")
 
 
 def main() -> int:

@@ -196,7 +196,7 @@ def main() -> int:
 
     sizes = {"layers": 64, "model": 8192, "ff": 32768, "micro": 64, "batch": 1024}
     meshes = ["dp=64,pp=1", "dp=16,pp=4", "dp=4,pp=16", "dp=1,pp=64"]
-    print(f"\n{explain(train_step, mesh=meshes, **sizes)}\n")
+    print(f"\n{explain(train_step, meshes=meshes, **sizes)}\n")
     if not worst < TOLERANCE:
         print(f"FAILED: loss or gradients differ from plain JAX by {worst:.1e}, over {TOLERANCE:.0e}")
     elif not losses[-1] < 0.5 * losses[0]:

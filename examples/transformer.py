@@ -316,7 +316,7 @@ def main() -> int:
 
     meshes = ["fsdp=2048,tp=1", "fsdp=512,tp=4", "fsdp=256,tp=8"]
     print("\none step of 8 billion weights, for each of 2,048 devices:\n")
-    print(explain(train_step, mesh=meshes, batch=2048, seq=8192, **LLAMA_8B))
+    print(explain(train_step, meshes=meshes, batch=2048, seq=8192, **LLAMA_8B))
     print("\nAll is as it should be." if is_right else "\nFAILED: see above")
     return 0 if is_right else 1
 

@@ -44,6 +44,7 @@ LAYERS = {
     "tools.explain": 7,
     "tools.audit": 8,
     "tools.cli": 10,
+    "dtypes": 3,
     "auditing": 9,
     "explaining": 9,
     "__main__": 10,

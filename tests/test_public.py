@@ -6,6 +6,8 @@ import sys
 import pytest
 
 import typedshmap
+from typedshmap import dtypes
+from typedshmap.hints.array_hint import NAMES
 
 
 @pytest.mark.parametrize("name", typedshmap.__all__)
@@ -42,3 +44,14 @@ assert str(warning.message) == "typedshmap.{old} is typedshmap.tools.{new} now"
 assert all(getattr(old, name) is getattr(new, name) for name in new.__all__)
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_every_dtype_is_in_its_module_and_importable_from_the_package() -> None:
+    assert set(dtypes.__all__) == set(NAMES)
+    for name in dtypes.__all__:
+        assert getattr(typedshmap, name) is getattr(dtypes, name)
+
+
+def test_the_package_lists_what_a_program_needs() -> None:
+    assert len(typedshmap.__all__) < 80
+    assert not [name for name in typedshmap.__all__ if name.startswith(("Float8", "Float4")) or name.endswith("Int8")]

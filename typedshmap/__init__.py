@@ -5,6 +5,33 @@
 def mlp(x: Float[Array, "[batch/dp] model"], w: Float[Array, "model [ff/tp]"]) -> Float[Array, "[batch/dp] [ff/tp]"]:
     return jax.nn.relu(x @ w)
 ```
+
+Verbs:
+  typed_shard_map  a function in a manual region; also `jax.shard_map` with its specs, by another name
+  typed_jit        a function of global arrays, compiled
+  typed            a helper, in a region or outside
+  check, assume    compare one value with a hint; believe one
+  size, shard_size the size of a dim of the call
+
+Hints:
+  Float[Array, "[batch/dp] d +tp"]: a dim in brackets is sharded, and a sum over tp is still due
+  PyTree, Stacked, Like hold several arrays; all dtypes are in `typedshmap.dtypes`
+  axis_aliases, axis_rules say what names in hints mean
+
+Operations, whose patterns show the sharding before and after:
+  einsum, rearrange, reduce, repeat, take, softmax, logsumexp, reshard
+  psum, pmean, pmax, pmin, psum_scatter, all_gather, all_to_all, ppermute
+
+Arrays at rest:
+  shard places; shardings, partition_specs and shape_structs are read off hints
+  from_process_local, from_callback join what processes have
+
+Tools:
+  audit            reads every `shard_map` that is traced, typed or plain
+  explain          what each device holds and sends; choose_mesh, show
+  sanitize         compares replicas while a program runs
+  testing          mesh invariance, proofs, budgets
+  inspection       what a check of your own needs
 """
 
 from typing import TYPE_CHECKING
@@ -40,10 +67,7 @@ __all__ = [  # noqa: RUF022 (by what they are, not by the alphabet)
     # Hints: arrays by their dtypes, and what holds them.
     "Array", "ArrayLike", "PRNGKeyArray", "Scalar", "ScalarLike", "PyTree", "Stacked", "Like",
     "Shaped", "Bool", "Key", "Num", "Real", "Inexact", "Float", "Complex", "Integer", "Int", "UInt",
-    "BFloat16", "Float16", "Float32", "Float64", "Complex64", "Complex128",
-    "Float4e2m1fn", "Float8e3m4", "Float8e4m3", "Float8e4m3b11fnuz", "Float8e4m3fn", "Float8e4m3fnuz",
-    "Float8e5m2", "Float8e5m2fnuz", "Float8e8m0fnu",
-    "Int2", "Int4", "Int8", "Int16", "Int32", "Int64", "UInt2", "UInt4", "UInt8", "UInt16", "UInt32", "UInt64",
+    "BFloat16", "Float16", "Float32", "Float64", "Int32", "Int64", "UInt32",
     # Names in hints, and arrays at rest.
     "axis_aliases", "axis_rules",
     "from_callback", "from_process_local", "partition_specs", "shape_structs", "shard", "shardings",
@@ -61,27 +85,12 @@ if TYPE_CHECKING:
     from typing import Annotated as BFloat16
     from typing import Annotated as Bool
     from typing import Annotated as Complex
-    from typing import Annotated as Complex64
-    from typing import Annotated as Complex128
     from typing import Annotated as Float
-    from typing import Annotated as Float4e2m1fn
-    from typing import Annotated as Float8e3m4
-    from typing import Annotated as Float8e4m3
-    from typing import Annotated as Float8e4m3b11fnuz
-    from typing import Annotated as Float8e4m3fn
-    from typing import Annotated as Float8e4m3fnuz
-    from typing import Annotated as Float8e5m2
-    from typing import Annotated as Float8e5m2fnuz
-    from typing import Annotated as Float8e8m0fnu
     from typing import Annotated as Float16
     from typing import Annotated as Float32
     from typing import Annotated as Float64
     from typing import Annotated as Inexact
     from typing import Annotated as Int
-    from typing import Annotated as Int2
-    from typing import Annotated as Int4
-    from typing import Annotated as Int8
-    from typing import Annotated as Int16
     from typing import Annotated as Int32
     from typing import Annotated as Int64
     from typing import Annotated as Integer
@@ -90,17 +99,72 @@ if TYPE_CHECKING:
     from typing import Annotated as Real
     from typing import Annotated as Shaped
     from typing import Annotated as UInt
-    from typing import Annotated as UInt2
-    from typing import Annotated as UInt4
-    from typing import Annotated as UInt8
-    from typing import Annotated as UInt16
     from typing import Annotated as UInt32
-    from typing import Annotated as UInt64
     from typing import Any
 
     from typing_extensions import TypeAliasType, TypeVar
 
     from . import testing as testing
+    from .dtypes import (
+        Complex64 as Complex64,
+    )
+    from .dtypes import (
+        Complex128 as Complex128,
+    )
+    from .dtypes import (
+        Float4e2m1fn as Float4e2m1fn,
+    )
+    from .dtypes import (
+        Float8e3m4 as Float8e3m4,
+    )
+    from .dtypes import (
+        Float8e4m3 as Float8e4m3,
+    )
+    from .dtypes import (
+        Float8e4m3b11fnuz as Float8e4m3b11fnuz,
+    )
+    from .dtypes import (
+        Float8e4m3fn as Float8e4m3fn,
+    )
+    from .dtypes import (
+        Float8e4m3fnuz as Float8e4m3fnuz,
+    )
+    from .dtypes import (
+        Float8e5m2 as Float8e5m2,
+    )
+    from .dtypes import (
+        Float8e5m2fnuz as Float8e5m2fnuz,
+    )
+    from .dtypes import (
+        Float8e8m0fnu as Float8e8m0fnu,
+    )
+    from .dtypes import (
+        Int2 as Int2,
+    )
+    from .dtypes import (
+        Int4 as Int4,
+    )
+    from .dtypes import (
+        Int8 as Int8,
+    )
+    from .dtypes import (
+        Int16 as Int16,
+    )
+    from .dtypes import (
+        UInt2 as UInt2,
+    )
+    from .dtypes import (
+        UInt4 as UInt4,
+    )
+    from .dtypes import (
+        UInt8 as UInt8,
+    )
+    from .dtypes import (
+        UInt16 as UInt16,
+    )
+    from .dtypes import (
+        UInt64 as UInt64,
+    )
     from .jit import typed_jit
     from .ops import (
         all_gather,

@@ -53,7 +53,7 @@ def test_a_comparison_has_100_columns_whose_last_one_is_of_what_is_sent_least():
         return x
 
     meshes = ["pp=2,dp=2,tp=2,cp=2", "pp=4,dp=16,tp=4,cp=2"]
-    text = str(explain(f, mesh=meshes, hardware="v5p", grad=False, a=8, b=16, c=8, d=2))
+    text = str(explain(f, meshes=meshes, hardware="v5p", grad=False, a=8, b=16, c=8, d=2))
     head, *rows = text.splitlines()[2:5]
     assert max(map(len, text.splitlines())) <= 100 and len(rows) == 2
     assert head.split()[:4] == ["mesh", "devices", "peak", "memory"] and " over others  on the wire" in head

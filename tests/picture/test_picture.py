@@ -218,7 +218,7 @@ addEventListener("load", () => {
 def test_a_browser_shows_the_page_on_a_screen_and_on_a_phone(name, explained, tmp_path):
     page = tmp_path / "page.html"
     meshes = ["fsdp=256,tp=8", "fsdp=512,tp=4", "fsdp=3,tp=5"]
-    made = explain(transformer.train_step, mesh=meshes, **LARGE) if name == "meshes" else explained[name]
+    made = explain(transformer.train_step, meshes=meshes, **LARGE) if name == "meshes" else explained[name]
     made.to_html(page)
     text = page.read_text(encoding="utf-8")
     assert not re.search(r"https?://|src=|@import|url\(", text), "the page needs nothing else"

@@ -60,6 +60,7 @@ def explain(
     /,
     *args: Any,
     mesh: MeshLike | None = None,
+    meshes: None = None,
     grad: bool | None = None,
     bandwidth: Mapping[str, float | str] | None = None,
     hardware: str | Hardware | None = None,
