@@ -302,7 +302,7 @@ def analyze_region(
                 fitting.add(kind)
                 continue
             failure = Failure(what, result.subject, result.hint.text, _inferred_type(var.aval, fact, interpreter))
-        failure = replace(failure, what=region.with_cause_of_result(failure.what, at))
+        failure = replace(failure, what=region.with_cause_of_result(failure.what, at, wants_cure=not wrong))
         cause = getattr(failure.what, "cause", None)
         if failure.subject.kind == "spec" and type(result) is not Refused and cause is not None and cause.may_agree:
             continue  # a PartitionSpec states it, as JAX takes it; a hint has assume for that

@@ -165,9 +165,9 @@ class InterpretedRegion:
             return []
         return found
 
-    def with_cause_of_result(self, what: Any, at: int) -> Any:
-        """What is wrong with a result, with its cause."""
-        return with_cause(what, self.kinds, at)
+    def with_cause_of_result(self, what: Any, at: int, wants_cure: bool = True) -> Any:
+        """What is wrong with a result, with its cause; with a cure where a message is to name it."""
+        return with_cause(what, self.kinds, at, wants_cure)
 
     def place_of_result(self, at: int) -> str:
         """Where the equation is that made a result."""
@@ -175,18 +175,19 @@ class InterpretedRegion:
         return _jax.source.equation_place(maker) if maker is not None else ""
 
 
-def with_cause(what: Any, kinds: Kinds, key: int) -> Any:
+def with_cause(what: Any, kinds: Kinds, key: int, wants_cure: bool = True) -> Any:
     """A fault with the cause, if it is of a value that varies or is unreduced over some axes.
 
     Args:
       what: what is wrong.
       kinds: what the values of the region are.
       key: the place of the result, or the id of the claim's equation, of which it is.
+      wants_cure: whether a cure is searched for.
     """
     if not isinstance(what, UnmentionedVarying | UnmarkedUnreduced):
         return what
     try:
-        return replace(what, cause=find_cause(kinds, what.axes, key))
+        return replace(what, cause=find_cause(kinds, what.axes, key, wants_cure))
     except Exception:  # an error is told without its cause, if what only reads a program fails
         if raises_in_readings:
             raise

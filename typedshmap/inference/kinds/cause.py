@@ -61,13 +61,14 @@ class Since(NamedTuple):
         return is_along or self.made is not self.began.eqn or self.kind in _OF_DIMS
 
 
-def find_cause(kinds: Kinds, axes: Sequence[str], key: int) -> Cause | None:
+def find_cause(kinds: Kinds, axes: Sequence[str], key: int, wants_cure: bool = True) -> Cause | None:
     """Since when a value varies over the first of some axes, with the others over which it does so since then.
 
     Args:
       kinds: what the values of its region are.
       axes: the mesh axes.
       key: the place of a result, or the id of an equation that claims something of it.
+      wants_cure: whether a cure is searched for.
     """
     kinds.ask_for(key)
     found = {axis: origin for axis in axes if (origin := _origin(kinds, axis, key)) is not None}
@@ -81,7 +82,7 @@ def find_cause(kinds: Kinds, axes: Sequence[str], key: int) -> Cause | None:
         dims[name] = (*dims.get(name, ()), other)
     mark = _mark(kinds, axes, key)
     cause = Cause(first.kind, shared, _what(first), began.place, tuple(dims.items()), began.name[1], mark)
-    if first.kind in ("sum", "extreme"):
+    if wants_cure and first.kind in ("sum", "extreme"):
         cause = _with_cure(kinds, cause, first, axis, axes, key)
     if cause.kind not in ("part", "item", "mapped", "picked"):
         return cause
