@@ -35,6 +35,18 @@ def test_shards_that_are_assumed_to_agree_leave(mesh: Mesh) -> None:
     np.testing.assert_allclose(jax.block_until_ready(f(*ARGS)), 2 * x @ w)
 
 
+def test_a_partial_sum_that_is_assumed_of_a_kernel_is_to_be_summed(mesh: Mesh) -> None:
+    def kernel(x: Any, w: Any) -> Any:
+        return jax.pure_callback(np.matmul, jax.ShapeDtypeStruct((2, 12), np.float32), x, w)
+
+    product = jax.custom_vjp(kernel)
+    product.defvjp(lambda x, w: (kernel(x, w), (x, w)), lambda kept, g: (g @ kept[1].T, kept[0].T @ g))
+    unsummed = form(lambda x, w: assume(product(x, w), "[b/dp] n +tp"), mesh)
+    for f in (unsummed, jax.grad(lambda x, w: unsummed(x, w).sum())):
+        with pytest.raises(VaryingError, match=r"Hint: .*psum over 'tp'"):
+            jax.eval_shape(f, *ARGS)
+
+
 def test_under_check_vma_they_fit_hints_and_patterns_of_the_body(mesh: Mesh) -> None:
     def body(x: Any, w: Any) -> Any:
         y = check(jnp.tanh(assume(ring_sum(x @ w), "[b/dp] n")), "[b/dp] n")
