@@ -11,9 +11,10 @@ from .value import Share
 
 
 def _loses_sum(reading: Reading, value: Share) -> bool:
-    """Whether all that is own in a value is what a nonlinear operation made of a partial sum."""
+    """Whether all that is own in a value is what a nonlinear operation made of partial sums without a mark."""
     losses = reading.losses_of(value)
-    return bool(losses) and all(loss.why == "is not linear" and loss.parts for loss in losses)
+    are_lost = all(loss.why == "is not linear" and loss.parts and not reading.is_marked(loss.parts) for loss in losses)
+    return bool(losses) and are_lost
 
 
 def claimed(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
