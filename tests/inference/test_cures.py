@@ -245,7 +245,7 @@ PROGRAMS = {
     ),
     "a gradient of a sum and of a penalty": Wrong(
         XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum() + 0.1 * (w**2).sum())(w); return g", "k",
-        "if it is meant, say so by", is_cured=False, modes=(True,),
+        "psum over 'dp' of ((x @ w) ** 2).sum() at program.py:10", modes=(True,),
     ),
     "a sum of partial sums that is differentiated": Wrong(
         f'{X}, w: Float[Array, "[k/tp]"]', "g = jax.grad(lambda w: loss_of(w, x))(w); return lax.pmean(g, 'dp')",
