@@ -10,7 +10,18 @@ from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from typedshmap import Array, Float, ShapeError, ShardingError, VaryingError, assume, check, einsum, typed_shard_map
+from typedshmap import (
+    Array,
+    Float,
+    ShapeError,
+    ShardingError,
+    VaryingError,
+    assume,
+    check,
+    einsum,
+    psum,
+    typed_shard_map,
+)
 
 X, W, Y = Float[Array, "[b/dp] [k/tp]"], Float[Array, "[k/tp] n"], Float[Array, "[b/dp] n"]
 x, w = np.ones((8, 16), np.float32), np.full((16, 12), 0.5, np.float32)
@@ -33,6 +44,29 @@ def test_what_is_not_assumed_is_refused(mesh: Mesh) -> None:
 def test_shards_that_are_assumed_to_agree_leave(mesh: Mesh) -> None:
     f = form(lambda x, w: assume(ring_sum(x @ w), "[b/dp] n") * 2, mesh)
     np.testing.assert_allclose(jax.block_until_ready(f(*ARGS)), 2 * x @ w)
+
+
+def kernel(x: Any, w: Any) -> Any:
+    return jax.pure_callback(np.matmul, jax.ShapeDtypeStruct((2, 12), np.float32), x, w)
+
+
+kernel_product = jax.custom_vjp(kernel)
+kernel_product.defvjp(lambda x, w: (kernel(x, w), (x, w)), lambda kept, g: (g @ kept[1].T, kept[0].T @ g))
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        (lambda y: y, r"Hint: .*psum over 'tp'"),
+        (lambda y: psum(jax.nn.relu(y), "[b/dp] n +tp -> [b/dp] n"), "is not linear, and takes a partial sum"),
+    ],
+    ids=["unsummed", "nonlinear"],
+)
+def test_a_partial_sum_that_is_assumed_of_a_kernel_is_to_be_summed(ends: Any, said: str, mesh: Mesh) -> None:
+    f = form(lambda x, w: ends(assume(kernel_product(x, w), "[b/dp] n +tp")), mesh)
+    for program in (f, jax.grad(lambda x, w: f(x, w).sum())):
+        with pytest.raises(VaryingError, match=said):
+            jax.eval_shape(program, *ARGS)
 
 
 def test_under_check_vma_they_fit_hints_and_patterns_of_the_body(mesh: Mesh) -> None:

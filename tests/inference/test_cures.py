@@ -50,6 +50,8 @@ XV = f'{ROWS}, w: Float[Array, "k"]'
 ENTRIES = f'{ROWS}, w: Float[Array, "k n"]'
 SHARDED = f'{ROWS}, w: Float[Array, "[k/dp]"]'
 LOSS = "def loss_of(w, x):\n    y = x @ w\n    z = jnp.mean(y**2)\n    return z"
+LAYER = "def loss_of(w, b, x):\n    y = {}\n    return lax.pmean(jnp.mean((y + b) ** 2), 'dp')"
+XWB = f'{XW}, b: Float[Array, "n"]'
 
 TABLE = 't: Float[Array, "[v/tp] n"], i: Int[Array, "[b/dp]"]'
 LOOKUP = (
@@ -221,6 +223,15 @@ PROGRAMS = {
     "a mean of gradients that are summed": Wrong(
         XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return lax.pmean(g, 'dp')", "k", "pmean over 'dp' at program.py:9", modes=(True,), more=LOSS
     ),
+    "a matrix product that is differentiated": Wrong(
+        XWB, "g = jax.grad(lambda w: loss_of(w, b, x))(w); return w - 0.1 * g", "[k/tp] n", "psum over 'tp' of x @ w", modes=(True,),
+        more=LAYER.format("(x @ w)"),
+    ),
+    "a bias inside the psum, differentiated": Wrong(
+        XWB, "g = jax.grad(lambda w: loss_of(w, b, x))(w); return w - 0.1 * g", "[k/tp] n",
+        "psum over 'tp' of x @ w at program.py:8, and leave out the psum over 'tp' at program.py:8", modes=(True,),
+        more=LAYER.format("lax.psum(x @ w + b, 'tp')"),
+    ),
     "a gradient of a mean by weights that are gathered": Wrong(
         SHARDED, "g = jax.grad(lambda w: loss_of(lax.all_gather(w, 'dp', tiled=True), x))(w); return w - 0.1 * g",
         "[k/dp]", "pmean over 'dp' at program.py:9", modes=(True,), more=LOSS,
@@ -254,7 +265,7 @@ PROGRAMS = {
     ),
     "a gradient of a sum and of a penalty": Wrong(
         XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum() + 0.1 * (w**2).sum())(w); return g", "k",
-        "if it is meant, say so by", is_cured=False, modes=(True,),
+        "psum over 'dp' of ((x @ w) ** 2).sum() at program.py:10", modes=(True,),
     ),
     "a sum of partial sums that is differentiated": Wrong(
         f'{X}, w: Float[Array, "[k/tp]"]', "g = jax.grad(lambda w: loss_of(w, x))(w); return lax.pmean(g, 'dp')",

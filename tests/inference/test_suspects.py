@@ -78,6 +78,27 @@ def test_an_audit_lists_it_under_its_kind(kind: str, mesh: Mesh) -> None:
     assert [(found.severity, found.kind) for found in report.findings] == [("suspect", kind)]
 
 
+@pytest.mark.parametrize("rows", [4, 8])
+def test_an_audit_finds_a_gradient_of_one_row_on_each_shard(rows: int, mesh: Mesh) -> None:
+    def step(w, x, y):
+        gradient = jax.grad(lambda w: jnp.mean((x * w - y) ** 2))(w)
+        return w - 0.2 * lax.pmean(gradient, "dp")
+
+    x, specs = np.ones(rows, np.float32), (P(), P("dp"), P("dp"))
+    with audit() as report:
+        jax.eval_shape(jax.jit(jax.shard_map(step, mesh=mesh, in_specs=specs, out_specs=P())), 0.0, x, x)
+    assert [found.kind for found in report.findings] == ["summed-gradient"]
+
+
+@pytest.mark.parametrize("nonlinear", [jnp.tanh, jax.nn.relu, jax.nn.gelu])
+def test_a_pattern_that_takes_a_sum_does_not_hide_that_it_was_lost(nonlinear: Callable[..., Any], mesh: Mesh) -> None:
+    def pooled(x: ROWS, w: WEIGHT) -> WEIGHT:
+        return psum(nonlinear(x.sum(0)), "k +dp -> k")
+
+    (warning,) = warned_of(pooled, mesh)
+    assert " is not linear, and takes a partial sum over 'dp'" in str(warning.message)
+
+
 def silenced_on_its_line(x: ROWS, w: WEIGHT) -> Float[Array, ""]:
     return lax.psum((x @ w).mean(), "dp")  # typedshmap: ignore[double-sum]
 

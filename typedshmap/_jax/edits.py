@@ -10,8 +10,11 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from ..errors.places import is_users
+from .jaxpr import all_equations
+from .mesh import shard_map, without_ambient
 from .source import call_site
 
 _changing = threading.RLock()
@@ -69,7 +72,9 @@ def edited(edits: Iterable[Edit]) -> Generator[None]:
         by_primitive.setdefault(edit.primitive, {})[edit.site] = edit
         if not edit.replaces:  # a function of JAX that is traced once stands there as a call
             by_primitive.setdefault(_call_primitive(), {})[edit.site] = edit
-    running = list[Edit]()
+        else:  # what is the same on every shard is cast for the collective that is replaced
+            by_primitive.setdefault(_cast_primitive(), {})[edit.site] = edit
+    running, traced = list[Edit](), set[Any]()
 
     def bind_edited(primitive: Any, own: Callable[..., Any], *operands: Any, **params: Any) -> Any:
         bind = partial(own, *operands, **params)
@@ -77,9 +82,14 @@ def edited(edits: Iterable[Edit]) -> Generator[None]:
         edit = by_primitive[primitive].get(site)
         if edit is None:
             return bind()
+        if edit.replaces and primitive is not edit.primitive:
+            return operands[0]
+        # A function of JAX that is traced now is edited there, and its call, which follows, is not edited once more.
+        is_edited = primitive is not edit.primitive and site in traced
+        traced.symmetric_difference_update({site} if is_edited or primitive is edit.primitive else ())
         running.append(edit)
         try:
-            return edit(bind, operands, params)
+            return bind() if is_edited else edit(bind, operands, params)
         finally:
             running.pop()
 
@@ -97,6 +107,15 @@ def edited(edits: Iterable[Edit]) -> Generator[None]:
 @cache
 def _call_primitive() -> Any:
     return jax.make_jaxpr(jax.jit(lambda x: x + 1))(0.0).eqns[0].primitive
+
+
+@cache
+def _cast_primitive() -> Any:
+    mesh, spec = AbstractMesh((1,), ("i",), axis_types=(AxisType.Auto,)), PartitionSpec()
+    mapped = shard_map(lambda x: jax.lax.psum(x, "i"), mesh=mesh, in_specs=spec, out_specs=spec)
+    with without_ambient():
+        equations = all_equations(jax.make_jaxpr(mapped)(0.0))
+    return next(eqn.primitive for eqn in equations if eqn.primitive.name == "pvary")
 
 
 def _user_site() -> tuple[Any, int] | None:

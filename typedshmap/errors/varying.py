@@ -166,7 +166,8 @@ class UnmarkedUnreduced(Fault):
     def words(self, terms: Terms) -> Sentence:
         axes, mark = quoted_axes(self.axes), terms.written("+", self.axes)
         cure = f"take the sum (psum over {axes}), or write {mark}"
-        cure = cure if self.cause is None else self.cause.words(terms, True, False)
+        if self.cause is not None and self.cause.kind != "opaque":  # of what a kernel returns assume has stated it
+            cure = self.cause.words(terms, True, False)
         return Sentence(f"is unreduced over {axes}, which {terms.hint} does not mention", cure=cure)
 
 

@@ -297,7 +297,8 @@ def reduce_dims(step: ReadEquation, name: str, value: Share, axes: tuple[int, ..
         return value.but(dim=dim, degree=0 if is_place else value.degree, number=None, part=None, root=None,
                          gauge="?" if is_place and value.own else value.gauge)  # fmt: skip
     if is_sum:
-        if isinstance(value.dim, int) and step.shape(0)[value.dim] == 1 and _jax.jaxpr.is_transposed(step.eqn):
+        lengths = {eqn.invars[0].aval.shape[value.dim] for eqn in (step.eqn, step.other) if isinstance(value.dim, int)}
+        if lengths == {1} and _jax.jaxpr.is_transposed(step.eqn):
             return NOT_KNOWN  # the row that a shard has, as it was before it was broadcast, or a sum of rows
         if value.kind == "local":
             degree = value.degree if value.place == "folded" or value.is_zero else UNKNOWN  # it adds so many rows

@@ -500,6 +500,10 @@ class Reading:
         names = {own for own, _ in value.own}
         return tuple(loss for own, loss in self.losses.items() if own in names) if names else ()
 
+    def is_marked(self, parts: Iterable[Any]) -> bool:
+        """Whether a hint says of one of some parts that it is due."""
+        return any(part in self.marked or (part in self.makers and self.makers[part].is_marked) for part in parts)
+
     def is_of_extremes(self, value: Share) -> bool:
         """Whether all that is own in a value comes of a shard's own extremes."""
         parts = {part for own, _ in value.own for part in self.losses[own].parts} | ({value.part} - {None})

@@ -6,8 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from ... import _jax
 from . import arithmetic, collectives, flow, places
-from .reading import CLAIM, KindRule, ReadEquation
+from .reading import CLAIM, KindRule, ReadEquation, Reading
 from .value import Share
+
+
+def _loses_sum(reading: Reading, value: Share) -> bool:
+    """Whether all that is own in a value is what a nonlinear operation made of partial sums without a mark."""
+    losses = reading.losses_of(value)
+    are_lost = all(loss.why == "is not linear" and loss.parts and not reading.is_marked(loss.parts) for loss in losses)
+    return bool(losses) and are_lost
 
 
 def claimed(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
@@ -30,6 +37,8 @@ def claimed(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     if axis in layout.unreduced:
         if value.kind == "sum":
             step.reading.marked.add(value.part)
+            return [value]
+        if claim.assertion.subject.is_pattern and _loses_sum(step.reading, value):
             return [value]
         return [Share("sum", 0, is_heard=value.is_heard) if value.kind in ("own", "unknown") else value]
     dim = next((at for at, axes in zip(own, layout.dim_axes, strict=True) if axis in axes), None)

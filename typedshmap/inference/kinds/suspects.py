@@ -116,10 +116,7 @@ def _marked(kinds: Kinds, axis: str, read: RegionReading) -> Iterator[Suspicion]
     """The sums that a hint says are due, and that an operation loses."""
     reading = read.reading
     for own, loss in reading.losses.items():
-        is_marked = any(
-            part in reading.marked or (part in reading.makers and reading.makers[part].is_marked) for part in loss.parts
-        )
-        if is_marked and loss.why in _PROBLEMS and not loss.is_soft and not isinstance(own, str):
+        if reading.is_marked(loss.parts) and loss.why in _PROBLEMS and not loss.is_soft and not isinstance(own, str):
             yield _of_loss(kinds, axis, read, loss, True)
 
 
