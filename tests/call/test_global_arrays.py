@@ -550,7 +550,7 @@ def test_a_dim_that_is_sharded_over_a_part_of_an_axis_is_reported(mesh: Mesh) ->
     def program(x: Any) -> Any:
         return check(x.reshape(2, 4, 16), "[a/] b d")
 
-    line = "check: checked value is sharded in (2, 2, 1) parts, which no PartitionSpec says, "
+    line = "check: checked value is sharded in (2, 2, 1) parts, which no PartitionSpec describes, "
     line += "but its hint says P(None, None, None)"
     assert message(lambda: jax.jit(program)(put(P("dp")))) == line
     with jax.set_mesh(mesh):

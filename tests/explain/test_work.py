@@ -213,7 +213,7 @@ def test_what_does_not_fit_is_said():
     ("figures", "message"),
     [
         ({"flops": {}}, "Hardware: flops= is empty"),
-        ({"flops": 3e12}, "Hardware: flops= wants a dict, got 3000000000000.0"),
+        ({"flops": 3e12}, "Hardware: flops= expects a dict, got 3000000000000.0"),
         ({"flops": {"bf16": -1}}, "Hardware: flops['bf16'] is -1, and is to be a positive number"),
         ({"memory": 0}, "Hardware: memory is 0, and is to be a positive number"),
         ({"bandwidth": "1TB/s"}, "Hardware: bandwidth is '1TB/s', and is to be a positive number"),

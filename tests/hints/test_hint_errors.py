@@ -95,7 +95,7 @@ SYNTAX = [
     (
         "n/2",
         """
-        Float[Array, "n/2"]: a single '/' divides nothing
+        Float[Array, "n/2"]: a single '/' is not an operator
 
             Float[Array, "n/2"]
                            ^
@@ -146,7 +146,7 @@ SYNTAX = [
     (
         "d +1",
         """
-        Float[Array, "d +1"]: '+' wants a mesh axis
+        Float[Array, "d +1"]: '+' expects a mesh axis
 
             Float[Array, "d +1"]
                             ^^
@@ -157,7 +157,7 @@ SYNTAX = [
     (
         "*4",
         """
-        Float[Array, "*4"]: '*' wants a name
+        Float[Array, "*4"]: '*' expects a name
 
             Float[Array, "*4"]
                           ^^
@@ -168,7 +168,7 @@ SYNTAX = [
     (
         "*#_n",
         """
-        Float[Array, "*#_n"]: '_n' has no size to compare
+        Float[Array, "*#_n"]: '_n' may be any size, so '#' cannot compare it
 
             Float[Array, "*#_n"]
                           ^^^^
@@ -188,7 +188,7 @@ SYNTAX = [
     (
         "?4",
         """
-        Float[Array, "?4"]: '?' wants a name
+        Float[Array, "?4"]: '?' expects a name
 
             Float[Array, "?4"]
                           ^^
@@ -285,7 +285,7 @@ SYNTAX = [
     (
         "_+1",
         """
-        Float[Array, "_+1"]: '_' has no size to compute with
+        Float[Array, "_+1"]: '_' may be any size and cannot stand in an expression
 
             Float[Array, "_+1"]
                           ^^^
@@ -345,7 +345,7 @@ SYNTAX = [
     (
         "{}",
         """
-        Float[Array, "{}"]: braces want an argument's name
+        Float[Array, "{}"]: braces expect an argument's name
 
             Float[Array, "{}"]
                            ^
@@ -504,7 +504,7 @@ def test_something_else_than_an_array_type_is_an_error(item, message):
 )
 def test_brackets_without_an_array_type_and_dims_are_an_error(item, written):
     message = message_of(Float, item, AnnotationSyntaxError)
-    assert message == f'{written}: wants an array type and dims, as in Float[Array, "b d"]'
+    assert message == f'{written}: expects an array type and dims, as in Float[Array, "b d"]'
 
 
 @pytest.mark.parametrize("name", ["Float", "Shaped", "Key"])

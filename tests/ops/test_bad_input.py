@@ -152,7 +152,7 @@ def inside(mesh: Mesh, body: Callable[..., Any], hints: tuple[Any, ...], out: An
         (
             lambda mesh: plan_reshard("[a/dp] -> a", (8,), {"dp": 4}),  # type: ignore[arg-type]
             MeshAxisError,
-            "mesh= wants a jax.sharding.Mesh or AbstractMesh, got {'dp': 4} of type dict",
+            "mesh= expects a jax.sharding.Mesh or AbstractMesh, got {'dp': 4} of type dict",
         ),
         (
             lambda mesh: all_gather(X, "[a/dp] b -> a b"),

@@ -509,7 +509,7 @@ def test_no_mean_is_taken_of_what_jax_types_as_unreduced_and_stays_so(mesh: Mesh
     def use(x: Any) -> Any:
         return pmean(jax.lax.pcast(x.sum(), "tp", to="unreduced"), "~dp +tp -> +tp")
 
-    line = "pmean in use: a mean of a value that stays unreduced over 'tp': JAX scales no such value"
+    line = "pmean in use: a mean of a value that stays unreduced over 'tp': JAX does not scale such a value"
     refused(PatternError, line, use, mesh)
 
 

@@ -298,7 +298,7 @@ def test_a_function_without_hints_is_proved_with_its_arguments(mesh: Mesh) -> No
             ("mean_by_hand", "proved"),
             ("mean_of_means", "refuted"),
         ]
-        with pytest.raises(StructureError, match=r"^prove: mean_by_hand: it has no hints, so that it wants its arg"):
+        with pytest.raises(StructureError, match=r"^prove: mean_by_hand: it has no hints and needs its arg"):
             prove(mapped[0])
 
 

@@ -117,7 +117,7 @@ def matmul_shapes() -> tuple[Any, Any]:
 
 def test_an_unreduced_value_may_not_leave_on_auto_axes() -> None:
     assert message(matmul_typed(None, OWED), numbers(4, 8), numbers(8, 6)) == text("""
-        ShardingError: matmul: return value is marked '+in_' in its hint, but mesh axis 'model' is of type Auto, over which JAX lets no such value in or out
+        ShardingError: matmul: return value is marked '+in_' in its hint, but mesh axis 'model' is of type Auto, and JAX has unreduced and reduced arrays over Explicit axes only
 
             return: Float[Array, "[b/data] ... [n/out] +in_"]
             got f32[2,6]{V:(data,model)} per shard

@@ -164,7 +164,7 @@ class NotAnArray(WrongType):
         sentence = super().words(terms)
         if self.expected != "Array" or not self.got.startswith("a NumPy "):
             return sentence
-        return replace(sentence, cure="ArrayLike in the place of Array takes it, and np.ndarray takes a NumPy array")
+        return replace(sentence, cure="write ArrayLike instead of Array, or np.ndarray for NumPy arrays only")
 
 
 class WrongDtype(Fault):

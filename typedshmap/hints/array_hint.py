@@ -170,7 +170,7 @@ def parse_array_hint(
     if len(items) not in (2, 3) or not isinstance(items[1], str):
         got = ", ".join(_type_as_written(item) if isinstance(item, type) else value_text(item) for item in items)
         raise AnnotationSyntaxError(
-            f'{dtype_name}[{got}]: wants an array type and dims, as in {dtype_name}[Array, "b d"]'
+            f'{dtype_name}[{got}]: expects an array type and dims, as in {dtype_name}[Array, "b d"]'
         )
     array_type, dims, pspec = items[0], items[1], items[2] if len(items) == 3 else None
     if len(items) == 3 and not isinstance(pspec, PartitionSpec):

@@ -246,10 +246,12 @@ def _wrong_mark(hint: ArrayHint, layout: Layout, region: MeshContext) -> Boundar
     for axis in sorted(layout.varying):
         return BoundaryMark("~", axis, "'~' has a meaning only inside a manual region")
     for axis in sorted(layout.unreduced & region.placed_axes):
-        return BoundaryMark("+", axis, "no array is placed as addends", "sum it first, and drop the mark")
+        return BoundaryMark("+", axis, "an array cannot be placed as addends", "sum it first, and drop the mark")
     for sign, axes in (("+", layout.unreduced), ("-", layout.reduced)):
         for axis in sorted(axes & (region.boundary_axes | region.placed_axes) - region.explicit):
-            reason = f"mesh axis '{axis}' is of type Auto, over which JAX lets no such value in or out"
+            reason = (
+                f"mesh axis '{axis}' is of type Auto, and JAX has unreduced and reduced arrays over Explicit axes only"
+            )
             # What leaves a region is a sum that could be taken there.
             due = "take the sum inside (psum) and " if sign == "+" and region.manual else ""
             return BoundaryMark(

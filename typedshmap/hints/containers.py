@@ -48,7 +48,7 @@ def wrong_container(node: Container | LikeOf, value: Any) -> failures.Fault | No
         missing = [name for name in node.fields if name not in value and name not in node.optional]
         extra = [str(name) for name in value if name not in node.fields]
         problems = [f"lacks {quoted_axes(missing)}"] if missing else []
-        problems += [f"has {quoted_axes(extra)}, which its hint does not know"] if extra else []
+        problems += [f"has {quoted_axes(extra)}, which its hint does not have"] if extra else []
     return failures.PlainMessage(" and ".join(problems)) if problems else None
 
 

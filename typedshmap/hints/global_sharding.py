@@ -227,7 +227,9 @@ def wrong_marks(
     auto = frozenset(axis for axis, _ in region.mesh) - region.explicit
     for sign, axes in (("+", layout.unreduced), ("-", layout.reduced)):
         for axis in sorted(axes & auto):
-            reason = f"mesh axis '{axis}' is of type Auto, over which JAX has no such global array"
+            reason = (
+                f"mesh axis '{axis}' is of type Auto, and JAX has unreduced and reduced arrays over Explicit axes only"
+            )
             return BoundaryMark(sign, axis, reason, f"make '{axis}' an Explicit axis of the mesh, or drop the mark")
     if has_typed_mesh:
         return None
@@ -404,7 +406,7 @@ def _compiled_mismatch(
     expected = shard_counts(spec, region)
     if all(count == expected[at] or at in wanted.unconstrained for at, count in enumerate(counts)):
         return None
-    got = f"sharded in ({', '.join(map(str, counts))}) parts, which no PartitionSpec says"
+    got = f"sharded in ({', '.join(map(str, counts))}) parts, which no PartitionSpec describes"
     return WrongSharding(_jax.array.spec_text(spec), got, cure)
 
 

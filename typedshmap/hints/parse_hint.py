@@ -202,7 +202,7 @@ def parse_hint(hint: Any, names: NameScope | None = None) -> Node:
         return ArrayLeaf(bare_array_hint(bare))
     name = getattr(hint, "__name__", None)
     if name in NAMES and getattr(hint, "__module__", "").startswith(("typedshmap", "jaxtyping")):
-        raise AnnotationSyntaxError(f'{name}: wants an array type and dims, as in {name}[Array, "b d"]')
+        raise AnnotationSyntaxError(f'{name}: expects an array type and dims, as in {name}[Array, "b d"]')
     _, node, parts = names.known.get(id(hint), (None, None, 0))
     if node is None:
         before = names.parts[0]
@@ -229,9 +229,9 @@ def _parse_tree(hint: Any, names: NameScope) -> Node | None:
         text = HintText(f"unsharded, in no {node_name(node)} of {hint.__name__}")
         return LikeOf(hint.__name__, plain_classes(kind), node, ArrayLeaf(replace(_ANY_ARRAY, text=text)))
     if (hint.__module__, hint.__name__) == ("typedshmap.hints.types", "Stacked"):
-        raise AnnotationSyntaxError('Stacked: wants leading dims and a hint, as in Stacked["layers", Layer]')
+        raise AnnotationSyntaxError('Stacked: expects leading dims and a hint, as in Stacked["layers", Layer]')
     if (hint.__module__, hint.__name__) == ("typedshmap.hints.types", "Like"):
-        raise AnnotationSyntaxError("Like: wants a class and a hint, as in Like[optax.OptState, Params]")
+        raise AnnotationSyntaxError("Like: expects a class and a hint, as in Like[optax.OptState, Params]")
     if "PyTree" not in hint.__name__ or hint.__module__.split(".")[0] not in ("typedshmap", "jaxtyping"):
         return None
     if hint.__name__ == "PyTree":
@@ -327,7 +327,7 @@ def _parse_generic(hint: Any, names: NameScope) -> Node:
     elif isinstance(origin, type) and issubclass(origin, collections.abc.Mapping) and origin is not collections.Counter:
         if len(args) != 2:
             raise AnnotationSyntaxError(
-                f"{hint_name(hint)}: wants the types of keys and of values, as in dict[str, Array]"
+                f"{hint_name(hint)}: expects the types of keys and of values, as in dict[str, Array]"
             )
         node = MappingOf(origin, parse_hint(args[1], names))
     if not args or not _is_static(node):

@@ -340,7 +340,7 @@ def _read(
     if in_types is not None and not isinstance(in_types, tuple):
         if isinstance(in_types, (list, dict)):
             got = type(in_types).__name__
-            raise AnnotationSyntaxError(f"{name}: in_types= wants a tuple of hints, one per argument; got {got}")
+            raise AnnotationSyntaxError(f"{name}: in_types= expects a tuple of hints, one per argument; got {got}")
         in_types = (in_types,)
     covered = _parameters_covered(signature, in_types, name, len(given))
 

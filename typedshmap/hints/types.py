@@ -169,7 +169,7 @@ class _TreeMeta(_LateMeta):
         if isinstance(item, tuple) and len(item) != 2:
             got = count_text(len(item), "item")
             raise AnnotationSyntaxError(
-                f'PyTree[...]: wants a hint and at most a structure, as in PyTree[T, "S"]; got {got}'
+                f'PyTree[...]: expects a hint and at most a structure, as in PyTree[T, "S"]; got {got}'
             )
         leaf, structure = item if isinstance(item, tuple) else (item, None)
         if get_origin(structure) is Literal:  # how the name is written for static checkers
@@ -196,7 +196,7 @@ def _tree_class(leaf: Any, structure: str | None) -> Any:
 class _StackedMeta(_LateMeta):
     def __getitem__(cls, item: Any) -> Any:
         if not isinstance(item, tuple) or len(item) != 2:
-            raise AnnotationSyntaxError('Stacked[...]: wants leading dims and a hint, as in Stacked["layers", Layer]')
+            raise AnnotationSyntaxError('Stacked[...]: expects leading dims and a hint, as in Stacked["layers", Layer]')
         dims, hint = item
         if get_origin(dims) is Literal:  # how the dims are written for static checkers
             dims = get_args(dims)[0]
@@ -213,7 +213,7 @@ class _StackedMeta(_LateMeta):
 class _LikeMeta(_LateMeta):
     def __getitem__(cls, item: Any) -> Any:
         if not isinstance(item, tuple) or len(item) != 2:
-            raise AnnotationSyntaxError("Like[...]: wants a class and a hint, as in Like[optax.OptState, Params]")
+            raise AnnotationSyntaxError("Like[...]: expects a class and a hint, as in Like[optax.OptState, Params]")
         kind, hint = item
         if not isinstance(kind, type) and kind is not Any and get_origin(kind) is None:
             raise AnnotationSyntaxError(f"Like[{value_text(kind)}, ...]: {value_text(kind)} is not a class, nor Any")

@@ -163,7 +163,7 @@ class NoRule(Unresolved):
 
     def words(self, terms: Terms) -> Sentence:
         axes = tuple(dict.fromkeys(self.taken))
-        given = f"whose rules give {quoted_axes(axes)}, which {'is' if len(axes) == 1 else 'are'} taken"
+        given = f"and its rules give {quoted_axes(axes)}, which another dim has"
         why = given if axes else "which no rule names"
         cure = f"add ('{self.name}', None) to the rules" + ("" if terms.is_box else f", or write [{self.name}/]")
         return Sentence(f"has dim '{self.name}'{terms.within}, {why}", self.span, cure)
@@ -176,7 +176,7 @@ class RuledTwice(Unresolved):
     span: Span
 
     def words(self, terms: Terms) -> Sentence:
-        problem = f"has dim '{self.name}' twice{terms.within}, so that the rule for it could mean either"
+        problem = f"has dim '{self.name}' twice{terms.within}, and its rule could mean either"
         cure = None if terms.is_box else f"write [{self.name}/axis] or [{self.name}/] for one of them"
         return Sentence(problem, self.span, cure)
 

@@ -220,7 +220,7 @@ class _PatternParser(Cursor):
             if not self.accept(","):
                 break
             if self.kind() != "name":
-                raise self.fault("the pattern wants a mesh axis after ','")
+                raise self.fault("the pattern expects a mesh axis after ','")
         if opened:
             self.expect(")", f"the pattern has an unexpected '{self.peek()}'")
         span = self.since(start) if self.at > start else self.here()

@@ -289,7 +289,7 @@ class _SpecParser(Cursor):
         if token.text == "/" and not done.startswith(("[", "+", "-", "~")):
             axes = self.text((token.span[1], self.full_span()[1])).strip("()")
             if axes.isdigit():
-                return self.fault("a single '/' divides nothing", token.span, f"write {done}//{axes}")
+                return self.fault("a single '/' is not an operator", token.span, f"write {done}//{axes}")
             if not all(axis.isidentifier() for axis in axes.split(",")):
                 axes = "axis"
             return self.fault(f"'{text}' is sharded without brackets", self.full_span(), f"write [{done}/{axes}]")
@@ -303,7 +303,7 @@ class _SpecParser(Cursor):
         sign = self.take().text
         if self.kind() != "name":
             cure = f"write {sign}axis, as in {sign}tp; an expression holds no spaces, as in d+1"
-            raise self.fault(f"'{sign}' wants a mesh axis", self.full_span(), cure)
+            raise self.fault(f"'{sign}' expects a mesh axis", self.full_span(), cure)
         return Mark(sign, self.take().text, self.full_span())
 
     def bracketed(self) -> Dim:
@@ -362,16 +362,20 @@ class _SpecParser(Cursor):
             if "_" in signs or size.name.startswith("_"):
                 size, signs = self.anonymous(size.name, start, signs, "_"), signs - {"?"}
         elif self.unsized:
-            raise self.fault(f"'{self.unsized}' has no size to compute with", self.since(size_start), "give it a name")
+            raise self.fault(
+                f"'{self.unsized}' may be any size and cannot stand in an expression",
+                self.since(size_start),
+                "give it a name",
+            )
         elif wants_name := signs & {"?", "_"}:
             sign = min(wants_name)
-            raise self.fault(f"'{sign}' wants a name", self.since(start), f"write {sign}name")
+            raise self.fault(f"'{sign}' expects a name", self.since(start), f"write {sign}name")
         return Dim(size, None, "#" in signs, "?" in signs, label, self.since(start), self.since(size_start))
 
     def rest(self, start: int, signs: set[str]) -> Rest:
         """rest := NAME?"""
         if self.kind() == "number":
-            raise self.fault("'*' wants a name", self.full_span(), "write *name, or ... for dims without a name")
+            raise self.fault("'*' expects a name", self.full_span(), "write *name, or ... for dims without a name")
         name = self.take().text if self.kind() == "name" else ""
         if "_" in signs or name.startswith("_"):
             self.anonymous(name, start, signs, "...")
@@ -383,7 +387,7 @@ class _SpecParser(Cursor):
         name = name if name.startswith("_") else f"_{name}"
         if "#" in signs:
             cure = f"give it a name, or write {instead}"
-            raise self.fault(f"'{name}' has no size to compare", self.since(start), cure)
+            raise self.fault(f"'{name}' may be any size, so '#' cannot compare it", self.since(start), cure)
         return Anything(name)
 
     def signs(self) -> tuple[set[str], str | None]:
@@ -471,10 +475,10 @@ class _SpecParser(Cursor):
     def braces(self) -> Braces:
         """braces := '{' sum '}'"""
         if self.is_in_braces:
-            raise self.fault("braces stand in braces", cure=_BRACES)
+            raise self.fault("braces inside of braces", cure=_BRACES)
         self.take()
         if self.peek() == "}":
-            raise self.fault("braces want an argument's name", cure=_BRACES)
+            raise self.fault("braces expect an argument's name", cure=_BRACES)
         self.is_in_braces = True
         inner = self.sum()
         self.is_in_braces = False

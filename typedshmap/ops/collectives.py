@@ -401,7 +401,9 @@ def _reduce_over(call: Operation, value: Any, axes: MeshAxes) -> Any:
     unreduced = _jax.array.manual_type(value).unreduced if call.region.has_vma else frozenset[str]()
     for axis in sorted(unreduced.difference(axes)):
         cure = f"take the mean over '{axis}' as well, or psum over it first"
-        raise call.fault(f"a mean of a value that stays unreduced over '{axis}': JAX scales no such value", None, cure)
+        raise call.fault(
+            f"a mean of a value that stays unreduced over '{axis}': JAX does not scale such a value", None, cure
+        )
     if call.region.has_vma and not unreduced:
         return jax.lax.pmean(value, axes)
     return reduce_shards(call, value, axes, "sum") / call.shards(axes)

@@ -373,5 +373,5 @@ def _refuse_derivative(axes: Any, reduction: str, text: str, primals: Any, tange
     over = quoted_axes(axes)
     raise PatternError(
         f"{text}: '{reduction}' over {over} is a p{reduction}, which has no derivative\n\n"
-        f"Hint: jax.lax.stop_gradient(x) where none is needed, or all_gather over {over} before"
+        f"Hint: use jax.lax.stop_gradient(x) if no gradient is needed, else all_gather over {over} first"
     )

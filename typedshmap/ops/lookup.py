@@ -66,13 +66,13 @@ def _check_names(call: Operation) -> str:
     if len(gone) != 1:
         names = " and ".join(map(repr, gone)) or "no dim"
         cure = "the dim that is looked up is the one that only the table has"
-        raise call.fault(f"the pattern looks up {names} of the table, where it wants one", table.span, cure)
+        raise call.fault(f"the pattern looks up {names} of the table, but {call.verb} looks up one", table.span, cure)
     for name in ids.names:
         if name not in result.names:
             raise call.fault(f"'{name}' of the ids is lost in the result", call.span_of(1, name), "reduce takes sums")
     call.refuse_new_names()
     if table.dots is not None or (result.dots is None) != (ids.dots is None):
-        problem = "'...' may stand for dims of the ids and of the result, and for none of the table"
+        problem = "'...' may stand for dims of the ids and of the result, but not of the table"
         raise call.fault(problem, result.span)
     if (sign := next((m for m in ids.marks if m.sign == "+"), None)) is not None:
         raise call.fault(f"ids are unreduced over '{sign.axis}'", sign.span, "psum them first")

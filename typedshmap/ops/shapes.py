@@ -309,7 +309,9 @@ def _mean(call: Operation, value: Any, operand: Operand, sums: PartialSums) -> A
         return run_partial_sums(call, value / shards if shards > 1 else value, sums)
     if sums.unreduced:
         cure = "take the sum first (psum), or reduce by 'sum'"
-        raise call.fault("'mean' of a value that stays unreduced: JAX scales no such value", call.result.span, cure)
+        raise call.fault(
+            "'mean' of a value that stays unreduced: JAX does not scale such a value", call.result.span, cure
+        )
     global_size = prod(operand.global_shape(call.region.sizes))
     kept = value.size * call.shards(operand.layout.sharded - sums.addends.keys())
     return run_partial_sums(call, value, sums) * (kept / global_size)

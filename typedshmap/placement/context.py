@@ -155,7 +155,7 @@ def read_memory_kind(verb: str, mesh: _jax.mesh.AnyMesh | None, memory_kind: Any
     known = _jax.mesh.memory_kinds(mesh)
     if not isinstance(memory_kind, str) or memory_kind not in known:
         listed = ", ".join(map(repr, known))
-        raise ShardingError(f"{verb}: memory_kind={value_text(memory_kind)} is no memory of the devices ({listed})")
+        raise ShardingError(f"{verb}: memory_kind={value_text(memory_kind)} is not a memory of the devices ({listed})")
     return memory_kind
 
 

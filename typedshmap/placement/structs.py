@@ -248,7 +248,7 @@ def refuse_wrong_sizes(verb: str, hints: Iterable[ArrayHint], sizes: Mapping[str
         if not named[name] and not _is_size(size):
             problems.append(f"{name}={value_text(size)} is not a size")
         if named[name] and not (isinstance(size, tuple) and all(map(_is_size, size))):
-            problems.append(f"{name}={value_text(size)} is not a tuple of sizes, which '*{name}' wants")
+            problems.append(f"{name}={value_text(size)} is not a tuple of sizes, which '*{name}' expects")
     if problems:
         names = ", ".join(texts.values()) or "none"
         raise ShapeError(f"{verb}: {'; '.join(problems)}\n\nHint: the names in the hints are {names}")

@@ -58,7 +58,7 @@ class Hardware:
     def __post_init__(self) -> None:
         for name in ("flops", "links"):
             if not isinstance(getattr(self, name), Mapping):
-                raise StructureError(f"Hardware: {name}= wants a dict, got {value_text(getattr(self, name))}")
+                raise StructureError(f"Hardware: {name}= expects a dict, got {value_text(getattr(self, name))}")
         if not self.flops:
             raise StructureError('Hardware: flops= is empty\n\nHint: write as in {"bf16": 197e12}')
         figures: dict[str, Any] = {f"flops[{key!r}]": value for key, value in self.flops.items()}

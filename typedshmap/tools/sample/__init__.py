@@ -112,7 +112,7 @@ def strategies(
         from hypothesis import reject
         from hypothesis import strategies as st
     except ModuleNotFoundError:
-        raise StructureError("strategies: wants hypothesis, which is not installed: pip install hypothesis") from None
+        raise StructureError("strategies: needs hypothesis, which is not installed: pip install hypothesis") from None
     used = mesh_of(f, mesh, "strategies")
     plan = plan_inputs(f, [used], sizes, arguments, "strategies")
     factors = {name: factor for name, factor in plan.factors.items() if name not in plan.given}

@@ -135,7 +135,7 @@ def _bind(
     except ValueError:  # written in C
         return tuple(args), dict(kwargs), [*(f"arg{at}" for at in range(len(args))), *sorted(kwargs)]
     except TypeError as error:
-        problem = f"it has no hints, so that it wants its arguments, arrays or jax.ShapeDtypeStruct: {error}"
+        problem = f"it has no hints and needs its arguments, arrays or jax.ShapeDtypeStruct: {error}"
         raise StructureError(f"{verb}: {name_of(f)}: {problem}") from None
     names = [each.name for each in signature.parameters.values() if each.kind in POSITIONAL]
     names += [f"arg{at}" for at in range(len(names), len(bound.args))]

@@ -71,9 +71,9 @@ class Sanitizer(Observer):
         except TypeError:
             number = None
         if number is None:
-            raise StructureError(f"{name} wants a number of calls, as in {_EXAMPLE[name]}; got {value_text(every)}")
+            raise StructureError(f"{name} expects a number of calls, as in {_EXAMPLE[name]}; got {value_text(every)}")
         if number < 1:
-            raise StructureError(f"{name} is {value_text(every)}, but calls are counted from 1, which compares at each")
+            raise StructureError(f"{name} is {value_text(every)}; the least is 1, which compares at every call")
         return cls(min(number, _MOST))
 
     def __eq__(self, other: object) -> bool:  # what was traced for one is right for another
