@@ -501,7 +501,7 @@ def test_nothing_is_looked_up_in_what_jax_types_as_unreduced(mesh: Mesh) -> None
         y = jax.lax.pcast(x.sum(1), "tp", to="unreduced")
         return take(y, np.array([5, 2]), "[b/dp] +tp, i -> i +tp")
 
-    line = "take in use: the table is unreduced over 'tp' in JAX's type, in which nothing can be looked up"
+    line = "take in use: the table is unreduced over 'tp' in JAX's type, and JAX has no gather of unreduced values"
     refused(PatternError, line, use, mesh)
 
 

@@ -485,7 +485,7 @@ def test_a_value_is_placed_under_a_transformation(transformed: Any, types: Any) 
 
 
 def test_a_shard_has_no_global_struct(mesh: Mesh) -> None:
-    line = "inside a manual region a value is one shard, which is where it is"
+    line = "inside a manual region a value is one shard, which is placed already"
     with fails(MeshAxisError, f"shape_structs: {line}"):
         typed_shard_map(lambda x: shape_structs(X, b=8, d=4), mesh=mesh, in_types=(X,), out_types=X)(x)
 
