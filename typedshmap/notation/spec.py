@@ -1,10 +1,10 @@
 """A spec, ``"[batch/dp] d"``: its syntax as frozen nodes, and its parser, whose docstrings are the grammar.
 
-Whitespace separates dims and is ignored inside ``[] () {}``. A mistake is raised as `SyntaxFault`, which carries the
-text, the span and what to write instead.
+Whitespace separates dims and is ignored inside ``[] () {}``. A mistake is raised as `SyntaxFault`, with the problem,
+the span and the cure.
 
-Invariant: ``parse(str(node)) == node`` for every node that the parser can make. Spans take no part in equality, so a
-node that was moved is still the same node."""
+Invariant: ``parse(str(node)) == node`` for every node that the parser can make. Spans are not compared, so a node that
+was moved is equal."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ Expression: TypeAlias = Number | Name | Anything | Argument | Braces | Group | N
 
 
 class Axes(Record):
-    """The mesh axes between ``/`` and ``]``, major to minor; none for ``[dim/]``, any for ``[dim/?]``."""
+    """The mesh axes between ``/`` and ``]``, major to minor; none for ``[dim/]``, any sharding for ``[dim/?]``."""
 
     names: tuple[str, ...]
     parenthesised: bool = field(default=False)
@@ -124,7 +124,7 @@ class Axes(Record):
 
 
 class Dim(Record):
-    """One dim: its size, and how it is sharded over the mesh (``axes`` is None without brackets)."""
+    """One dim: its size and its mesh axes (``axes`` is None without brackets)."""
 
     size: Expression
     axes: Axes | None = None
@@ -142,7 +142,7 @@ class Dim(Record):
 
 
 class Rest(Record):
-    """Any number of dims, ``...`` or ``*name``; the name of a ``*`` alone is empty."""
+    """Any number of dims, ``...`` or ``*name``; a bare ``*`` has an empty name."""
 
     axes: ClassVar[None] = None
     name: str | None = None
@@ -156,7 +156,7 @@ class Rest(Record):
 
 
 class Mark(Record):
-    """What is said of a whole array over one mesh axis: ``+tp``, ``-tp`` or ``~tp``."""
+    """A mark of an array over one mesh axis: ``+tp``, ``-tp`` or ``~tp``."""
 
     sign: str
     axis: str
@@ -167,7 +167,7 @@ class Mark(Record):
 
 
 class Spec(Record):
-    """A whole hint's dims and marks."""
+    """The dims and marks of a hint."""
 
     dims: tuple[Dim | Rest, ...]
     marks: tuple[Mark, ...] = ()
@@ -183,12 +183,12 @@ class Spec(Record):
 
     @cached_property
     def names(self) -> list[str]:
-        """The names of its dims, those in expressions too."""
+        """The names of its dims, including those in expressions."""
         sizes = (names_in_expression(dim.size) if isinstance(dim, Dim) else (dim.name or "",) for dim in self.dims)
-        return [name for each in sizes for name in each]
+        return [name for size_names in sizes for name in size_names]
 
     def dim_at(self, index: int, rank: int) -> Dim | Rest:
-        """What is written for a dim of an array of a rank."""
+        """The token for a dim of an array of a rank."""
         if self.rest is None or index < self.rest:
             return self.dims[index]
         return self.dims[max(self.rest, index - rank + len(self.dims))]
@@ -222,7 +222,7 @@ def parse(source: str) -> Spec:
 
 
 def written_axes(dims: Iterable[Any], marks: Iterable[Mark]) -> Iterator[tuple[str, Span]]:
-    """The names of mesh axes in the brackets and marks of a spec, or of a pattern's side, each with its place."""
+    """The names of mesh axes in the brackets and marks of a spec, or of a side of a pattern, with their spans."""
     for dim in dims:
         if dim.axes is not None:
             yield from ((name, dim.axes.span) for name in dim.axes.names)
@@ -230,7 +230,7 @@ def written_axes(dims: Iterable[Any], marks: Iterable[Mark]) -> Iterator[tuple[s
 
 
 def refuse_repeated_axes(dims: Iterable[Any], marks: Iterable[Mark]) -> None:
-    """Refuse a mesh axis that one array has twice."""
+    """Raise for a mesh axis that one array has twice."""
     seen: set[str] = set()
     for axis, span in written_axes(dims, marks):
         if axis in seen:
@@ -239,7 +239,7 @@ def refuse_repeated_axes(dims: Iterable[Any], marks: Iterable[Mark]) -> None:
 
 
 def names_in_expression(size: Expression) -> tuple[str, ...]:
-    """The names whose sizes an expression needs; one in braces may be an argument's instead."""
+    """The names whose sizes an expression needs; a name in braces may be an argument instead."""
     match size:
         case Name(name) | Argument(name, ()):
             return (name,)
@@ -263,11 +263,11 @@ class _SpecParser(Cursor):
 
     is_in_braces = False
     unsized = ""
-    """The first name in an expression that stands for any size."""
+    """The first name in an expression that may be any size."""
 
     def item(self) -> Dim | Rest | Mark:
         """item := mark | bracketed | '...' | dim"""
-        if len(self.tokens) > _MOST_TOKENS:  # an expression is a tree, which may not be too deep to walk
+        if len(self.tokens) > _MOST_TOKENS:  # limits the depth of an expression
             raise self.fault(f"a dim of more than {_MOST_TOKENS} tokens", self.tokens[_MOST_TOKENS].span)
         if self.peek() in ("+", "-", "~"):
             item = self.mark()
@@ -383,7 +383,7 @@ class _SpecParser(Cursor):
         return Rest(name, "#" in signs, "?" in signs, self.since(start))
 
     def anonymous(self, name: str, start: int, signs: set[str], instead: str) -> Anything:
-        """A dim of any size, which '#' has nothing to compare with."""
+        """A dim of any size; raises with '#', which needs a size to compare."""
         name = name if name.startswith("_") else f"_{name}"
         if "#" in signs:
             cure = f"give it a name, or write {instead}"
