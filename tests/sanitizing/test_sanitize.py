@@ -247,7 +247,7 @@ def test_a_wrong_number_of_calls_is_refused(name: str) -> None:
 
 
 def test_one_inside_of_another_is_refused() -> None:
-    refused = pytest.raises(TypedShmapError, match="sanitize: every=3 is inside of another one, of every=2")
+    refused = pytest.raises(TypedShmapError, match="sanitize: every=3 is inside of another sanitize, with every=2")
     with sanitize(every=2), refused, sanitize(every=3):
         pass
 
