@@ -1,4 +1,4 @@
-"""Trace a program with a collective changed at a place: added, left out, or another in its place."""
+"""Trace a program with an edited collective: added, removed, or replaced."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _changing = threading.RLock()
 
 
 class Edit(NamedTuple):
-    """A change of what an operation does.
+    """An edit of an operation.
 
     Attributes:
       site: where it stands in the user's code.
@@ -53,14 +53,14 @@ class Edit(NamedTuple):
 
 
 def edit_of(eqn: Any, operation: str, axis: str, replaces: str = "") -> Edit | None:
-    """The edit of what an equation was made by; None where it is not known where that is."""
+    """The edit of the operation that made an equation; None if its place is unknown."""
     site = call_site(eqn)[1]
     return None if site is None else Edit(site, eqn.primitive, operation, axis, replaces)
 
 
 @contextmanager
 def edited(edits: Iterable[Edit]) -> Generator[None]:
-    """Have this thread trace what the user's code does with some edits."""
+    """Trace the user's code in this thread with some edits, inside a ``with``."""
     thread, by_primitive = threading.get_ident(), dict[Any, dict[Any, Edit]]()
     for edit in edits:
         by_primitive.setdefault(edit.primitive, {})[edit.site] = edit
@@ -97,7 +97,7 @@ def _call_primitive() -> Any:
 
 
 def _user_site() -> tuple[Any, int] | None:
-    """Where the user's code is running."""
+    """The running place in the user's code."""
     frame = inspect.currentframe()
     while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back

@@ -76,7 +76,7 @@ class Choice:
         """The choice, or the reason that there is none, in a sentence."""
         if self.best is not None:
             return f"best: {mesh_text(self.best.mesh.items())}: {self.best.why}"
-        if nearest := next((one for one in self.refused if one.explanation), None):
+        if nearest := next((candidate for candidate in self.refused if candidate.explanation), None):
             return f"none fits: the least memory is that of {mesh_text(nearest.mesh.items())}, which {nearest.why}"
         return f"none divides: {self.refused[0].why}"
 
@@ -86,8 +86,10 @@ class Choice:
         shown = sum(end <= _WIDTH + 2 for end in accumulate(width + 2 for width in widths))
         formats = [f"{'>' if at else '<'}{width}" for at, width in enumerate(widths[:shown])]
         aligned = ["  ".join(map(format, row, formats)) for row in rows]
-        width = max((len(mesh_text(one.mesh.items())) for one in self.refused[:_MOST_ROWS]), default=0)
-        refused = [f"{mesh_text(one.mesh.items()):<{width}}  {one.why}" for one in self.refused[:_MOST_ROWS]]
+        width = max((len(mesh_text(candidate.mesh.items())) for candidate in self.refused[:_MOST_ROWS]), default=0)
+        refused = [
+            f"{mesh_text(candidate.mesh.items()):<{width}}  {candidate.why}" for candidate in self.refused[:_MOST_ROWS]
+        ]
         blocks = [
             self._heading,
             "\n".join([*aligned, *_more(self.ranked)]),

@@ -66,8 +66,8 @@ def with_hints(
     found = [*_outer_meshes(traced)]
     if not found:
         raise StructureError(
-            f"{verb}: {name}: it has no hints, and no shard_map is traced in it\n\nHint: a function made by "
-            "typed_shard_map, typed_jit or typed is wanted, or one that calls jax.shard_map, with its arguments"
+            f"{verb}: {name}: it has no hints, and no shard_map is traced in it\n\nHint: pass a function made by "
+            "typed_shard_map, typed_jit or typed, or one that calls jax.shard_map, with its arguments"
         )
     meshes = [_jax.mesh.context_mesh(), ambient]
     own = next((mesh for mesh in meshes if mesh and found[0] in (mesh, _as_auto(mesh))), found[0])
