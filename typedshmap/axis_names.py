@@ -1,7 +1,7 @@
-"""What names in hints mean: aliases of mesh axes, and rules that shard dims by their names.
+"""The meaning of names in hints: aliases of mesh axes, and rules that shard dims by name.
 
-Invariant: what a context manager sets lives in a JAX user context, so that it takes part in ``jit``'s cache key. A
-function traced under one alias or rule is never reused under another."""
+Invariant: a context manager sets a JAX user context, which is part of ``jit``'s cache key. A trace under one alias or
+rule is never reused under another."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ AliasPairs = tuple[tuple[str, tuple[str, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class AxisNaming:
-    """What names in hints mean.
+    """The meaning of names in hints.
 
     Attributes:
       aliases: names that stand for mesh axes, each with its axes, major to minor.
-      rules: mesh axes for dims without brackets; None where no rules are given.
+      rules: mesh axes for dims without brackets; None without rules.
     """
 
     aliases: AliasPairs = ()
     rules: Rules | None = None
 
     def then(self, inner: AxisNaming) -> AxisNaming:
-        """This, overridden by an inner naming: aliases one by one, rules all at once."""
+        """This naming with an inner one applied: aliases override one by one, rules all at once."""
         if inner is NO_NAMING:
             return self
         aliases = tuple({**dict(self.aliases), **dict(inner.aliases)}.items()) if inner.aliases else self.aliases
@@ -49,15 +49,15 @@ NO_NAMING = AxisNaming()
 
 
 naming_context = jax.make_user_context(default_value=())
-"""The namings of the context managers around, the innermost last: a tuple of its own for each that is entered."""
+"""The namings of the enclosing context managers, the innermost last; each enters a new tuple."""
 
 
 FLAX = "flax.linen"
-"""The module in which Flax's rules are, if it is imported."""
+"""The module that holds Flax's rules, if it is imported."""
 
 
 def flax_naming() -> AxisNaming:
-    """The rules of ``flax.linen.logical_axis_rules`` around, if `FLAX` is imported; one object for equal ones."""
+    """The rules of an enclosing ``flax.linen.logical_axis_rules``, if `FLAX` is imported; equal rules are interned."""
     find = getattr(sys.modules.get(FLAX), "get_logical_axis_rules", None)
     rules = find() if find is not None else ()
     return _naming_of_flax(tuple((name, tuple(axes) if isinstance(axes, list) else axes) for name, axes in rules))
@@ -69,7 +69,7 @@ def _naming_of_flax(pairs: tuple[tuple[str, AxesLike], ...]) -> AxisNaming:
 
 
 def axis_aliases(aliases: Mapping[str, AxesLike] | None = None, /, **more: AxesLike) -> AxisNames:
-    """Use names in hints as aliases for mesh axes inside the ``with``.
+    """Use names in hints as aliases for mesh axes inside a ``with``.
 
     Inner aliases replace outer ones of the same name; ``axes=`` on a decorator replaces both.
 
@@ -79,17 +79,17 @@ def axis_aliases(aliases: Mapping[str, AxesLike] | None = None, /, **more: AxesL
     ```
 
     Args:
-      aliases: names and the mesh axis, the mesh axes (major to minor), or None for unsharded.
+      aliases: for each name a mesh axis, a tuple of them (major to minor), or None for unsharded.
       **more: the same, for names that are identifiers.
 
     Returns:
-      A context manager, which may be used many times.
+      A reusable context manager.
 
     Raises:
-      MeshAxisError: for an alias that is not a mesh axis, several of them, or None.
+      MeshAxisError: for an alias that is not a mesh axis, a tuple of them, or None.
     """
-    found = dict(read_aliases(aliases, "axis_aliases:")) | dict(read_aliases(more))
-    return AxisNames(AxisNaming(tuple(found.items())))
+    pairs = dict(read_aliases(aliases, "axis_aliases:")) | dict(read_aliases(more))
+    return AxisNames(AxisNaming(tuple(pairs.items())))
 
 
 Fallback = Literal["unsharded", "unconstrained", "error"]
@@ -98,11 +98,11 @@ Fallback = Literal["unsharded", "unconstrained", "error"]
 def axis_rules(rules: RulesLike, fallback: Fallback = "unsharded") -> AxisRules:
     """Rules that shard the dims of hints by their names, for dims without brackets.
 
-    The rules are tried in order. A rule gives its mesh axes to the dim of its name, if that
-    has none yet and if all of them are free: each mesh axis is used at most once per array. A rule
-    of None leaves its dim unsharded, and one of ``"?"`` or ``P.UNCONSTRAINED`` leaves it to be sharded in
-    any way, as ``[dim/?]``. Brackets win over rules, and ``[dim/]`` says unsharded.
-    These are the semantics of ``flax.linen.logical_to_mesh_axes``.
+    The rules are tried in order. A rule gives its mesh axes to the dim of its name, if the dim has
+    none yet and all the axes are free: each mesh axis is used at most once per array. A rule of None
+    leaves its dim unsharded; a rule of ``"?"`` or ``P.UNCONSTRAINED`` allows any sharding, as ``[dim/?]``.
+    Brackets win over rules, and ``[dim/]`` means unsharded. These are the semantics of
+    ``flax.linen.logical_to_mesh_axes``.
 
     ```python
     with axis_rules([("batch", ("data", "fsdp")), ("heads", "tensor"), ("embed", "fsdp")]):
@@ -111,33 +111,32 @@ def axis_rules(rules: RulesLike, fallback: Fallback = "unsharded") -> AxisRules:
     ```
 
     Args:
-      rules: pairs of a dim's name and its mesh axis, its mesh axes (major to minor), None, or ``"?"``; a
-        name may have several. Or a dict.
-      fallback: what a name means for which no rule is left: ``"unsharded"``, ``"unconstrained"`` (as
+      rules: a dict, or pairs of a dim's name and a mesh axis, a tuple of them (major to minor), None, or
+        ``"?"``; a name may have several pairs.
+      fallback: the meaning of a name for which no rule is left: ``"unsharded"``, ``"unconstrained"`` (as
         ``[dim/?]``), or an ``"error"``.
 
     Returns:
-      A context manager, which may be used many times; the rules inside of it replace those around
-      it. It is also what ``rules=`` of the decorators takes.
+      A reusable context manager; its rules replace the enclosing ones. The decorators accept it as ``rules=``.
 
     Raises:
       MeshAxisError: for anything that is not a rule.
     """
     known = get_args(Fallback)
-    if type(fallback) is not str or fallback not in known:  # nor an array, which equals none
+    if type(fallback) is not str or fallback not in known:  # an array has no truth value
         listed = ", ".join(map(repr, known))
-        raise MeshAxisError(f"axis_rules: fallback={value_text(fallback)} is none of {listed}")
-    found = read_rules(rules)
-    if found is None:
-        raise MeshAxisError("axis_rules: wants pairs of a dim's name and mesh axes, or a dict; got None")
-    return AxisRules(AxisNaming(rules=Rules(found.pairs, fallback)))
+        raise MeshAxisError(f"axis_rules: fallback={value_text(fallback)} is not one of {listed}")
+    parsed = read_rules(rules)
+    if parsed is None:
+        raise MeshAxisError("axis_rules: expects pairs of a dim's name and mesh axes, or a dict; got None")
+    return AxisRules(AxisNaming(rules=Rules(parsed.pairs, fallback)))
 
 
 @dataclass(frozen=True)
 class AxisNames(ContextDecorator):
     """The meaning of names inside a ``with``; made by `axis_aliases`.
 
-    It holds in its thread, as JAX's own contexts do: tasks of ``asyncio`` that wait inside of it share it.
+    It holds in its thread, like JAX's own contexts: tasks of ``asyncio`` that wait inside of it share it.
     """
 
     naming: AxisNaming
@@ -167,7 +166,7 @@ _threads = threading.local()
 
 
 def _thread_contexts() -> list[AbstractContextManager[None]]:
-    """The contexts that this thread has entered. The last is left first, also where tasks of one thread interleave."""
+    """The contexts that this thread has entered. The last exits first, even if tasks of one thread interleave."""
     stack: list[AbstractContextManager[None]] = _threads.__dict__.setdefault("stack", [])
     return stack
 
@@ -176,25 +175,25 @@ def read_naming(axes: Any, rules: Any) -> AxisNaming:
     """The ``axes=`` and ``rules=`` of a decorator.
 
     Raises:
-      MeshAxisError: for anything else.
+      MeshAxisError: for any other value.
     """
-    aliases, found = read_aliases(axes), read_rules(rules)
-    return AxisNaming(aliases, found) if aliases or found is not None else NO_NAMING
+    aliases, parsed_rules = read_aliases(axes), read_rules(rules)
+    return AxisNaming(aliases, parsed_rules) if aliases or parsed_rules is not None else NO_NAMING
 
 
 def read_aliases(aliases: Any, source: str = "axes=") -> AliasPairs:
-    """Aliases as tuples of mesh axes; None means that there are none.
+    """Aliases as tuples of mesh axes; None means no aliases.
 
     Raises:
       MeshAxisError: for anything but a dict of names and mesh axes.
     """
     if aliases is not None and not isinstance(aliases, Mapping):
-        raise MeshAxisError(f"{source} wants a dict of names and mesh axes, got {type(aliases).__name__}")
+        raise MeshAxisError(f"{source} expects a dict of names and mesh axes, got {type(aliases).__name__}")
     return tuple((name, _read_axes("alias", name, axes)) for name, axes in (aliases or {}).items())
 
 
 def read_rules(rules: Any) -> Rules | None:
-    """Rules as pairs of a name and a tuple of mesh axes; None means that no rules are given.
+    """Rules as pairs of a name and a tuple of mesh axes; None means no rules.
 
     Raises:
       MeshAxisError: for anything but a dict, or pairs, of names and mesh axes.
@@ -205,26 +204,26 @@ def read_rules(rules: Any) -> Rules | None:
         return rules.naming.rules
     pairs = list(rules.items()) if isinstance(rules, Mapping) else rules
     if not isinstance(pairs, (list, tuple)):
-        raise MeshAxisError(f"rules= wants pairs of a dim's name and mesh axes, or a dict; got {type(rules).__name__}")
-    found: list[tuple[str, tuple[str, ...]]] = []
+        raise MeshAxisError(
+            f"rules= expects pairs of a dim's name and mesh axes, or a dict; got {type(rules).__name__}"
+        )
+    parsed: list[tuple[str, tuple[str, ...]]] = []
     for pair in pairs:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise MeshAxisError(
                 f"the rule {value_text(pair)} is not a pair of a dim's name and its mesh axes, as in ('batch', 'data')"
             )
-        name, given = pair
-        axes = ANY if given is PartitionSpec.UNCONSTRAINED else _read_axes("rule for", name, given)
+        name, written = pair
+        axes = ANY if written is PartitionSpec.UNCONSTRAINED else _read_axes("rule for", name, written)
         if len(set(axes)) < len(axes):
-            raise MeshAxisError(f"the rule for '{name}' has a mesh axis twice: {value_text(given)}")
-        found.append((name, axes))
-    return Rules(tuple(found))
+            raise MeshAxisError(f"the rule for '{name}' has a mesh axis twice: {value_text(written)}")
+        parsed.append((name, axes))
+    return Rules(tuple(parsed))
 
 
 def _read_axes(kind: str, name: Any, axes: Any) -> tuple[str, ...]:
-    found: tuple[Any, ...] = () if axes is None else tuple(axes) if isinstance(axes, (tuple, list)) else (axes,)
-    if not isinstance(name, str) or not all(isinstance(axis, str) for axis in found):
+    names: tuple[Any, ...] = () if axes is None else tuple(axes) if isinstance(axes, (tuple, list)) else (axes,)
+    if not isinstance(name, str) or not all(isinstance(axis, str) for axis in names):
         text = name if isinstance(name, str) else value_text(name)
-        raise MeshAxisError(
-            f"the {kind} '{text}' stands for {value_text(axes)}; write a mesh axis, a tuple of them, or None"
-        )
-    return found
+        raise MeshAxisError(f"the {kind} '{text}' is {value_text(axes)}; write a mesh axis, a tuple of them, or None")
+    return names

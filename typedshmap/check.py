@@ -1,4 +1,4 @@
-"""``check``, ``assume`` and the sizes: what a body may assert and ask where it is."""
+"""``check``, ``assume`` and the sizes: assertions and queries in a body."""
 
 from __future__ import annotations
 
@@ -44,27 +44,25 @@ def check(x: T, hint: Any) -> T:
     sharding is compared at once for an array that is placed on a mesh, over that mesh, and for one with
     Explicit axes in its type. NumPy arrays and uncommitted arrays have no sharding yet, so any hint fits.
 
-    Under ``jax.jit`` XLA chooses the sharding over Auto axes, and only this function asks for it
-    (``typed``, ``isinstance`` and beartype look at the shape and dtype): what is wrong is raised
-    when the program is compiled, and comes out of a plain ``jax.jit`` as a
-    ``jax.errors.JaxRuntimeError`` with the whole message in it. It asks once for each compilation,
-    not in a program that is only traced (``jax.eval_shape``), exported (``jax.export``, whose
-    ``serialize`` refuses a program with this function in it), or lowered for an AbstractMesh made by hand.
+    Under ``jax.jit`` XLA chooses the sharding over Auto axes, and only this function compares it
+    (``typed``, ``isinstance`` and beartype compare the shape and dtype). A mismatch is raised
+    when the program is compiled; a plain ``jax.jit`` raises it as a ``jax.errors.JaxRuntimeError``
+    with the whole message. The comparison runs once per compilation. It does not run in a program
+    that is only traced (``jax.eval_shape``), exported (``jax.export``, whose ``serialize`` refuses a
+    program with this function), or lowered for an AbstractMesh made by hand.
 
     Args:
-      x: an array, or a pytree of arrays for a hint of one.
+      x: an array, or a pytree of arrays for the hint of a pytree.
       hint: any hint, or just its dims as a string.
 
     Returns:
-      ``x``, in a loop, a branch or a call within a manual region an equal value that may be another
-      object.
+      ``x``; in a loop, a branch or a call within a manual region perhaps an equal value.
 
     Raises:
-      ShapeError, DtypeError, ShardingError, VaryingError, StructureError: for what does not fit. What
-        only the traced body as a whole shows is raised when that is analyzed, with this call's place.
+      ShapeError, DtypeError, ShardingError, VaryingError, StructureError: for a value that does not fit.
+        Errors that need the whole traced body are raised when it is analyzed, with this call's place.
       AnnotationSyntaxError: for a hint that cannot be read.
-      MeshAxisError: for an axis that the mesh does not have, or that is compared under ``jax.jit``
-        where no mesh is known.
+      MeshAxisError: for an axis that the mesh does not have, or, under ``jax.jit``, if no mesh is known.
     """
     region, node = current_mesh_context(), parse_hint_or_dims(hint)
     name, checked = check_in_scope(x, node, region, _CHECKED, "check")
@@ -72,7 +70,7 @@ def check(x: T, hint: Any) -> T:
         for leaf in checked.leaves:
             if leaf.hint is not None and _jax.array.is_tracer(leaf.value):
                 hints, place = _candidate_hints(leaf, leaf.hint, node, checked), running_place()
-                # No traceback leads to the place once XLA has chosen the sharding.
+                # Once XLA has chosen the sharding, no traceback leads to this place.
                 check_at_compile_time(leaf.value, hints, leaf.subject, region, name, checked.sizes, place)
     for observer in observers():
         observer.asserted(name, checked, is_assumed=False)
@@ -80,7 +78,7 @@ def check(x: T, hint: Any) -> T:
 
 
 def check_in_scope(x: Any, node: Node, region: MeshContext, subject: Subject, verb: str) -> tuple[str, TreeCheck]:
-    """Check a value in the current scope, which takes over the sizes that it binds; with the name for messages."""
+    """Check a value in the current scope, and bind its sizes there; returns the name for messages, too."""
     scope = current_scope() or CallScope(verb, {})
     checked = check_value(node, x, subject, region, scope.arguments, scope.sizes)
     if checked.failures and enforced(checked.failures):
@@ -90,7 +88,7 @@ def check_in_scope(x: Any, node: Node, region: MeshContext, subject: Subject, ve
 
 
 def _candidate_hints(leaf: CheckedLeaf, hint: ArrayHint, node: Node, checked: TreeCheck) -> tuple[ArrayHint, ...]:
-    """The hints that a leaf may fit: the one that matched, and of a union all that match but for the sharding."""
+    """The hints that a leaf may fit: the hint that matched, and union members that match except for sharding."""
     for _, part in walk(node):
         options = [option for option in part.options if holds_arrays(option)] if isinstance(part, UnionOf) else []
         members = [found for option in options for found in array_hints(option)]
@@ -98,10 +96,10 @@ def _candidate_hints(leaf: CheckedLeaf, hint: ArrayHint, node: Node, checked: Tr
             break
     else:
         return (hint,)
-    others = [other for other in members if other is not hint]
+    other_members = [other for other in members if other is not hint]
     region, sizes, named = checked.region, checked.sizes, checked.arguments
-    found = (check_array(leaf.value, other, region, sizes, leaf.subject, named) for other in others)
-    return (hint, *(other for other, match in zip(others, found, strict=True) if not isinstance(match, Failure)))
+    found = (check_array(leaf.value, other, region, sizes, leaf.subject, named) for other in other_members)
+    return (hint, *(other for other, match in zip(other_members, found, strict=True) if not isinstance(match, Failure)))
 
 
 def size(name: str) -> int:
@@ -124,7 +122,7 @@ def shard_size(name: str) -> int:
       name: ``"batch"``, where every hint shards ``batch`` in the same way; else ``"[batch/dp]"``.
 
     Raises:
-      ShapeError: for a name that is not bound here, or one that hints shard in different ways.
+      ShapeError: for a name that is not bound here, or that hints shard in different ways.
     """
     if _checked_name("shard_size", name).startswith("["):
         return _bracketed_size(name)
@@ -152,10 +150,10 @@ def _bracketed_size(text: str) -> int:
 
 
 def sizes() -> dict[str, int]:
-    """The global sizes of all dims that are bound here, by name."""
+    """Return the global sizes of all dims that are bound here, by name."""
     scope = current_scope()
     bound = scope.sizes if scope else Sizes()
-    return {name: found.size for name, found in bound if not isinstance(found.size, tuple) and name.isidentifier()}
+    return {name: dim.size for name, dim in bound if not isinstance(dim.size, tuple) and name.isidentifier()}
 
 
 def _checked_name(verb: str, name: Any) -> str:
@@ -168,7 +166,7 @@ def _find_bound(verb: str, name: str) -> tuple[Bound, int]:
     scope = current_scope()
     bound = scope.sizes.get(name) if scope else None
     if scope is None:
-        raise ShapeError(f"{verb}: '{name}' is asked for outside of a typed_shard_map, typed_jit or typed function")
+        raise ShapeError(f"{verb}: '{name}' is not bound outside of a typed_shard_map, typed_jit or typed function")
     if bound is None:
         known = ", ".join(f"{n}={s}" for n, s in sizes().items()) or "none"
         raise ShapeError(f"{verb}: nothing binds '{name}' in {scope.function} (bound: {known})")
@@ -183,28 +181,28 @@ _ASSUMED = Subject("assumed", "assumed")
 def assume(x: T, hint: Any) -> T:
     """Return ``x``, and trust its hint: over which axes it is the same on every shard, and how its dims are sharded.
 
-    The shape and the dtype are checked as by `check`. The rest is trusted, and used in all that follows in the
-    body: it is for what the program does not show, such as the result of a kernel or of a chain of
-    ``ppermute``. It adds nothing to the program.
+    The shape and the dtype are checked as by `check`. The rest is trusted from here on in the body. Use it for
+    values that the analysis cannot read, such as the result of a kernel or of a chain of ``ppermute``. It adds
+    nothing to the program.
 
     ```python
     y = all_reduce_kernel(x)  # f32[2,16] per shard; it sums over tp by itself
     y = assume(y, "[b/dp] d")  # the same on every shard of tp, though x was not
     ```
 
-    It does not change JAX's types: under ``check_vma=True`` what leaves the region has to satisfy JAX,
-    too, so that a kernel itself declares there over what its results vary (``out_shape``).
+    It does not change JAX's types: under ``check_vma=True`` JAX checks the results of the region too, so a
+    kernel must declare over which axes its results vary (``out_shape``).
 
     Args:
-      x: one shard, or a pytree of shards for a hint of one. For a global array nothing is assumed.
+      x: one shard, or a pytree of shards for the hint of a pytree. For a global array nothing is assumed.
       hint: any hint, or just its dims as a string.
 
     Returns:
       ``x``, or an equal value.
 
     Raises:
-      ShapeError, DtypeError, StructureError: for what does not fit.
-      VaryingError: for a mark of a partial sum whose sum JAX knows to be taken, or the other way round.
+      ShapeError, DtypeError, StructureError: for a value that does not fit.
+      VaryingError: if the hint marks a partial sum whose sum JAX knows to be taken, or the other way round.
       AnnotationSyntaxError: for a hint that cannot be read.
       MeshAxisError: for an axis that the mesh does not have.
     """

@@ -1,6 +1,6 @@
-"""What a tool may know of typed and plain programs: their regions as data, their hints, and what runs and is checked.
+"""Inspect typed and plain programs: their manual regions as data, their hints, and their calls and checks.
 
-The tools of this package stand on it, and so can yours. Everything here is read, and changes no program."""
+The tools of this package are built on this module, and yours can be. Nothing here changes a program."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class Hint(NamedTuple):
 
     Attributes:
       text: the hint as it was written, ``Float[Array, "[b/dp] d"]``.
-      layout: the mesh axes of its dims and marks, aliases and rules resolved: ``dim_axes``, ``unreduced``, ``reduced``,
-        ``varying``; None where it names an axis that the mesh does not have.
+      layout: the mesh axes of its dims and marks, with aliases and rules applied: ``dim_axes``, ``unreduced``,
+        ``reduced``, ``varying``; None if it names an axis that the mesh does not have.
     """
 
     text: str
@@ -74,7 +74,7 @@ class Hint(NamedTuple):
 
     @classmethod
     def over(cls, hint: ArrayHint, context: MeshContext) -> Hint:
-        """What a hint means in a mesh context."""
+        """The meaning of a hint in a mesh context."""
         layout = context.layout(hint)
         return cls(str(hint.text), layout if isinstance(layout, Layout) else None)
 
@@ -85,9 +85,9 @@ class Signature(NamedTuple):
     Attributes:
       name: the function's name.
       verb: the decorator: ``"typed_shard_map"``, ``"typed_jit"`` or ``"typed"``.
-      mesh: the decorator's mesh; None where it is looked up at every call.
+      mesh: the decorator's mesh; None if it is looked up at every call.
       axis_names: the mesh axes that it makes manual; empty for all.
-      parameters: by parameter the hints of its arrays; none for a static one.
+      parameters: for each parameter the hints of its arrays; empty for a static one.
       result: the hints of the arrays that it returns.
     """
 
@@ -100,7 +100,7 @@ class Signature(NamedTuple):
 
 
 def signature(f: Any) -> Signature:
-    """The hints of a function made by ``typed_shard_map``, ``typed_jit`` or ``typed``, also through ``jax.jit``.
+    """Return the hints of a function made by ``typed_shard_map``, ``typed_jit`` or ``typed``, also through ``jax.jit``.
 
     ```python
     signature(mlp).parameters["x"][0].layout.dim_axes  # (("dp",), ()) for Float[Array, "[batch/dp] model"]
@@ -122,21 +122,21 @@ def signature(f: Any) -> Signature:
 
 
 class Finding(NamedTuple):
-    """What is wrong in a region.
+    """An error or a suspect in a region.
 
     Attributes:
-      severity: ``"error"``, or ``"suspect"`` for what may be meant.
+      severity: ``"error"``, or ``"suspect"`` for code that may be intended.
       kind: ``varying``: a result differs between shards of an axis that its PartitionSpec does not mention;
-        ``unreduced``: so it is since the sum over the axis is due; ``layout``: a dim is sharded over other axes, or in
-        another order, than is taken for granted; ``divergence``: a collective that not all shards reach; ``unsound``: a
-        value that varies though JAX types it as invarying; ``double-sum``: what a collective makes grow or shrink with
-        the mesh; ``summed-gradient``: what differentiation does; ``lost-sum``: a sum that is due, and that an operation
-        loses; ``own-part``: an operation along a sharded dim that needs all of it; ``copies``: what is the same on each
-        shard, taken for the parts of a dim; ``same-draw``: random numbers alike on every shard, taken for those of a
-        sharded dim; ``invariance``: a global result that is another one on other meshes.
-      message: what is wrong, and what to write instead, on one line.
+        ``unreduced``: a result is a partial sum over such an axis; ``layout``: a dim is sharded over other axes, or in
+        another order, than a spec or an operation assumes; ``divergence``: not all shards reach a collective;
+        ``unsound``: a value varies but JAX types it as invarying; ``double-sum``: a result grows or shrinks with the
+        mesh because of a collective; ``summed-gradient``: the same because of differentiation; ``lost-sum``: an
+        operation loses a partial sum; ``own-part``: an operation needs a whole dim but gets one shard of it;
+        ``copies``: a replicated value leaves as the parts of a dim; ``same-draw``: every shard draws the same random
+        numbers for its part of a dim; ``invariance``: a global result differs between meshes.
+      message: the problem and the cure, on one line.
       file: the path of the file in which it began.
-      line: its line there.
+      line: the line in that file.
       region: the name of the region's function.
     """
 
@@ -149,12 +149,12 @@ class Finding(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """What the body of a region shows of one value.
+    """The facts about one value in the body of a region.
 
     Attributes:
       varying: the mesh axes over which its shards may differ.
       unreduced: the axes over which every shard holds an addend.
-      dim_axes: by dim the mesh axes that it is sharded over, major to minor; None where that is not known.
+      dim_axes: for each dim the mesh axes that it is sharded over, major to minor; None if they are not known.
     """
 
     varying: frozenset[str]
@@ -186,14 +186,14 @@ class CollectiveCall(NamedTuple):
 
 
 class StatedClaim(NamedTuple):
-    """What a hint, a ``check`` or a pattern says of a value in the body of a typed region.
+    """The claim of a hint, a ``check`` or a pattern about a value in the body of a typed region.
 
     Attributes:
       subject: the value's name.
-      hint: what it is to be.
-      is_assumed: whether `assume` says so, without proof.
-      file: the path of the file in which it stands.
-      line: its line there.
+      hint: the claimed hint.
+      is_assumed: whether it comes from `assume`, without proof.
+      file: the path of the user's file.
+      line: the line in that file.
     """
 
     subject: str
@@ -219,22 +219,22 @@ class Region:
       mesh: its mesh.
       axes: the mesh axes that it makes manual, with their sizes.
       check_vma: whether JAX types its values as varying.
-      in_specs: the PartitionSpecs of its operands; what the body closes over comes before the arguments.
-      out_specs: those of its results.
+      in_specs: the PartitionSpecs of its operands: first closed-over values, then the arguments.
+      out_specs: the PartitionSpecs of its results.
       jaxpr: its body.
-      argument_names: the names of its arguments, where they are known.
-      is_typed: whether it is a function's of ``typed_shard_map``, whose hints were compared as it was traced.
-      origin: ``"written"`` by a call; ``"copied"`` from a program that was traced before; ``"derived"`` by
-        differentiation, or ``"transposed"``.
+      argument_names: the names of its arguments, if they are known.
+      is_typed: whether it belongs to a ``typed_shard_map``, which compared its hints when it was traced.
+      origin: ``"written"`` by a call; ``"copied"`` from a program traced earlier; ``"derived"`` by differentiation;
+        or ``"transposed"``.
       traced: the region as JAX traced it.
     """
 
     def __init__(self, traced: _jax.jaxpr.TracedRegion, lengths: Mapping[str, int] = _NO_LENGTHS) -> None:
-        """Take a region.
+        """Wrap a traced region.
 
         Args:
           traced: the region.
-          lengths: how long mesh axes of size 1 are taken to be.
+          lengths: the sizes to assume for mesh axes of size 1.
         """
         eqn, self.traced, self._results = traced.eqn, traced, traced.results
         self.params, self.origin = eqn.params, traced.origin
@@ -262,29 +262,29 @@ class Region:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """Its function, and where that is."""
+        """The name, the file and the line of its function."""
         return self.name, self.file, self.line
 
     @property
     def findings(self) -> list[Finding]:
-        """What its PartitionSpecs contradict, and what is suspected of it."""
+        """The errors and suspects in it: contradictions to its PartitionSpecs, and code that is hardly intended."""
         return self._read[0]
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """What its results depend on and could not be read, and why."""
+        """Operations that its results depend on and that the analysis cannot read, with the reason."""
         return self._read[1]
 
     @property
     def is_complete(self) -> bool:
-        """Whether all that its results depend on was read."""
+        """Whether the analysis can read everything that its results depend on."""
         return not self.unread
 
     def facts(self, value: Any) -> Fact:
-        """What is known of a variable of its body, or of a constant there.
+        """The facts about a variable or a constant of its body.
 
         Raises:
-          KeyError: for a variable of another program, or of a loop or a branch within.
+          KeyError: for a variable of another jaxpr, such as the body of an inner loop or branch.
         """
         body = _jax.jaxpr.open_jaxpr(self.jaxpr)
         until = SimpleNamespace(eqns=body.eqns, invars=body.invars, constvars=body.constvars, outvars=[value])
@@ -306,27 +306,29 @@ class Region:
 
     @cached_property
     def claims(self) -> list[StatedClaim]:
-        """What hints, checks and patterns say of values of its body, as far as the jaxpr has equations for it."""
-        found = list[StatedClaim]()
+        """The claims of hints, checks and patterns about values of its body that have equations in the jaxpr."""
+        stated_claims = list[StatedClaim]()
         for eqn in self._equations:
             if eqn.primitive.name == CLAIM:
                 stated, place = eqn.params["claim"].assertion, _jax.source.equation_place(eqn)
                 hint, (file, line) = Hint.over(stated.hint, stated.region), _jax.source.place_line(place)
-                found.append(StatedClaim(str(stated.subject), hint, stated.is_assumed, file, line))
-        return found
+                stated_claims.append(StatedClaim(str(stated.subject), hint, stated.is_assumed, file, line))
+        return stated_claims
 
     @cached_property
     def _read(self) -> tuple[list[Finding], tuple[str, ...]]:
         with as_users(self._package):
             unread, findings = _opaque_operations(self._equations), list[Finding]()
-            found = self._interpreted
-            self._make_known(found)
-            of_results = self._failures_of_results(found)
-            of_body = list(self._failures_of_body(found))
+            interpreted = self._interpreted
+            self._make_known(interpreted)
+            of_results = self._failures_of_results(interpreted)
+            of_body = list(self._failures_of_body(interpreted))
             failures = [*of_body, *of_results.values()]
             if not of_body:
-                failures += [Failure(each.failure, _BODY, place=each.place) for each in found.suspects(of_results)]
-                unread += [_NO_DEGREES.format(axis) for axis in found.kinds.unread]
+                failures += [
+                    Failure(suspect.failure, _BODY, place=suspect.place) for suspect in interpreted.suspects(of_results)
+                ]
+                unread += [_NO_DEGREES.format(axis) for axis in interpreted.kinds.unread]
             for failure in failures:
                 cause = failure.what.cause if isinstance(failure.what, UnmentionedVarying) else None
                 if cause is not None and cause.may_agree:
@@ -338,12 +340,12 @@ class Region:
 
     @property
     def opaque(self) -> tuple[str, ...]:
-        """The kernels and callbacks in it whose results may be anything, each with its line."""
+        """Its kernels and callbacks, about whose results nothing is known, each with its line."""
         return tuple(dict.fromkeys(_opaque_operations(self._equations)))
 
     @property
     def may_diverge(self) -> bool:
-        """Whether shards may go different ways in it, and some not reach a collective of its gradient."""
+        """Whether shards may take different branches, so that some may not reach a collective of its gradient."""
         return not {"cond", "while"}.isdisjoint([eqn.primitive.name for eqn in self._equations])
 
     @cached_property
@@ -351,7 +353,7 @@ class Region:
         return tuple(_jax.jaxpr.all_equations(self.params["jaxpr"]))
 
     def deadlocks_of_gradient(self, operands: Container[int]) -> list[Finding]:
-        """The deadlock that its gradient by some operands has, counted from the last."""
+        """The deadlock in its gradient with respect to some operands, which are counted from the last."""
         call, count = self.traced.call, len(self.params["in_specs"])
         end = self.traced.start + len(call.operands if call is not None else ())
         with as_users(self._package):
@@ -369,46 +371,49 @@ class Region:
         return FactInterpreter(sizes, self.check_vma, {**RULES, CLAIM: lambda interpreter, eqn, facts: facts})
 
     def _name_dim(self, at: int, axis: str) -> tuple[str, str]:
-        """The argument whose dim is sharded, counted from the last; its dims have no names."""
+        """The names of a dim and of its argument, which is counted from the last; dims have no names here."""
         known = len(self.argument_names) >= -at
         return "", f"argument '{self.argument_names[at]}'" if known else ""
 
-    def _failures_of_body(self, found: InterpretedRegion) -> Iterable[Failure]:
-        for first in (found.divergence(), found.wrong_gradient(), *found.contradictions()):
+    def _failures_of_body(self, interpreted: InterpretedRegion) -> Iterable[Failure]:
+        for first in (interpreted.divergence(), interpreted.wrong_gradient(), *interpreted.contradictions()):
             if first is not None:
                 yield Failure(first.what, _BODY, place=_jax.source.equation_place(first.eqn))
 
-    def _make_known(self, found: InterpretedRegion) -> None:
-        """Have a region know what out_specs say, and how it is traced with other sizes."""
+    def _make_known(self, interpreted: InterpretedRegion) -> None:
+        """Pass the layouts of out_specs, and a way to trace the region with other sizes, to its analysis."""
         specs = {at: self.params["out_specs"][at] for at in self._results}
         layouts = {
-            at: _jax.array.spec_entries(spec, len(found.body.outvars[at].aval.shape)) for at, spec in specs.items()
+            at: _jax.array.spec_entries(spec, len(interpreted.body.outvars[at].aval.shape))
+            for at, spec in specs.items()
         }
         call = self.traced.call
-        found.know(layouts, retrace=self._retraced, function=None if call is None else call.body, is_thorough=True)
+        interpreted.know(
+            layouts, retrace=self._retraced, function=None if call is None else call.body, is_thorough=True
+        )
 
     def _retraced(self, axis: str, size: int) -> Any:
-        """Its jaxpr on a mesh of which an axis has another size; None where it cannot be traced there."""
+        """Its jaxpr on a mesh with another size of one axis; None if it cannot be traced there."""
         call, mesh = self.traced.call, self.params["mesh"]
         if call is None or mesh.manual_axes:
             return None
-        other = _jax.regions.other_mesh(mesh, axis, size)
-        again = replace(call, params={**call.params, "mesh": other})
-        return _jax.regions.traced_on(other, again, call.operands, call.params["in_specs"])
+        mesh_of_size = _jax.regions.other_mesh(mesh, axis, size)
+        again = replace(call, params={**call.params, "mesh": mesh_of_size})
+        return _jax.regions.traced_on(mesh_of_size, again, call.operands, call.params["in_specs"])
 
-    def _failures_of_results(self, found: InterpretedRegion) -> dict[int, Failure]:
-        """The results that are not what out_specs say, by their places."""
+    def _failures_of_results(self, interpreted: InterpretedRegion) -> dict[int, Failure]:
+        """The failures of results that contradict out_specs, by the index of the result."""
         origin, failures = Origin(self.name, self._context), dict[int, Failure]()
         for number, at in enumerate(self._results):
-            spec, var = self.params["out_specs"][at], found.body.outvars[at]
+            spec, var = self.params["out_specs"][at], interpreted.body.outvars[at]
             rank, subject = len(var.aval.shape), self._result(number)
             stated = LayoutAssertion(hint_of_spec(spec, rank), self._context, subject, self.name)
             claim = make_claim(stated, rank, origin)
             assert claim is not None
-            what = contradiction(claim, found.results[at], var.aval.shape, found.interpreter, True)
+            what = contradiction(claim, interpreted.results[at], var.aval.shape, interpreted.interpreter, True)
             if what is not None:
-                failure = Failure(found.with_cause_of_result(what, at), subject)
-                failures[at] = replace(failure, place=failure.cause_place or found.place_of_result(at))
+                failure = Failure(interpreted.with_cause_of_result(what, at), subject)
+                failures[at] = replace(failure, place=failure.cause_place or interpreted.place_of_result(at))
         return failures
 
     def _result(self, number: int) -> Subject:
@@ -420,10 +425,10 @@ def finding_of(failure: Failure, region: str, file: str = "", line: int = 0) -> 
     """A failure as a finding, at the place in which it began.
 
     Args:
-      failure: what is wrong.
+      failure: the failure.
       region: the name of the region's function.
-      file: where that is, for a failure without a place.
-      line: its line there.
+      file: the file of the function, for a failure without a place.
+      line: the line of the function.
     """
     what, sentence, place = failure.what, failure.words(), failure.place
     if isinstance(what, Suspected) and isinstance(what.since, Place):
@@ -437,7 +442,7 @@ def finding_of(failure: Failure, region: str, file: str = "", line: int = 0) -> 
 
 
 def _kind(what: Any) -> str:
-    """The kind of finding that a fault is."""
+    """The kind of finding for a fault."""
     match what:
         case UnmentionedVarying(cause=Cause(kind="sum")) | UnmarkedUnreduced() | NotUnreduced():
             return "unreduced"
@@ -454,14 +459,14 @@ def _kind(what: Any) -> str:
 
 
 def _opaque_operations(equations: Iterable[Any]) -> list[str]:
-    """The kernels and callbacks of a body whose results may be anything, each with its line."""
-    found: list[str] = []
+    """The kernels and callbacks of a body, about whose results nothing is known, each with its line."""
+    opaque: list[str] = []
     for eqn in equations:
         name = eqn.primitive.name
         if name not in RULES and "call" in name and eqn.outvars:
             line = _jax.source.equation_place(eqn).partition(" ")[0]
-            found.append(f"{name}{line and f' at {line}'}")
-    return found
+            opaque.append(f"{name}{line and f' at {line}'}")
+    return opaque
 
 
 def _bytes_of(atoms: Iterable[Any]) -> int:
@@ -484,7 +489,7 @@ def reshard_steps(eqn: Any) -> Iterator[tuple[str, tuple[str, ...], list[Any], l
 
 
 def regions(program: Any) -> list[Region]:
-    """The manual regions of a traced program, nested ones and those of backward rules of ``jax.custom_vjp`` included.
+    """Return the manual regions of a traced program, including nested ones and those in backward rules.
 
     ```python
     for region in regions(jax.make_jaxpr(train_step)(state, batch)):
@@ -492,7 +497,7 @@ def regions(program: Any) -> list[Region]:
     ```
 
     Args:
-      program: a jaxpr, or what ``jax.jit(f).trace(...)`` returned.
+      program: a jaxpr, or the result of ``jax.jit(f).trace(...)``.
     """
     jaxpr = _jax.jaxpr.open_jaxpr(program if hasattr(program, "eqns") else program.jaxpr)
     return [Region(traced) for traced in _jax.regions.regions_of(jaxpr)]
@@ -500,7 +505,7 @@ def regions(program: Any) -> list[Region]:
 
 @contextmanager
 def observing(observer: Any, axis_sizes: Mapping[str, int] = _NO_LENGTHS) -> Generator[None]:
-    """Have an observer hear of typed functions that are called meanwhile, and of all regions that are traced.
+    """Report calls of typed functions, and all regions that are traced, to an observer inside a ``with``.
 
     ```python
     class Gathers:
@@ -512,17 +517,17 @@ def observing(observer: Any, axis_sizes: Mapping[str, int] = _NO_LENGTHS) -> Gen
         jax.eval_shape(train_step, state, batch)
     ```
 
-    Regions are heard of in any thread, typed functions in this one. What was traced before is traced anew.
+    Regions are reported in all threads, typed functions only in this one. Cached traces are not reused.
 
     Args:
       observer: an object that has some of these methods.
-        ``boundary(values, hints, mesh)``: a typed function was called; its arguments and results by their names, and a
-        `Hint` of each. ``assertion(value, hint)``: a ``check`` or an ``assume``. ``region(region)``: a `Region` was
-        traced, a plain one as well. ``missed(why)``: one could not be. ``suspect(function, finding)``: a typed region
-        is suspected of something.
-      axis_sizes: how long mesh axes of size 1 are taken to be, where a region is read.
+        ``boundary(values, hints, mesh)``: a typed function was called; its arguments and results by name, and their
+        `Hint`s. ``assertion(value, hint)``: a ``check`` or an ``assume``. ``region(region)``: a `Region` was traced,
+        typed or plain. ``missed(why)``: a region could not be traced. ``suspect(function, finding)``: a typed region
+        has a suspect.
+      axis_sizes: the sizes to assume for mesh axes of size 1 in the analysis of a region.
     """
-    hears = observer if isinstance(observer, Observer) else _Adapted(observer)
+    adapted = observer if isinstance(observer, Observer) else _Adapted(observer)
     see, miss = getattr(observer, "region", None), getattr(observer, "missed", lambda why: None)
     with ExitStack() as opened:
         if see is not None:
@@ -530,7 +535,7 @@ def observing(observer: Any, axis_sizes: Mapping[str, int] = _NO_LENGTHS) -> Gen
             opened.enter_context(
                 _jax.regions.watched_regions(lambda traced: see(Region(traced, axis_sizes)), miss, named)
             )
-        opened.enter_context(also_observed_by(hears))
+        opened.enter_context(also_observed_by(adapted))
         yield
 
 
@@ -547,8 +552,8 @@ class _Adapted(Observer):
             return run()
         boundary, returned = call.boundary(), run()
         crossing: list[HintedValue] = [*boundary.arguments, *boundary.results(returned)]
-        values = {str(each.subject): each.value for each in crossing}
-        hints = {str(each.subject): Hint.over(each.hint, boundary.region) for each in crossing}
+        values = {str(hinted.subject): hinted.value for hinted in crossing}
+        hints = {str(hinted.subject): Hint.over(hinted.hint, boundary.region) for hinted in crossing}
         self._boundary(values, hints, boundary.mesh)
         return returned
 
@@ -571,12 +576,12 @@ class _WithClaims(Observer):
 
 
 def reading_thoroughly() -> AbstractContextManager[None]:
-    """Have typed regions traced for another size of an axis wherever the degree of a number may matter."""
+    """Trace typed regions for another size of an axis wherever the degree of a number may matter, in a ``with``."""
     return also_observed_by(_THOROUGH)
 
 
 def keeping_claims() -> AbstractContextManager[None]:
-    """Have each ``check`` leave an equation in the jaxpr, by which `Region.claims` has it."""
+    """Make each ``check`` leave an equation in the jaxpr, for `Region.claims`, inside a ``with``."""
     return also_observed_by(_WITH_CLAIMS)
 
 
@@ -585,7 +590,7 @@ _THOROUGH, _WITH_CLAIMS = _Thorough(), _WithClaims()
 
 @contextmanager
 def on_mesh(mesh: _jax.mesh.AnyMesh) -> Generator[None]:
-    """Run the typed functions and the regions that this thread traces meanwhile on another mesh than their own.
+    """Run the typed functions and the regions that this thread traces on another mesh, inside a ``with``.
 
     ```python
     with on_mesh(AbstractMesh((8,), ("dp",))):

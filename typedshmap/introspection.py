@@ -1,4 +1,4 @@
-"""The hints and options of a decorated function, for the tools that inspect it."""
+"""The hints and options of a decorated function, for inspection."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class DecoratedInfo(Record):
     """A function's hints, and the options of its decorator.
 
     Attributes:
-      verb: which decorator made it.
-      signature: the function, whose hints are read.
-      mesh: the decorator's mesh; None where it is looked up at every call.
+      verb: the decorator.
+      signature: the function, with a lazy reader of its hints.
+      mesh: the decorator's mesh; None if it is looked up at every call.
       naming: the decorator's aliases and rules.
       axis_names: the axes that it makes manual; empty for all.
-      specs: what is given in the place of hints.
+      specs: the specs that replace hints.
     """
 
     verb: Literal["typed_shard_map", "typed_jit", "typed"]
@@ -48,8 +48,8 @@ class DecoratedInfo(Record):
 def wraps(function: Callable[..., Any], info: DecoratedInfo) -> Callable[[F], F]:
     """`functools.wraps`, also for partials and callable objects, with the info that `find_decorated` finds.
 
-    The wrapper is kept from beartype's import hook: under ``beartype.claw`` every decorated function is checked again
-    from outside, where its arguments are global and already checked.
+    The wrapper is hidden from beartype's import hook: ``beartype.claw`` would check every decorated function again
+    from outside, where the arguments are global arrays and already checked.
     """
 
     def name(wrapper: F) -> F:
@@ -67,14 +67,14 @@ def wraps(function: Callable[..., Any], info: DecoratedInfo) -> Callable[[F], F]
 def find_decorated(f: Any) -> DecoratedInfo | None:
     """A decorated function's hints and options, also through ``jax.jit`` and other wrappers; None for a plain one.
 
-    One that has specs in the place of hints is plain to the tools: specs say neither ranks nor dtypes.
+    A function with specs instead of hints counts as plain: specs give neither ranks nor dtypes.
     """
-    found = find_attribute(f, _ATTRIBUTE, DecoratedInfo)
-    return None if found is not None and found.specs is not None and not _has_all_hints(found.signature) else found
+    info = find_attribute(f, _ATTRIBUTE, DecoratedInfo)
+    return None if info is not None and info.specs is not None and not _has_all_hints(info.signature) else info
 
 
 def _has_all_hints(signature: LazySignature) -> bool:
-    """Whether no argument, and not the result, leaves its sharding to a spec, as far as hints have been read."""
+    """Whether hints give the sharding of all arguments and the result; False if the hints are not read yet."""
     typed = signature.known
     if typed is None or typed.positional or not says_sharding(typed.result):
         return False
@@ -83,13 +83,13 @@ def _has_all_hints(signature: LazySignature) -> bool:
 
 
 def find_attribute(f: Any, name: str, cls: type[T]) -> T | None:
-    """An attribute of a function, or of one that it wraps; None where none has one of the class."""
+    """The attribute of a function, or of the first function it wraps, that is an instance of a class; else None."""
     seen: set[int] = set()
     while f is not None and id(f) not in seen:
         seen.add(id(f))
-        found = getattr(f, name, None)
-        if isinstance(found, cls):
-            return found
+        value = getattr(f, name, None)
+        if isinstance(value, cls):
+            return value
         f = getattr(f, "__wrapped__", None)
     return None
 
@@ -117,13 +117,13 @@ def decorate(
     """Wrap a function, or the functions of a ``classmethod``, a ``staticmethod`` or a ``property``.
 
     Args:
-      f: what is decorated.
-      wrap: makes the wrapper of a function from it, its signature, and what a decorator of this library below says.
+      f: the decorated object.
+      wrap: makes the wrapper from a function, its signature, and the info of a decorator below it.
       frame: the frame in which it is decorated.
-      in_types: as for `LazySignature`, as the next two are; those of a decorator below where none are given.
+      in_types: as for `LazySignature`, like the next two; by default those of a decorator below it.
       out_types: the hint of the result.
       strict: whether a parameter or a result without a hint is an error.
-      specs: what is given in the place of hints.
+      specs: the specs that replace hints.
     """
 
     def decorated(function: Any) -> Any:
@@ -143,9 +143,9 @@ def decorate(
             return type(f)(decorated(f.func))
         case functools.partialmethod():
             return type(f)(decorated(f.func), *f.args, **f.keywords)
-        case Mesh() | AbstractMesh():  # which can be called, as a decorator of its own
+        case Mesh() | AbstractMesh():  # callable, as a decorator
             cure = "pass the mesh by keyword, as mesh=" if strict else "its mesh is known where the function is called"
-            raise StructureError(f"a mesh is in the place of the function\n\nHint: {cure}", running_place())
+            raise StructureError(f"got a mesh as the function\n\nHint: {cure}", running_place())
         case _:
             return decorated(f)
 
@@ -156,28 +156,28 @@ def require_decorated(f: Any, verb: str) -> DecoratedInfo:
     Raises:
       StructureError: for a function that no decorator of this library made, or with specs where a hint is missing.
     """
-    found = find_decorated(f)
-    if found is None and find_attribute(f, _ATTRIBUTE, DecoratedInfo) is not None:
+    info = find_decorated(f)
+    if info is None and find_attribute(f, _ATTRIBUTE, DecoratedInfo) is not None:
         raise StructureError(
             f"{verb}: {name_of(f)}: its in_specs and out_specs say neither ranks nor dtypes, and hints are missing\n\n"
             "Hint: write them; prove, assert_mesh_invariant, assert_cost and explain take its arguments instead"
         )
-    if found is None:
+    if info is None:
         raise StructureError(
-            f"{verb}: wants a function made by typed_shard_map, typed_jit or typed, whose hints say what it takes; "
+            f"{verb}: expects a function made by typed_shard_map, typed_jit or typed, whose hints say what it takes; "
             f"got {value_text(f)}"
         )
-    return found
+    return info
 
 
 def bound_self(f: Any) -> tuple[Any, ...]:
-    """The instance, or the class, that a method is bound to, also by Equinox; nothing for a function."""
+    """The instance or the class of a bound method, also of Equinox; empty for a function."""
     owner = getattr(f, "__self__", None)
     return () if owner is None else (owner,)
 
 
 def require_bool_or_none(verb: str, name: str, value: Any) -> None:
-    """Refuse the value of an option that is neither True, False nor None.
+    """Raise unless an option is True, False or None.
 
     Raises:
       StructureError: for any other value.
@@ -187,10 +187,10 @@ def require_bool_or_none(verb: str, name: str, value: Any) -> None:
 
 
 def require_integer(verb: str, name: str, value: Any, least: int, most: int = 2**63 - 1) -> int:
-    """The integer that an option is.
+    """An option as an integer.
 
     Raises:
-      StructureError: for any other value, and for a number that is smaller or larger.
+      StructureError: for any other value, or an integer out of range.
     """
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
         raise StructureError(f"{verb}: {name}={value_text(value)} is not a whole number from {least} on")
@@ -200,12 +200,12 @@ def require_integer(verb: str, name: str, value: Any, least: int, most: int = 2*
 
 
 def require_dict(verb: str, arguments: Any) -> None:
-    """Refuse an ``arguments=`` that is not a dict of arguments by name.
+    """Raise unless ``arguments=`` is None or a dict with names as keys.
 
     Raises:
-      StructureError: for anything but None and such a dict.
+      StructureError: for any other value.
     """
     if not isinstance(arguments, Mapping | None) or not all(isinstance(name, str) for name in arguments or ()):
         raise StructureError(
-            f"{verb}: arguments= wants a dict of arguments by name or path, got {value_text(arguments)}"
+            f"{verb}: arguments= expects a dict of arguments by name or path, got {value_text(arguments)}"
         )

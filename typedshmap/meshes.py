@@ -1,7 +1,7 @@
-"""Find the mesh of a call: given, ambient, or the arguments' own.
+"""Find the mesh of a call: the decorator's, the ambient one, or the arguments' own.
 
-The mesh is looked up at every call and never kept, since a callable of ``jax.shard_map`` keeps the
-first ambient mesh that it is called under.
+The mesh is looked up at every call and never kept: a callable of ``jax.shard_map`` keeps the first
+ambient mesh under which it is called.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def read_mesh(mesh: Any) -> _jax.mesh.AnyMesh | None:
     """The ``mesh=`` of a decorator; an empty mesh means the ambient one.
 
     Raises:
-      MeshAxisError: for something that is not a mesh.
+      MeshAxisError: for a value that is not a mesh.
     """
     if mesh is None:
         return None
     if not isinstance(mesh, (Mesh, AbstractMesh)):
         text, kind = repr(mesh), f"of type {type(mesh).__name__}"
         got = f"{text} {kind}" if len(text) < 80 and "\n" not in text else f"a value {kind}"
-        raise MeshAxisError(f"mesh= wants a jax.sharding.Mesh or AbstractMesh, got {got}")
+        raise MeshAxisError(f"mesh= expects a jax.sharding.Mesh or AbstractMesh, got {got}")
     if (problem := why_unusable(mesh)) is not None:
         raise MeshAxisError(f"mesh= {problem}")
     return None if mesh.empty else mesh
@@ -108,18 +108,18 @@ def mesh_like(mesh: AbstractMesh, own: _jax.mesh.AnyMesh | None) -> AbstractMesh
 
 
 def why_unusable(mesh: _jax.mesh.AnyMesh) -> str | None:
-    """Why nothing can be sharded over a mesh that was given; None where it can, or where the mesh has no axes."""
+    """Why arrays cannot be sharded over the user's mesh; None if they can, or if the mesh has no axes."""
     if (problem := _impossible_shape(mesh)) is not None:
         return problem
     if manual := frozenset(mesh.manual_axes).difference(_jax.mesh.context_mesh().manual_axes):
         named = quoted_axes(tuple(name for name in mesh.axis_names if name in manual))
-        return f"has {named} of type Manual, which an axis is inside of jax.shard_map only"
+        return f"has {named} of type Manual, which axes have only inside jax.shard_map"
     return None
 
 
 @lru_cache(maxsize=256)
 def _impossible_shape(mesh: _jax.mesh.AnyMesh) -> str | None:
-    """Why JAX, which makes an abstract mesh of any axes, can shard nothing over this one."""
+    """Why JAX cannot shard arrays over a mesh; it does not check the axes of an AbstractMesh."""
     names = mesh.axis_names
     if (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
         return f"has axis '{twice}' twice"
@@ -131,7 +131,7 @@ def _impossible_shape(mesh: _jax.mesh.AnyMesh) -> str | None:
 
 
 MOST_DEVICES = 2**31 - 1
-"""The most that JAX takes for a mesh, abstract or not."""
+"""The largest mesh that JAX accepts, abstract or not."""
 
 
 def read_axis_names(axis_names: Any) -> frozenset[str]:
@@ -139,7 +139,7 @@ def read_axis_names(axis_names: Any) -> frozenset[str]:
     if not isinstance(axis_names, (set, frozenset)):
         name = type(axis_names).__name__
         raise StructureError(
-            f"axis_names= wants a set of mesh axes, as jax.shard_map does; got {value_text(axis_names)} ({name})"
+            f"axis_names= expects a set of mesh axes, as jax.shard_map does; got {value_text(axis_names)} ({name})"
         )
     return frozenset(axis_names)
 
@@ -156,45 +156,45 @@ def find_boundary(
       leaves: returns the arguments' arrays, which may be on a mesh; called only if they matter.
 
     Returns:
-      The mesh for ``jax.shard_map``; the axes that are manual outside, with their sizes; those that become manual.
+      The mesh for ``jax.shard_map``; the axes that are manual already, with their sizes; the axes that become manual.
 
     Raises:
-      MeshAxisError: for no mesh, meshes that contradict each other, or an unknown axis name.
-      ShardingError: for arrays on other devices, or that are not placed where the mesh is abstract.
+      MeshAxisError: without a mesh, for meshes that contradict each other, or for an unknown axis name.
+      ShardingError: for arrays on other devices, or for unplaced arrays under an AbstractMesh.
     """
     context = _jax.mesh.context_mesh()
-    found = find_mesh(name, mesh, leaves, context)
+    call_mesh = find_mesh(name, mesh, leaves, context)
     if _jax.trace.is_outside_traces():
-        ambient = found if context.empty else _jax.mesh.ambient_devices()
+        ambient = call_mesh if context.empty else _jax.mesh.ambient_devices()
         if ambient is not None:
             refuse_other_devices(name, ambient, leaves())
-    if axis_names and (unknown := sorted(axis_names - set(found.axis_names), key=str)):
-        known = mesh_text(found.shape_tuple)
+    if axis_names and (unknown := sorted(axis_names - set(call_mesh.axis_names), key=str)):
+        known = mesh_text(call_mesh.shape_tuple)
         raise MeshAxisError(
             f"{name}: axis_names= names mesh axis '{unknown[0]}', which the mesh ({known}) does not have"
         )
-    outer, manual = _jax.mesh.manual_axes(context), axis_names or frozenset(found.axis_names)
-    entered = tuple([(a, size) for a, size in found.shape_tuple if a in manual and (a, size) not in outer])
-    return found, outer, entered
+    outer, manual = _jax.mesh.manual_axes(context), axis_names or frozenset(call_mesh.axis_names)
+    entered = tuple([(a, size) for a, size in call_mesh.shape_tuple if a in manual and (a, size) not in outer])
+    return call_mesh, outer, entered
 
 
-# Among JAX's own contexts, so that nothing that was traced for one mesh is used again for another.
+# A JAX context, so that a trace for one mesh is never reused for another.
 override_mesh = jax.make_user_context(default_value=None)
-"""Let a mesh replace every decorator's ``mesh=``, so that a program can be run on other meshes than its own."""
+"""A mesh that replaces every decorator's ``mesh=``, to run a program on another mesh."""
 
 
 def find_mesh(
     name: str, mesh: _jax.mesh.AnyMesh | None, leaves: Callable[[], list[CheckedLeaf]], context: _jax.mesh.AnyMesh
 ) -> _jax.mesh.AnyMesh:
-    """The mesh of a call: that of the context, else the decorator's, that of a typed_jit around, the arguments' own.
+    """The mesh of a call: of the context, else of the decorator, of an enclosing typed_jit, or of the arguments.
 
     Raises:
-      MeshAxisError: for no mesh, one over which JAX can shard nothing, or meshes that contradict each other.
+      MeshAxisError: without a mesh, for a mesh that JAX cannot shard over, or for meshes that contradict each other.
     """
-    found = _choose_mesh(name, mesh, leaves, context)
-    if (problem := _impossible_shape(found)) is not None:
+    call_mesh = _choose_mesh(name, mesh, leaves, context)
+    if (problem := _impossible_shape(call_mesh)) is not None:
         raise MeshAxisError(f"{name}: its mesh {problem}")
-    return found
+    return call_mesh
 
 
 def _choose_mesh(
@@ -207,8 +207,8 @@ def _choose_mesh(
         return mesh or _jax.mesh.jit_mesh.value or override or _mesh_of_arguments(name, leaves())
     if mesh is None:
         return context
-    # The decorator's must agree with the ambient one, whichever axes are manual by now. Meshes that are the same for
-    # a program need not be equal: only one of them may know the kind of its devices.
+    # The decorator's mesh must agree with the ambient one, whichever axes are manual here. Meshes of one program need
+    # not be equal: perhaps only one of them knows the kind of its devices.
     has_types = bool(context.manual_axes) or mesh.axis_types == context.axis_types
     if mesh.shape_tuple != context.shape_tuple or not has_types:
         here, given = _mesh_description(context), _mesh_description(mesh)
@@ -228,27 +228,36 @@ def _mesh_of_arguments(name: str, leaves: Iterable[CheckedLeaf]) -> _jax.mesh.An
     if not known:
         text = f"{name}: no mesh is known: mesh= is not given, none is ambient, and no argument was placed on one"
         raise MeshAxisError(f"{text}\n\nHint: pass mesh=, or call it under jax.set_mesh(mesh)")
-    # One that is traced knows no devices.
-    first, mesh = next((each for each in known if isinstance(each[1], Mesh)), known[0])
-    for leaf, other in known:
-        if not _are_one(mesh, other):
+    # The mesh of a tracer has no devices.
+    first, mesh = next(((leaf, mesh) for leaf, mesh in known if isinstance(mesh, Mesh)), known[0])
+    for leaf, leaf_mesh in known:
+        if not _are_one(mesh, leaf_mesh):
             places = (
                 f"{first.subject.phrase} is on {_mesh_description(mesh)} "
-                f"and {leaf.subject.phrase} on {_mesh_description(other)}"
+                f"and {leaf.subject.phrase} on {_mesh_description(leaf_mesh)}"
             )
             raise MeshAxisError(f"{name}: its arguments are on different meshes: {places}\n\nHint: pass mesh=")
     return mesh
 
 
 def with_devices_of(mesh: AbstractMesh, values: Iterable[Any]) -> _jax.mesh.AnyMesh:
-    """A mesh on the devices of the first value that is placed on one like it; the same one where none is."""
-    own = (_jax.mesh.value_mesh(_jax.array.strip_transforms(x).value if _jax.array.is_tracer(x) else x) for x in values)
-    like = next((found for found in own if isinstance(found, Mesh) and found.shape_tuple == mesh.shape_tuple), None)
+    """The mesh with the devices of the first value on a mesh of the same shape; unchanged without such a value."""
+    value_meshes = (
+        _jax.mesh.value_mesh(_jax.array.strip_transforms(x).value if _jax.array.is_tracer(x) else x) for x in values
+    )
+    like = next(
+        (
+            value_mesh
+            for value_mesh in value_meshes
+            if isinstance(value_mesh, Mesh) and value_mesh.shape_tuple == mesh.shape_tuple
+        ),
+        None,
+    )
     return mesh if like is None else Mesh(like.devices, like.axis_names, mesh.axis_types)
 
 
 def _are_one(mesh: _jax.mesh.AnyMesh, other: _jax.mesh.AnyMesh) -> bool:
-    """Whether meshes are the same for a program: only one of them may know its devices."""
+    """Whether two meshes are the same for a program, if one of them may lack devices."""
     if isinstance(mesh, Mesh) and isinstance(other, Mesh):
         return mesh == other
     return (mesh.shape_tuple, mesh.axis_types) == (other.shape_tuple, other.axis_types)
@@ -260,9 +269,9 @@ def _mesh_description(mesh: _jax.mesh.AnyMesh) -> str:
 
 
 def refuse_other_devices(name: str, mesh: _jax.mesh.AnyMesh, leaves: Sequence[CheckedLeaf]) -> None:
-    """Refuse arguments on other devices by name, before JAX refuses them when it compiles.
+    """Raise for arguments on other devices, and name them; JAX would raise when it compiles.
 
-    A mesh without devices needs an argument that is placed on a mesh like it.
+    An AbstractMesh needs an argument that is placed on a mesh of the same shape.
     """
 
     def refusal(leaf: CheckedLeaf, problem: str, cure: str | None = None) -> ShardingError:
@@ -273,15 +282,17 @@ def refuse_other_devices(name: str, mesh: _jax.mesh.AnyMesh, leaves: Sequence[Ch
         for leaf, where in placed:
             if getattr(where, "mesh", None) == mesh:
                 continue
-            own, devices = _jax.array.device_ids(where, len(leaf.value.shape)), _device_ids(mesh)
-            if own != devices:
-                problem = f"is on {devices_text(own)}, but the mesh on {devices_text(devices)}"
+            placed_on, devices = _jax.array.device_ids(where, len(leaf.value.shape)), _device_ids(mesh)
+            if placed_on != devices:
+                problem = f"is on {devices_text(placed_on)}, but the mesh on {devices_text(devices)}"
                 raise refusal(leaf, problem, "place it by shard(x, hint, mesh), or pass the mesh that it is on")
         return
-    own_meshes = [(leaf, own) for leaf, where in placed if (own := getattr(where, "mesh", None)) is not None]
-    for leaf, own in own_meshes:
-        if own.shape_tuple != mesh.shape_tuple:
-            text = f"is on the mesh {mesh_text(own.shape_tuple)}, but mesh= is {mesh_text(mesh.shape_tuple)}"
+    own_meshes = [
+        (leaf, placed_on) for leaf, where in placed if (placed_on := getattr(where, "mesh", None)) is not None
+    ]
+    for leaf, placed_on in own_meshes:
+        if placed_on.shape_tuple != mesh.shape_tuple:
+            text = f"is on the mesh {mesh_text(placed_on.shape_tuple)}, but mesh= is {mesh_text(mesh.shape_tuple)}"
             raise refusal(leaf, text)
     if not own_meshes:
         cure = "call it under jax.set_mesh(mesh), or trace it by jax.eval_shape"

@@ -1,7 +1,7 @@
-"""What hears of typed functions: of each call what it takes and returns, of a body what it assumes and is suspected of.
+"""Observers of typed functions: of the arguments and results of each call, and of the checks and suspects of a body.
 
-Observers live in a JAX user context, and so in ``jit``'s cache key: a program to which one has added something is never
-used without it."""
+Observers live in a JAX user context, which is part of ``jit``'s cache key: a program that an observer has changed never
+runs without the observer."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .notation.match import Sizes
 
 
 class HintedValue(NamedTuple):
-    """An array, or a shard of one, with its hint.
+    """An array or a shard, with its hint.
 
     Attributes:
       value: the array.
       hint: its hint.
       subject: its name.
-      find_place: returns the line of the user's that says so.
+      find_place: returns the user's line with the hint.
     """
 
     value: Any
@@ -37,19 +37,19 @@ class HintedValue(NamedTuple):
 
 
 class Boundary(NamedTuple):
-    """What crosses the boundary of one call of a typed function.
+    """The values that cross the boundary of one call of a typed function.
 
     Attributes:
       mesh: its mesh.
-      axes: the mesh axes that it makes manual; for global arrays all.
+      axes: the mesh axes that it makes manual; all axes for a typed_jit.
       region: the mesh context in which its hints are read.
       sizes: the sizes that its arguments bind.
       arguments: its arrays.
       static: its other arguments.
-      results: from what the call returned its arrays.
+      results: maps the returned value to its arrays.
       lowered: the text of its lowered program.
-      may_donate: whether it may take the buffers of its arguments.
-      is_within: whether a typed function that it calls has the same boundary.
+      may_donate: whether it may donate the buffers of its arguments.
+      is_within: whether an inner typed function has the same boundary.
     """
 
     mesh: _jax.mesh.AnyMesh
@@ -71,8 +71,8 @@ class ObservedCall(NamedTuple):
       function: its name.
       values: the leaves of its arguments.
       numbers: counts the calls of this function, for observers.
-      boundary: checks its arguments, and returns what crosses its boundary.
-      is_in_region: whether its arrays are shards of a region around.
+      boundary: checks its arguments, and returns the values that cross its boundary.
+      is_in_region: whether its arrays are shards of an enclosing region.
     """
 
     function: str
@@ -83,55 +83,55 @@ class ObservedCall(NamedTuple):
 
 
 class Observer:
-    """Does nothing; an observer has the methods that it wants.
+    """The base class of observers, which does nothing; an observer overrides methods.
 
     Attributes:
-      is_thorough: whether a region is traced for another size of an axis wherever the degree of a number may matter.
-      keeps_claims: whether each ``check`` leaves an equation in the jaxpr, also of what is known already.
+      is_thorough: whether to trace a region for another size of an axis wherever the degree of a number may matter.
+      keeps_claims: whether each ``check`` leaves an equation in the jaxpr, even if its claim is known to hold.
     """
 
     is_thorough = False
     keeps_claims = False
 
     def call(self, call: ObservedCall, run: Callable[[], Any]) -> Any:
-        """Run a call of a typed function, and return what it returns."""
+        """Run a call of a typed function, and return its result."""
         return run()
 
     def body(self, call: ObservedCall, results: Sequence[Any]) -> None:
-        """The body of a region was traced; what crosses its boundary, results included, are shards there."""
+        """Called when the body of a region was traced; the values of its boundary, results included, are shards."""
 
     def asserted(self, function: str, checked: TreeCheck, is_assumed: bool) -> None:
-        """A ``check``, or an ``assume``, has compared a value with its hint."""
+        """Called when a ``check`` or an ``assume`` has compared a value with its hint."""
 
     def suspect(self, function: str, failure: Failure) -> None:
-        """A region is suspected of something."""
+        """Called for each suspect in a region."""
 
 
 _observers = jax.make_user_context(default_value=())
 
 
 def observers() -> tuple[Observer, ...]:
-    """The observers of what is called and traced now, the innermost last."""
+    """The active observers, the innermost last."""
     return _observers.value
 
 
 def observed_by(observing: Iterable[Observer]) -> AbstractContextManager[None]:
-    """Have what this thread calls meanwhile observed by these alone."""
+    """Make these the only observers of this thread, inside a ``with``."""
     return _observers(tuple(observing))
 
 
 @contextmanager
 def also_observed_by(added: Observer) -> Generator[None]:
-    """Have what this thread calls meanwhile observed by one more; several begin and end in any order."""
+    """Add an observer to this thread, inside a ``with``; several may begin and end in any order."""
     _observers((*observers(), added)).__enter__()
     try:
         yield
     finally:
-        _observers(tuple(each for each in observers() if each is not added)).__enter__()
+        _observers(tuple(observer for observer in observers() if observer is not added)).__enter__()
 
 
 def run_observed(call: ObservedCall, run: Callable[[], Any]) -> Any:
-    """Run a call as its observers have it, the innermost around all others."""
+    """Run a call under its observers; the innermost wraps all others."""
     for observer in observers():
         run = partial(observer.call, call, run)
     return run()

@@ -1,9 +1,9 @@
-"""``typed_shard_map``: ``jax.shard_map`` whose specs are the hints, or are given, checked on both sides.
+"""``typed_shard_map``: ``jax.shard_map`` with specs from hints; arguments and results are checked.
 
 A call binds the arguments, finds the mesh, checks every global array, and passes the leaves of the arguments to
-``jax.shard_map``, with a PartitionSpec each. Inside, the body gets its arguments back, and its result is checked before
-it is flattened again. What the hints assert of the body is analyzed before the call, or after it where a program is
-being traced. An exception of the user's code gets a note on its shards."""
+``jax.shard_map`` with a PartitionSpec each. The body receives the arguments as trees again, and its result is checked
+before it is flattened. The analysis compares the hints with the traced body: before the call, or after it if an outer
+program is being traced. An exception of the user's code gets a note about the shards."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ def typed_shard_map(
     out_types: Any = EMPTY,
     sanitize: int | None = None,
 ) -> Any:
-    """Map a function over shards, with ``in_specs`` and ``out_specs`` taken from its hints, or given.
+    """Map a function over shards, with ``in_specs`` and ``out_specs`` from its hints or from the caller.
 
     A drop-in for `jax.shard_map`: the body sees one shard of each argument. Global shapes are
-    checked before the call; the result's shape, dtype and varying type are checked inside, when the
-    function is traced, at no cost afterwards. A call of `jax.shard_map` is replaced by its name alone: what has
-    no hint is sharded as its spec says, and the body is read all the same.
+    checked before the call. The result's shape, dtype and varying type are checked while the
+    function is traced, and cost nothing afterwards. To convert a call of `jax.shard_map`, replace its name: a value
+    without a hint is sharded by its spec, and the body is analyzed all the same.
 
     ```python
     @typed_shard_map(mesh=mesh)  # dp=4, tp=2
@@ -106,26 +106,26 @@ def typed_shard_map(
     ```
 
     Args:
-      f: the function. The result and every parameter except ``self`` and ``cls`` have hints or specs; one
-        that has a default, ``*args`` and ``**kwargs`` need none. A parameter without a hint, or whose hint
-        holds no array, is static; one hinted ``Any`` is closed over. A ``float`` or an ``int`` may be an
-        array of rank 0.
+      f: the function. The result and every parameter except ``self`` and ``cls`` need a hint or a spec;
+        ``*args``, ``**kwargs`` and parameters with a default need none. A parameter without a hint, or whose hint
+        holds no array, is static; a parameter hinted ``Any`` is closed over. A ``float`` or ``int`` parameter
+        accepts an array of rank 0.
       mesh: as for `jax.shard_map`; by default the ambient mesh, else the arguments' own, looked up at
         every call.
-      axis_names: the mesh axes to make manual; by default all. Axes in hints that are not manual
-        are left out of the specs.
-      check_vma: as for `jax.shard_map`. Without it JAX does not know which values vary; the library
-        infers it from the traced body all the same.
-      in_specs: as for `jax.shard_map`, for arguments by position: a prefix of their tree, None for what is static; by
-        default inferred over Explicit axes. An argument that has a hint as well is sharded as that says, too.
+      axis_names: the mesh axes to make manual; by default all. The specs leave out axes of hints
+        that are not manual.
+      check_vma: as for `jax.shard_map`. If False, JAX does not track which values vary; the library
+        still infers it from the traced body.
+      in_specs: as for `jax.shard_map`, for arguments by position: a prefix of their tree, with None for static
+        arguments; by default inferred over Explicit axes. Where an argument has a hint too, both must agree.
       out_specs: the same for the result.
       axes: names in the hints that stand for mesh axes: one, several (major to minor), or None.
       rules: mesh axes for dims without brackets, by their names, as `axis_rules` takes them.
-      in_types: a tuple of hints, one per positional argument, for functions that carry none; within it
-        a tuple, list or dict of hints for an argument that is one. One hint alone is that of one argument.
+      in_types: a tuple of hints, one per positional argument, for functions without annotations; an item
+        may be a tuple, list or dict of hints. A single hint is short for a tuple of one.
       out_types: the hint of the result; ``tuple[A, B]`` or ``(A, B)`` for several.
-      sanitize: after how many calls what the hints say is the same on several shards is compared on the devices; by
-        default as `sanitize` around says.
+      sanitize: compare replicated values across shards on the devices at every N-th call; by default as set
+        by an enclosing `sanitize`.
 
     Returns:
       A function that takes global arrays, positional or by keyword, and returns global arrays. On
@@ -133,22 +133,22 @@ def typed_shard_map(
 
     Raises:
       AnnotationSyntaxError: when decorating, for a hint that is missing or cannot be read.
-      MeshAxisError: for no mesh, or an axis that the mesh does not have.
+      MeshAxisError: without a mesh, or for an axis that the mesh does not have.
       ShapeError, DtypeError, ShardingError, VaryingError, StructureError: for arguments or results
-        that are not what their hints and specs say; ``error.failures`` holds all of them. What only the traced
-        body as a whole shows is raised last, with the place in the source ("At: file:line").
+        that contradict their hints and specs; ``error.failures`` holds all of them. Errors that need the whole
+        traced body are raised last, with the place in the source ("At: file:line").
     """
     _jax.trace.load_extend()
     with placed_at_decoration():
-        given_mesh, names, own = read_mesh(mesh), read_axis_names(axis_names), read_naming(axes, rules)
+        given_mesh, names, own_naming = read_mesh(mesh), read_axis_names(axis_names), read_naming(axes, rules)
         own_observer = None if sanitize is None else _own_observer(sanitize)
         try:
             is_typed = bool(check_vma)
         except Exception:  # an array's truth is unclear
-            raise StructureError(f"check_vma= wants True or False, got {value_text(check_vma)}") from None
+            raise StructureError(f"check_vma= expects True or False, got {value_text(check_vma)}") from None
 
     def wrap(function: Callable[..., Any], hinted: LazySignature, below: DecoratedInfo | None) -> Callable[..., Any]:
-        naming = own if below is None else below.naming.then(own)
+        naming = own_naming if below is None else below.naming.then(own_naming)
         info = DecoratedInfo("typed_shard_map", hinted, given_mesh, naming, names, specs)
         calls = count()
 
@@ -191,7 +191,7 @@ def typed_shard_map(
 
 
 def _own_observer(every: Any) -> Observer:
-    # The one option of the decorator that is a tool's, which is imported where it is given.
+    # The only option of the decorator that belongs to a tool: imported only if it is set.
     from .tools.sanitize.sanitizer import Sanitizer
 
     return Sanitizer.of("sanitize=", every)
@@ -207,7 +207,7 @@ _NEEDS_VALUES = (
 def _call_by_jax(
     function: Callable[..., Any], specs: Specs, options: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """What JAX makes of a call: it words what it refuses of specs, by the trees in which they were given."""
+    """Call ``jax.shard_map`` itself, whose errors name the specs by the trees that the user passed."""
     if kwargs:
         bound = inspect.signature(function).bind(*args, **kwargs)
         function, args = partial(function, **bound.kwargs), bound.args
@@ -223,14 +223,14 @@ def _call_by_jax(
 _NOTE_BEGINS = "typedshmap: in "
 _MOST_IN_NOTE = 24
 
-# What JAX says of a collective over axes of which a value varies over some only.
+# JAX's message about a collective over axes where the value varies over only some of them.
 _STATES = re.compile(
     r"Got input type: [^{]*\{V:(?P<varying>.*?)\}, axes: (?P<axes>.*?) and input state: (?P<states>\{.*?\})"
 )
 _UNBOUND = re.compile(r"unbound axis name: (\w+)")
-_MAPPED = "; over one that jax.vmap names JAX takes collectives under check_vma=False only"
-# What it says where a value's type refuses an operation: "reduced" in words, or in a type that it expected; where it
-# prints types whole, most of their sets are empty.
+_MAPPED = "; over an axis that jax.vmap names, JAX takes collectives under check_vma=False only"
+# JAX's message about an operation that a value's type does not allow: "reduced" as a word, or in an expected type.
+# Where JAX prints types in full, most of their sets are empty.
 _EMPTY_SET = re.compile(r"\b(un)?reduced=(frozenset\(\)|set\(\)|\{\}|\(\))")
 _UNREDUCED = re.compile(r"\bunreduced\b")
 _REDUCED = re.compile(r"\breduced\b|\{[^{}]*\b[RU]:")
@@ -256,7 +256,7 @@ class _RegionCall:
         self.naming = context.current_axis_naming(info.naming)
         self.manual = frozenset(dict(self.entered))
         given, specs = self._given(arguments)
-        # A function that makes no axis manual is in the region around it, whose check_vma counts.
+        # A function that makes no axis manual runs in the enclosing region, with the check_vma of that region.
         self.has_vma = check_vma if self.manual else context.current_mesh_context().has_vma
         self.outer_context = self._context_around()
 
@@ -270,14 +270,14 @@ class _RegionCall:
         self.arrays = [leaf.value for leaf in self.checked.leaves if leaf.hint is not None]
         self.analysis = RegionAnalysis(self.manual) if self.entered and enforcement.IS_ON else None
         self.analyzed_after: Callable[..., Any] | None = None
-        self.is_again = False  # traced to know what its numbers do: what is wrong with its results is told already
-        # What the body fills in when it is traced.
+        self.is_again = False  # the second trace, for degrees: errors of its results are reported already
+        # Set by the body while it is traced.
         self.result_structure: Any = None
         self.results: list[context.LayoutAssertion | Refused | None] = []
         self.out_specs: list[PartitionSpec] = []
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundCall:
-        """The arguments by their names; by position where a wrapper takes others than the function that it shows."""
+        """The arguments by name; by position if a wrapper has other parameters than the function it wraps."""
         try:
             return self.typed.bind(args, kwargs)
         except StructureError as error:
@@ -291,7 +291,7 @@ class _RegionCall:
     def _given(
         self, arguments: Sequence[BoundArgument]
     ) -> tuple[list[BoundArgument], list[tuple[Any, ...] | None] | None]:
-        """The arguments that are not closed over, and the specs of each, where some are given."""
+        """The arguments that are not closed over, with the specs of each if the caller passed specs."""
         if self.info.specs is None:
             return [argument for argument in arguments if not isinstance(argument[2], Untyped)], None
         if not self.entered:
@@ -299,58 +299,61 @@ class _RegionCall:
         types = dict(zip(self.mesh.axis_names, self.mesh.axis_types, strict=True))
         is_explicit = all(types[axis] is AxisType.Explicit for axis in self.manual)
         infer = partial(_jax.array.inferred_spec, axes=self.manual) if is_explicit else None
-        found = specs_of_arguments(self.info.specs, self.typed, self.bound, arguments, infer)
-        pairs = [(with_specs(each, specs), specs) for each, specs in zip(arguments, found, strict=True)]
-        given = [(each, specs) for each, specs in pairs if not isinstance(each[2], Untyped)]
-        return [each for each, _ in given], [specs for _, specs in given]
+        found_specs = specs_of_arguments(self.info.specs, self.typed, self.bound, arguments, infer)
+        pairs = [(with_specs(argument, specs), specs) for argument, specs in zip(arguments, found_specs, strict=True)]
+        given = [(argument, specs) for argument, specs in pairs if not isinstance(argument[2], Untyped)]
+        return [argument for argument, _ in given], [specs for _, specs in given]
 
     def _compare_specs(self, specs: Sequence[tuple[Any, ...] | None]) -> list[PartitionSpec | None]:
-        """The specs of the arrays that have them given, with which their hints agree."""
-        found, failures = list[PartitionSpec | None](), list[Failure]()
-        for ((_, _, node, _), leaves), each in zip(self.checked.by_argument(), specs, strict=True):
-            if each is not None and not isinstance(node, BySpec):
-                failures += disagreements(leaves, each, "in_specs", self.outer_context)
-            pairs = zip(leaves, each or [None] * len(leaves), strict=True)
-            found += [spec for leaf, spec in pairs if leaf.hint is not None]
+        """The spec of each array, None without one; raises if a hint contradicts a spec."""
+        array_specs, failures = list[PartitionSpec | None](), list[Failure]()
+        for ((_, _, node, _), leaves), argument_specs in zip(self.checked.by_argument(), specs, strict=True):
+            if argument_specs is not None and not isinstance(node, BySpec):
+                failures += disagreements(leaves, argument_specs, "in_specs", self.outer_context)
+            pairs = zip(leaves, argument_specs or [None] * len(leaves), strict=True)
+            array_specs += [spec for leaf, spec in pairs if leaf.hint is not None]
         if failures:
             raise self.outer_context.error(self.typed.name, failures, self.checked.sizes)
-        return found
+        return array_specs
 
     def _context_around(self) -> context.MeshContext:
-        """Where the arguments are global arrays."""
+        """The mesh context outside the region, where the arguments are global arrays."""
         return context.MeshContext.over(
             self.mesh, self.naming, "boundary", self.outer, boundary_axes=self.manual, has_vma=self.has_vma
         )
 
     def map_body(self) -> Callable[..., Any]:
-        """What to call with the global arrays: the body mapped over the shards, and analyzed.
+        """The function to call with the global arrays: the body mapped over the shards, and analyzed.
 
-        Where a program is being traced, also one that is differentiated as it is traced, the call is JAX's own, and
-        the analysis waits for what it has traced. Where something is computed at once, the analysis comes before.
+        While an outer program is traced, with or without differentiation, the call is JAX's own, and the analysis
+        follows it. Otherwise the analysis comes first.
         """
         if not self.entered:
             return self._body()
         mapped = program = self.mapped()
         if not _jax.trace.is_jit_disabled() and _jax.staging.are_staged(self.arrays):
-            # Whoever has a value that is being traced is in that trace.
+            # A tracer among the arguments means that its trace is running.
             if _jax.array.STAGED not in map(type, self.arrays) and _jax.trace.is_outside_traces():
                 program = jax.jit(mapped)
-                traced = program.trace(*self.arrays)  # at every call: nothing that the function closes over is stale
+                traced = program.trace(*self.arrays)  # at every call, so that no closed-over value is stale
                 self._analyze(_jax.jaxpr.find_region(traced.jaxpr))
                 return _jax.programs.compiled(traced, self.arrays, self.typed.name) or program
             elif self.typed.result is None or holds_arrays(self.typed.result):
                 self.analyzed_after = mapped if self.analysis else None
                 return mapped
-            else:  # without results, by which the region would be found in the program around
+            else:  # no result would lead to the region in the enclosing jaxpr
                 program = _jax.staging.inline_jit(mapped)
         self._analyze(_jax.jaxpr.find_region(_jax.staging.make_jaxpr(program, self.arrays)))
         return program
 
-    def run_observed(self, own: Observer | None, numbers: Iterator[int]) -> Sequence[Any]:
-        """Run the body as observers have it; one of the decorator's own takes the place of one like it."""
+    def run_observed(self, own_observer: Observer | None, numbers: Iterator[int]) -> Sequence[Any]:
+        """Run the body under the observers; the decorator's own observer replaces one of its type."""
         call = ObservedCall(self.typed.name, self.arrays, numbers, self._boundary, bool(self.outer))
-        around = observers() if own is None else (*[each for each in observers() if type(each) is not type(own)], own)
-        with observed_by(around):
+        observing = observers()
+        if own_observer is not None:
+            others = [observer for observer in observing if type(observer) is not type(own_observer)]
+            observing = (*others, own_observer)
+        with observed_by(observing):
             return run_observed(call, lambda: self.map_body()(*self.arrays))
 
     def _boundary(self) -> Boundary:
@@ -385,8 +388,8 @@ class _RegionCall:
             self._body(),
             mesh=self.mesh,
             in_specs=self.in_specs(),
-            # A list that the body fills: the specs of "... [b/dp]" or of a PyTree are known only
-            # when the result is, and JAX reads them after it has called the body.
+            # A list that the body fills: the specs of "... [b/dp]" or of a PyTree depend on the result,
+            # and JAX reads them after it has called the body.
             out_specs=self.out_specs,
             axis_names=self.info.axis_names,
             check_vma=self.check_vma,
@@ -402,43 +405,43 @@ class _RegionCall:
         return tuple([specs[array] if spec is None else spec for array, spec in zip(arrays, given, strict=True)])
 
     def analyze_after(self, results: Sequence[Any]) -> None:
-        """Analyze the body where a program that is being traced now has its results."""
+        """Analyze the body from the results, which are tracers of an outer program."""
         traced = _jax.staging.region_of_results(results)
         if traced is None or not self._analyze(traced):
-            # No program holds all of the body, as under jax.vmap: it is traced a second time.
+            # No jaxpr holds the whole body, as under jax.vmap: trace it a second time.
             assert self.analyzed_after is not None
             self._analyze(_jax.jaxpr.find_region(jax.make_jaxpr(self.analyzed_after)(*self.arrays)))
 
     def _analyze(self, traced: _jax.jaxpr.TracedRegion | None) -> bool:
-        """Compare what the hints and checks of the body assert with what its jaxpr does; False if parts are missing."""
-        if self.analysis is None:  # nothing is enforced
+        """Compare the hints and checks of the body with its jaxpr; False if parts of the jaxpr are missing."""
+        if self.analysis is None:  # checks are off
             return True
         try:
             return analyze_region(self.analysis, traced, self.arrays, self.results, self._retraced)
-        except TypedShmapError as error:  # of an argument that is returned as it is, which no equation made
+        except TypedShmapError as error:  # an argument that is returned unchanged has no equation and no place
             error.place = error.place or self.typed.return_place
             raise
 
     def _retraced(self, axis: str, size: int) -> Any:
-        """The body's jaxpr on a mesh of which an axis has another size; None where it cannot be traced there."""
+        """The body's jaxpr on a mesh with another size of one axis; None if it cannot be traced there."""
         if self.outer or axis not in self.manual:
             return None
-        mesh, other = _jax.regions.other_mesh(self.mesh, axis, size), copy(self)
-        other.is_again = True
-        other.mesh, other.analysis = mesh, None
-        other.entered = tuple([(name, mesh.shape[name]) for name, _ in self.entered])
-        other.results, other.out_specs = [], []
-        other.outer_context = other._context_around()
+        mesh, retraced = _jax.regions.other_mesh(self.mesh, axis, size), copy(self)
+        retraced.is_again = True
+        retraced.mesh, retraced.analysis = mesh, None
+        retraced.entered = tuple([(name, mesh.shape[name]) for name, _ in self.entered])
+        retraced.results, retraced.out_specs = [], []
+        retraced.outer_context = retraced._context_around()
         with override_mesh(None):
-            return _jax.regions.traced_on(mesh, other.mapped(), self.arrays, other.in_specs())
+            return _jax.regions.traced_on(mesh, retraced.mapped(), self.arrays, retraced.in_specs())
 
     def _body(self) -> Callable[..., list[Any]]:
-        """What ``jax.shard_map`` maps: leaves in, leaves out."""
+        """The function that ``jax.shard_map`` maps: leaves in, leaves out."""
         function = self.typed.function
 
         def body(*shards: Any) -> list[Any]:
             mesh = override_mesh.value
-            if mesh is not None and mesh.shape_tuple != self.mesh.shape_tuple:  # it runs once more, on another mesh
+            if mesh is not None and mesh.shape_tuple != self.mesh.shape_tuple:  # run again, on another mesh
                 self.mesh, self.analysis = mesh, None
                 self.entered = tuple([(axis, mesh.shape[axis]) for axis, _ in self.entered])
                 self.outer_context = self._context_around()
@@ -469,18 +472,18 @@ class _RegionCall:
                     observer.body(call, results)
             return results
 
-        body.__name__ = body.__qualname__ = self.typed.name  # what JAX's own messages call it
+        body.__name__ = body.__qualname__ = self.typed.name  # for JAX's messages
         return body
 
     def _enter_region(self, shards: tuple[Any, ...]) -> tuple[context.MeshContext, list[CheckedLeaf]]:
-        """The mesh context of the body, and all leaves with shards for arrays, their layouts known to operations."""
+        """The mesh context of the body, and all leaves with shards for arrays, their layouts asserted."""
         manual, checked_axes = self.outer + self.entered, self.manual
-        if self.outer_context.explicit:  # jax.vmap takes away the axis over which the dim is sharded that it maps over
+        if self.outer_context.explicit:  # jax.vmap removes the mesh axes of the dim that it maps over
             manual = _jax.mesh.manual_axes(_jax.mesh.context_mesh())
             checked_axes = checked_axes.intersection(dict(manual))
         boundary_axes = checked_axes
         if not self.entered:
-            # All are manual already: those in the hints, which it would have made manual.
+            # All axes are manual already: check those of the hints.
             nodes = (*self.typed.parameters.values(), *self.typed.positional, self.typed.result)
             layouts = [self.outer_context.layout(hint) for node in nodes if node for hint in array_hints(node)]
             axes = frozenset(axis for layout in layouts if isinstance(layout, Layout) for axis in layout.axes)
@@ -496,7 +499,7 @@ class _RegionCall:
         return region, assert_layouts(leaves, region, self.typed.name, self.checked.sizes, is_proven=bool(self.entered))
 
     def _check_result(self, result: Any, scope: context.CallScope) -> list[Any]:
-        """The leaves that the body returns, checked and at the types of their hints; note their structure and specs."""
+        """Check the result, set its structure and specs, and return its leaves, cast to the types of their hints."""
         name, region, analysis = self.typed.name, scope.region, self.analysis
         node, subject, specs = self.typed.result, RETURN, None
         if self.info.specs is not None and self.info.specs.has_results:
@@ -511,13 +514,13 @@ class _RegionCall:
             failures = disagreements(leaves, specs, "out_specs", region)
         self.results.clear()
         self.out_specs.clear()
-        # What varies by its type leaves all the same: the analysis knows since when.
-        refused = {one.subject: one for one in failures if isinstance(one.what, UnmentionedVarying)}
+        # A result whose type varies leaves the region all the same: the analysis finds the cause.
+        refused = {failure.subject: failure for failure in failures if isinstance(failure.what, UnmentionedVarying)}
         lets_by = analysis is not None or self.is_again
         if failures and (not lets_by or len(refused) < len(failures)):
             raise region.error(name, failures, sizes, result_place(self.typed, failures, leaves))
-        others = [leaf for leaf in leaves if type(leaf.value) is not _jax.array.STAGED]
-        if stuck := [leaf for leaf in others if _jax.array.why_not_array(leaf.value) is not None]:
+        non_tracers = [leaf for leaf in leaves if type(leaf.value) is not _jax.array.STAGED]
+        if stuck := [leaf for leaf in non_tracers if _jax.array.why_not_array(leaf.value) is not None]:
             why = "which is not an array and cannot leave the manual region"
             failures = [Failure(PlainMessage(f"is {describe(leaf.value)}, {why}"), leaf.subject) for leaf in stuck]
             raise region.error(name, failures, sizes, result_place(self.typed, failures, leaves))
@@ -527,9 +530,9 @@ class _RegionCall:
         values: list[Any] = []
         unsharded = PartitionSpec()
         shapes = _jax.array.shapes_of([leaf.value for leaf in leaves])
-        known: dict[Any, tuple[Layout, PartitionSpec]] = {}  # most leaves are like others
+        known: dict[Any, tuple[Layout, PartitionSpec]] = {}  # most leaves share a hint and a shape
         given = specs or [None] * len(leaves)
-        for (value, hint, subject, must_be_invarying), shape, own in zip(leaves, shapes, given, strict=True):
+        for (value, hint, subject, must_be_invarying), shape, out_spec in zip(leaves, shapes, given, strict=True):
             spec, assertion = unsharded, None
             if hint is not None:
                 if (hint, shape) not in known:
@@ -537,11 +540,11 @@ class _RegionCall:
                     assert isinstance(layout, Layout)
                     known[hint, shape] = layout, region.spec(hint, len(shape)) if self.manual else unsharded
                 layout, spec = known[hint, shape]
-                spec = spec if own is None else own
+                spec = spec if out_spec is None else out_spec
                 assertion = context.LayoutAssertion(hint, region, subject, name, sizes, must_be_invarying)
-                if own is None and subject not in refused and (leaving := layout.unreduced & self.manual):
+                if out_spec is None and subject not in refused and (leaving := layout.unreduced & self.manual):
                     value = _jax.casts.pcast_unreduced(value, leaving)
-                if own is None and layout.reduced and region.has_vma:
+                if out_spec is None and layout.reduced and region.has_vma:
                     value = _jax.casts.pcast_reduced(value, layout.reduced)
             if subject in refused:
                 value, spec = _leaving(value, spec)
@@ -552,16 +555,16 @@ class _RegionCall:
         return values
 
     def _add_note(self, error: Exception, scope: context.CallScope, leaves: Iterable[CheckedLeaf]) -> None:
-        """Add a note on the shards to an exception of the user's code: their hints and types, the sizes, the mesh.
+        """Add a note to an exception of the user's code: the hints and types of the shards, the sizes, the mesh.
 
-        The exception stays as it is, and has a note of the innermost region only.
+        The exception is not changed otherwise. Only the innermost region adds a note.
         """
         _jax.versions.note_untried(error)
         if any(note.startswith(_NOTE_BEGINS) for note in getattr(error, "__notes__", ())):
             return
         lines = [f"{_NOTE_BEGINS}{scope.function}, where the values are shards:"]
-        # Claims that the analysis would have compared once the body was traced; one of them may be the cause.
-        lines += [f"Not found out: whether {text}" for text in (self.analysis.unproven if self.analysis else ())]
+        # Claims that the analysis would have checked after the trace; a wrong one may be the cause.
+        lines += [f"Not checked: whether {text}" for text in (self.analysis.unproven if self.analysis else ())]
         arrays = [(leaf.subject, leaf.hint.text, leaf.value) for leaf in leaves if leaf.hint is not None]
         for subject, hint, value in arrays[:_MOST_IN_NOTE]:
             lines.append(f"    {subject}: {hint}  is {_jax.array.type_text(value)}")
@@ -578,10 +581,10 @@ class _RegionCall:
 def _cause_behind(
     error: Exception, info: DecoratedInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> TypedShmapError | None:
-    """The error behind JAX's that two types differ over manual axes, as those of a loop's carry after a forgotten sum.
+    """The cause of JAX's error that two types differ over manual axes, as of a loop's carry after a forgotten psum.
 
-    JAX raises it before the jaxpr is complete; what it advises makes the carry vary and hides the cause. Without JAX's
-    types the body is traced to its end. That is believed of what comes before a gradient, which is another one there.
+    JAX raises it before the jaxpr is complete, and its advice makes the carry vary, which hides the cause. With
+    ``check_vma=False`` the trace reaches the end. Only the part before a gradient counts, since gradients differ there.
     """
     if not _jax.versions.DIFFERING_MANUAL_AXES.search(str(error)):
         return None
@@ -598,27 +601,28 @@ def _cause_behind(
         if isinstance(wrong, UnmentionedVarying | UnmarkedUnreduced):
             named = (re.search(rf"\b{re.escape(axis)}\b", str(error)) for axis in wrong.axes)
             return found if all(named) else None
-    except Exception:  # the user's, or JAX's; the first one is raised
+    except Exception:  # the user's or JAX's: the caller raises the first error
         return None
     return None
 
 
 def _leaving(value: Any, spec: PartitionSpec) -> tuple[Any, PartitionSpec]:
-    """A value, and the spec by which it leaves the region though it varies over more axes than its hint mentions."""
-    first, *others = _jax.array.spec_entries(spec).dim_axes or ((),)
-    more = _jax.array.manual_type(value).varying.difference(first, *others)
-    return (value if value.shape else value[None]), PartitionSpec((*first, *sorted(more)), *others)
+    """The value and the spec with which it leaves the region, though it varies over axes its hint omits."""
+    first, *other_dims = _jax.array.spec_entries(spec).dim_axes or ((),)
+    more = _jax.array.manual_type(value).varying.difference(first, *other_dims)
+    return (value if value.shape else value[None]), PartitionSpec((*first, *sorted(more)), *other_dims)
 
 
 def _cure(error: Exception, axis_names: Iterable[str], aliases: Mapping[str, tuple[str, ...]]) -> str | None:
-    """What to write instead where JAX's own message does not say what is wrong."""
+    """The cure for an exception of JAX whose message does not name the mistake."""
     known = "; ".join(f"'{name}' stands for {quoted_axes(axes) or 'no axis'} here" for name, axes in aliases.items())
     unknown_to_jax = f"{known}: axis_index, axis_size and the collectives of typedshmap take it, those of JAX do not"
     if type(error) is AssertionError and not error.args:
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         if frames and str(frames[-1].f_globals.get("__name__")).partition(".")[0] == "jax":
             axes = quoted_axes(axis_names)
-            text = f"a collective over an axis that the mesh does not have ends so; the mesh's axes are {axes}{_MAPPED}"
+            cause = "JAX raises this for a collective over an axis that the mesh does not have"
+            text = f"{cause}; the mesh's axes are {axes}{_MAPPED}"
             return f"{text}; {unknown_to_jax}" if aliases else text
     if isinstance(error, NameError) and (name := _UNBOUND.search(str(error))) is not None and name[1] in aliases:
         return unknown_to_jax

@@ -39,12 +39,12 @@ def typed(
     """Check a function's arguments and result against its hints, at every call.
 
     In a manual region the values are shards, elsewhere global arrays. A value that is the same on every
-    shard, though JAX types it as varying, needs no mark, except for a float result of rank 0, whose
-    gradient inside the region would be too large. Every call has sizes of its own. Parameters
-    without arrays are checked by beartype, those without a hint not at all.
+    shard, but that JAX types as varying, needs no mark. The exception is a float result of rank 0, whose
+    gradient inside the region would be too large. Every call binds its own sizes. Beartype checks
+    parameters without arrays; parameters without a hint are not checked.
 
-    The arguments of a generator are checked when it is called, and all that it yields; its names hold whenever its
-    body runs, and nowhere else. A coroutine is checked when it is awaited.
+    The arguments of a generator are checked when it is called, and every item that it yields. Its sizes are bound
+    while its body runs, and nowhere else. A coroutine is checked when it is awaited.
 
     ```python
     @typed
@@ -62,14 +62,14 @@ def typed(
 
     Raises:
       ShapeError, DtypeError, ShardingError, VaryingError, StructureError: for arguments or a result
-        that are not what their hints say.
+        that contradict their hints.
     """
     _jax.trace.load_extend()
     with placed_at_decoration():
-        own = read_naming(axes, rules)
+        own_naming = read_naming(axes, rules)
 
     def wrap(function: Callable[..., Any], hinted: LazySignature, below: DecoratedInfo | None) -> Callable[..., Any]:
-        naming = own if below is None else below.naming.then(own)
+        naming = own_naming if below is None else below.naming.then(own_naming)
 
         last: dict[str, FittingValues] = {}
 
@@ -109,14 +109,14 @@ def _check_arguments(
     kwargs: dict[str, Any],
     last: dict[str, FittingValues],
 ) -> tuple[HintedSignature, tuple[Any, ...], dict[str, Any], context.CallScope]:
-    """The function that is called, its arguments, their layouts asserted, and the scope of the call.
+    """Check the arguments of a call; return the function, the arguments with layouts asserted, and the call's scope.
 
     Args:
       hinted: the function.
-      naming: what its decorators say of names.
-      args: the arguments by position.
-      kwargs: those by name.
-      last: the arguments and the result that fitted last, if they are traced arrays.
+      naming: the aliases and rules of its decorators.
+      args: the positional arguments.
+      kwargs: the keyword arguments.
+      last: the arguments and the result of the last call that passed, if they are tracers.
     """
     typed, region, sink = hinted.read(args), context.current_mesh_context(naming), context.current_sink()
     like = None if kwargs else last.get("arguments")
@@ -146,7 +146,7 @@ def _check_result(
     result: Any,
     last: dict[str, FittingValues] | None = None,
 ) -> Any:
-    """The result, or what is yielded, its layouts asserted."""
+    """Check a result or a yielded item, and return it with its layouts asserted."""
     if hint is None:
         return result
     region, sizes = scope.region, scope.sizes
@@ -155,7 +155,7 @@ def _check_result(
         return asserted[0]
     checked = check_value(hint, result, subject, region, scope.arguments, sizes)
     for value, leaf_hint, at, must_be_invarying in checked.leaves:
-        # The gradient of a loss that is the same on every shard, but that JAX types as varying, is too large.
+        # If a loss is the same on every shard, but JAX types it as varying, its gradient is too large.
         is_number = must_be_invarying and not _jax.array.aval_of(value).shape
         if leaf_hint is not None and is_number and _jax.array.is_inexact(value.dtype):
             axes = tuple(axis for axis in region.sizes if axis in must_be_invarying)
@@ -164,7 +164,7 @@ def _check_result(
     if checked.failures and enforced(checked.failures):
         place = result_place(typed, checked.failures, checked.leaves) if region.manual else ""
         raise checked.error(typed.name, place)
-    # A result of rank 0 is looked at each time.
+    # A result of rank 0 is checked at every call.
     has_scalar = any(not getattr(leaf.value, "shape", ()) for leaf in checked.leaves)
     fitting = None if last is None or has_scalar else fitting_values(checked, (result,), sizes, typed.name)
     if last is not None and fitting is not None:

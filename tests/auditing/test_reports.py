@@ -154,10 +154,10 @@ def test_a_baseline_is_read_from_another_folder(program: Path, monkeypatch: pyte
     ("text", "problem"),
     [
         (None, "No such file or directory"),
-        ("{}", "it is no baseline, as --write-baseline writes one"),
-        ("[1]", "it is no baseline, as --write-baseline writes one"),
-        ("{", "it is no baseline, as --write-baseline writes one"),
-        ('{"findings": [{"kind": 1}]}', "it is no baseline, as --write-baseline writes one"),
+        ("{}", "it is not a baseline, as --write-baseline writes one"),
+        ("[1]", "it is not a baseline, as --write-baseline writes one"),
+        ("{", "it is not a baseline, as --write-baseline writes one"),
+        ('{"findings": [{"kind": 1}]}', "it is not a baseline, as --write-baseline writes one"),
     ],
 )
 def test_what_is_no_baseline_is_refused(text: str | None, problem: str, tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def unpacked_dict(x: X, **options: Unpack[Options]) -> None: ...
 
 @pytest.mark.parametrize(("function", "name"), [(unpacked_tuple, "args"), (unpacked_dict, "options")])
 def test_a_hint_that_unpacks_another_is_refused_at_decoration(function: Any, name: str) -> None:
-    line = rf"^{function.__name__}: parameter '{name}': .*: a hint that unpacks another one is not read\n"
+    line = rf"^{function.__name__}: parameter '{name}': .*: unpacking in a hint is not supported\n"
     with pytest.raises(AnnotationSyntaxError, match=line):
         typed_shard_map(function)
 

@@ -460,7 +460,7 @@ class Shy:
     [(3, "3 of type int"), ("f", "'f' of type str"), pytest.param(Shy(), "a Shy of type Shy", id="shy")],
 )
 def test_what_cannot_be_called_is_refused(verb: Any, value: Any, got: str) -> None:
-    with fails(StructureError, f"a function is wanted, got {got}"):
+    with fails(StructureError, f"expects a function, got {got}"):
         verb(value)
 
 

@@ -134,7 +134,7 @@ f(np.ones((4, 3), np.float32))
         ("OFF", ""),
         ("on", "ShapeError: <lambda>: argument 'x' has b=3"),
         ("", "ShapeError: <lambda>: argument 'x' has b=3"),
-        ("no", "ValueError: TYPEDSHMAP_CHECKS in the environment is 'on' or 'off', got 'no'"),
+        ("no", "ValueError: TYPEDSHMAP_CHECKS in the environment must be 'on' or 'off', got 'no'"),
     ],
 )
 def test_the_environment_decides(value: str, says: str) -> None:

@@ -89,7 +89,7 @@ def test_an_empty_mesh_means_none() -> None:
 
 @pytest.mark.parametrize(("value", "got"), [(8, "8 of type int"), (("dp", "tp"), "('dp', 'tp') of type tuple")])
 def test_what_is_no_mesh_is_refused_at_decoration(value: Any, got: str) -> None:
-    with fails(MeshAxisError, f"mesh= wants a jax.sharding.Mesh or AbstractMesh, got {got}"):
+    with fails(MeshAxisError, f"mesh= expects a jax.sharding.Mesh or AbstractMesh, got {got}"):
         typed_shard_map(mesh=value)
 
 
@@ -402,7 +402,7 @@ def test_a_reduced_value_enters_as_reduced(explicit: Mesh) -> None:
     ],
 )
 def test_marks_are_refused_on_auto_axes(hint: str, problem: str, mesh: Mesh) -> None:
-    line = f"is {problem}, over which JAX lets no such value in or out"
+    line = f"is {problem}, and JAX has unreduced and reduced arrays over Explicit axes only"
     into = typed_shard_map(lambda y: None, mesh=mesh, in_types=(Float[Array, hint],), out_types=None)
     with fails(ShardingError, f"<lambda>: argument 'y' {line}"):
         into(x[:, 0])
@@ -486,12 +486,12 @@ def test_an_axis_that_is_not_manual_is_known_all_the_same(mesh: Mesh) -> None:
     ("names", "got"), [(["dp"], "['dp'] (list)"), ("dp", "'dp' (str)"), (("dp",), "('dp',) (tuple)")]
 )
 def test_axis_names_other_than_a_set_are_refused_at_decoration(names: Any, got: str) -> None:
-    with fails(StructureError, f"axis_names= wants a set of mesh axes, as jax.shard_map does; got {got}"):
+    with fails(StructureError, f"axis_names= expects a set of mesh axes, as jax.shard_map does; got {got}"):
         typed_shard_map(axis_names=names)
 
 
 def test_a_check_vma_that_is_neither_true_nor_false_is_refused_at_decoration() -> None:
-    with fails(StructureError, "check_vma= wants True or False, got array([1., 1.])"):
+    with fails(StructureError, "check_vma= expects True or False, got array([1., 1.])"):
         typed_shard_map(check_vma=np.ones(2))
 
 
@@ -654,10 +654,10 @@ def test_two_names_for_one_axis_in_one_hint_are_refused(mesh: Mesh) -> None:
 @pytest.mark.parametrize(
     ("aliases", "line"),
     [
-        ({"rows": 3}, "the alias 'rows' stands for 3; write a mesh axis, a tuple of them, or None"),
-        ({"rows": ("dp", 3)}, "the alias 'rows' stands for ('dp', 3); write a mesh axis, a tuple of them, or None"),
-        ({3: "dp"}, "the alias '3' stands for 'dp'; write a mesh axis, a tuple of them, or None"),
-        (["rows"], "axes= wants a dict of names and mesh axes, got list"),
+        ({"rows": 3}, "the alias 'rows' is 3; write a mesh axis, a tuple of them, or None"),
+        ({"rows": ("dp", 3)}, "the alias 'rows' is ('dp', 3); write a mesh axis, a tuple of them, or None"),
+        ({3: "dp"}, "the alias '3' is 'dp'; write a mesh axis, a tuple of them, or None"),
+        (["rows"], "axes= expects a dict of names and mesh axes, got list"),
     ],
 )
 def test_what_is_no_alias_is_refused(aliases: Any, line: str) -> None:
@@ -785,7 +785,7 @@ IMPOSSIBLE = {
     "too many devices": (AbstractMesh((2**20, 2**20), ("dp", "tp")), "has more than 2147483647 devices"),
     "manual axes": (
         AbstractMesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Manual, AxisType.Auto)),
-        "has 'dp' of type Manual, which an axis is inside of jax.shard_map only",
+        "has 'dp' of type Manual, which axes have only inside jax.shard_map",
     ),
 }
 
@@ -829,5 +829,5 @@ def test_a_mesh_by_position_is_told_to_go_by_keyword(verb: Any, cure: str, mesh:
     with pytest.raises(StructureError) as caught:
         verb(mesh)
     problem, at, hint = str(caught.value).replace("\n\n", "\n").splitlines()
-    assert (problem, hint) == ("a mesh is in the place of the function", f"Hint: {cure}")
+    assert (problem, hint) == ("got a mesh as the function", f"Hint: {cure}")
     assert at.startswith("At: test_meshes.py:")

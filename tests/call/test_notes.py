@@ -93,8 +93,10 @@ def test_an_exception_of_jax_passes_with_a_note(mesh: Mesh) -> None:
     assert notes(caught.value) == [NOTE]
 
 
-ENDS_SO = "Hint: a collective over an axis that the mesh does not have ends so; the mesh's axes are 'dp', 'tp'; "
-ENDS_SO += "over one that jax.vmap names JAX takes collectives under check_vma=False only"
+ENDS_SO = (
+    "Hint: JAX raises this for a collective over an axis that the mesh does not have; the mesh's axes are 'dp', 'tp'; "
+)
+ENDS_SO += "over an axis that jax.vmap names, JAX takes collectives under check_vma=False only"
 
 
 def test_an_axis_that_jax_does_not_know_is_reported_in_the_note(mesh: Mesh) -> None:
@@ -260,5 +262,5 @@ def test_of_an_axis_that_vmap_names_a_note_says_where_jax_takes_it(mesh: Mesh) -
         return jax.vmap(lambda row: row - jax.lax.pmean(row, ("i", "dp")), axis_name="i")(x)
 
     (note,) = notes_of(lambda: typed_shard_map(f, mesh=mesh)(x), ValueError)
-    assert note.endswith("over one that jax.vmap names JAX takes collectives under check_vma=False only")
+    assert note.endswith("over an axis that jax.vmap names, JAX takes collectives under check_vma=False only")
     assert traced(typed_shard_map(f, mesh=mesh, check_vma=False), x).shape == x.shape

@@ -92,7 +92,7 @@ def test_a_question_that_has_no_answer_is_refused(question: Callable[[], Any], l
 
 @pytest.mark.parametrize("verb", [size, shard_size])
 def test_sizes_are_known_only_in_a_call(verb: Callable[[str], int], mesh: Mesh) -> None:
-    line = f"{verb.__name__}: 'b' is asked for outside of a typed_shard_map, typed_jit or typed function"
+    line = f"{verb.__name__}: 'b' is not bound outside of a typed_shard_map, typed_jit or typed function"
     with fails(ShapeError, line):
         verb("b")
     plain = jax.shard_map(

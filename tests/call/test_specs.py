@@ -322,7 +322,7 @@ DISAGREE = {
         '    x: Float[Array, "[b/dp] d"]\n'
         "    got f32[8,4]\n\n"
         "Mesh: dp=4, tp=2\n"
-        "Hint: write one and the same in in_specs and in the hint",
+        "Hint: make in_specs and the hint agree",
     ),
     "the result": (
         {"in_specs": (P("dp"), P()), "out_specs": P(("dp", "tp"))},

@@ -465,8 +465,8 @@ def two(x: X, n: int) -> X:
             "two: static_argnames= names 'z', which is none of its parameters ('x', 'n')",
         ),
         ({"donate_argnums": 2}, StructureError, "two: donate_argnums= has 2, but two takes 2 by position"),
-        ({"donate_argnums": "x"}, StructureError, "two: donate_argnums= wants a number, or several; got 'x'"),
-        ({"static_argnames": 1}, StructureError, "two: static_argnames= wants a parameter's name, or several; got 1"),
+        ({"donate_argnums": "x"}, StructureError, "two: donate_argnums= expects a number, or several; got 'x'"),
+        ({"static_argnames": 1}, StructureError, "two: static_argnames= expects a parameter's name, or several; got 1"),
         (
             {"static_argnames": "n", "donate_argnums": 1},
             StructureError,
@@ -594,7 +594,7 @@ def test_a_mesh_that_contradicts_the_ambient_one_is_an_error() -> None:
 
 
 def test_an_array_in_the_place_of_a_mesh_is_not_printed() -> None:
-    with fails(MeshAxisError, "mesh= wants a jax.sharding.Mesh or AbstractMesh, got a value of type ndarray"):
+    with fails(MeshAxisError, "mesh= expects a jax.sharding.Mesh or AbstractMesh, got a value of type ndarray"):
         typed_jit(multiply, mesh=x)
 
 
@@ -724,12 +724,12 @@ def test_a_leaf_is_named_by_its_path() -> None:
         (
             "+tp",
             "f: argument 'x' is marked '+tp' in its hint, "
-            "but mesh axis 'tp' is of type Auto, over which JAX has no such global array",
+            "but mesh axis 'tp' is of type Auto, and JAX has unreduced and reduced arrays over Explicit axes only",
         ),
         (
             "-tp",
             "f: argument 'x' is marked '-tp' in its hint, "
-            "but mesh axis 'tp' is of type Auto, over which JAX has no such global array",
+            "but mesh axis 'tp' is of type Auto, and JAX has unreduced and reduced arrays over Explicit axes only",
         ),
     ],
 )

@@ -299,7 +299,7 @@ WRONG_USE = [
     (["program_g:goood", "--mesh", "dp=4"], "program_g: has no 'goood' (did you mean 'good'?)"),
     (
         ["program_g:plain", "--mesh", "dp=4"],
-        "program_g: plain: it has no hints, so that it wants its arguments, arrays or jax.ShapeDtypeStruct: missing a "
+        "program_g: plain: it has no hints and needs its arguments, arrays or jax.ShapeDtypeStruct: missing a "
         "required argument: 'x'\n\nHint: its arguments are given as in --arg \"x=f32[8,16]\"",
     ),
     (["os", "--mesh", "dp=4"], "os: no function here was made by typed_shard_map or typed_jit"),
@@ -520,7 +520,7 @@ def test_a_mark_gives_the_function_that_makes_a_state(module, capsys):
     )
     code, out, _ = run(capsys, name, "--mesh", "dp=4", "--size", "d=8 f=3")
     assert code == 1
-    reported = "has a structure that no hint says, so that it wants a value, or a function of the parameters"
+    reported = "has a structure that no hint describes: it needs a value, or a function of the parameters"
     assert out.splitlines() == [
         "FAIL   unmarked  dp=4",
         f"       StructureError: unmarked: argument 'state' (Like[..., Params]) {reported};"

@@ -20,7 +20,7 @@ from gallery import BEGINNING, OF_CALLS
 
 from typedshmap import TypedShmapError, partition_specs
 
-ADVICE = re.compile(r"^Hint: |; write |did you mean| wants ", re.MULTILINE)
+ADVICE = re.compile(r"^Hint: |; write |did you mean| expects ", re.MULTILINE)
 PROGRAMS = OF_CALLS
 ENTRIES = {heading for heading, block in PROGRAMS.items() if ADVICE.search(block.expected or "")}
 # What later programs use stands in these.
@@ -57,7 +57,7 @@ CURES: dict[str, list[Way]] = {
     "Brackets are missing": [hint("batch/dp", "[batch/dp]", ON_DP)],
     "Another sign than a slash": [hint("batch!dp", "[batch/dp]", ON_DP)],
     "A type as JAX prints it": [hint("batch@(dp,tp)", "[batch/dp,tp]", "('dp', 'tp'), None")],
-    "A mesh in the place of the function": [Way({"map(mesh)": "map(mesh=mesh)", "return x\n": "return x\nstep(x)\n"}, "x")],
+    "A mesh as the function": [Way({"map(mesh)": "map(mesh=mesh)", "return x\n": "return x\nstep(x)\n"}, "x")],
     "A builtin function for a type": [
         Way({"class": "from collections.abc import Callable\nclass", "callable": "Callable", "block.x)\n": "block.x)\nrun(Block(lambda x: 2 * x, shard(x, X, mesh)))\n"}, "2 * x"),
     ],

@@ -263,7 +263,7 @@ REFUSED = {
     "too many": (layer, {"devices": 2**31}, StructureError, "choose_mesh: devices=2147483648 is more than 2147483647"),
     "hardware": (layer, {"hardware": "v5q"}, StructureError, "choose_mesh: hardware= is 'v5q'"),
     "no hardware": (layer, {"hardware": None}, StructureError,
-                    "choose_mesh: hardware= is None, and there is no time without it"),
+                    "choose_mesh: hardware= is None, but times need it"),
     "a name": (layer, {"bacth": 3}, StructureError, "choose_mesh: layer: neither a dim of its hints nor an argument "
                "is called 'bacth' (did you mean 'batch'?)"),
     "a size": (layer, {"batch": "x"}, ShapeError, "choose_mesh: layer: batch='x' is not a size"),

@@ -159,7 +159,7 @@ def test_a_bandwidth_of_an_axis_that_is_not_there_is_refused():
     assert str(caught.value) == (
         "explain: a bandwidth is given for mesh axis 'pp', which the mesh (dp=4, tp=2) does not have"
     )
-    with pytest.raises(StructureError, match=r"^explain: bandwidth= wants a dict"):
+    with pytest.raises(StructureError, match=r"^explain: bandwidth= expects a dict"):
         explain(layer, mesh="dp=4,tp=2", bandwidth="400GB/s", **SIZES)
 
 

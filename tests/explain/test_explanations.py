@@ -504,7 +504,7 @@ def test_a_size_that_does_not_divide_is_refused():
 
 
 def test_a_plain_function_is_refused():
-    with pytest.raises(StructureError, match=r"^explain: <lambda>: it has no hints, so that it wants its arguments"):
+    with pytest.raises(StructureError, match=r"^explain: <lambda>: it has no hints and needs its arguments"):
         explain(lambda x: x, mesh="dp=4")
 
 
@@ -548,7 +548,7 @@ def test_a_helper_with_an_unreduced_result_is_explained_on_a_mesh_of_any_type():
     ("options", "message"),
     [
         ({"grad": 1}, "explain: grad=1 is neither True, False nor None"),
-        ({"arguments": 3}, "explain: arguments= wants a dict of arguments by name or path, got 3"),
+        ({"arguments": 3}, "explain: arguments= expects a dict of arguments by name or path, got 3"),
     ],
 )
 def test_options_that_are_none_are_refused(options, message):

@@ -213,11 +213,11 @@ def test_what_does_not_fit_is_said():
     ("figures", "message"),
     [
         ({"flops": {}}, "Hardware: flops= is empty"),
-        ({"flops": 3e12}, "Hardware: flops= wants a dict, got 3000000000000.0"),
-        ({"flops": {"bf16": -1}}, "Hardware: flops['bf16'] is -1, and is to be a positive number"),
-        ({"memory": 0}, "Hardware: memory is 0, and is to be a positive number"),
-        ({"bandwidth": "1TB/s"}, "Hardware: bandwidth is '1TB/s', and is to be a positive number"),
-        ({"links": {"dp": float("nan")}}, "Hardware: links['dp'] is nan, and is to be a positive number"),
+        ({"flops": 3e12}, "Hardware: flops= expects a dict, got 3000000000000.0"),
+        ({"flops": {"bf16": -1}}, "Hardware: flops['bf16'] is -1, not a positive number"),
+        ({"memory": 0}, "Hardware: memory is 0, not a positive number"),
+        ({"bandwidth": "1TB/s"}, "Hardware: bandwidth is '1TB/s', not a positive number"),
+        ({"links": {"dp": float("nan")}}, "Hardware: links['dp'] is nan, not a positive number"),
     ],
 )
 def test_figures_are_positive_numbers(figures, message):

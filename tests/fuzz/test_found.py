@@ -93,16 +93,16 @@ FOUND: list[tuple[Callable[[Mesh], Any], type[Exception], str]] = [
         "drawn here",
     ),
     (lambda mesh: Stacked["n", "\ud800"], AnnotationSyntaxError, "Stacked['n', '\\ud800']: '\\ud800' is not a hint"),
-    (lambda mesh: axis_aliases(3), MeshAxisError, "axis_aliases: wants a dict of names and mesh axes, got int"),
+    (lambda mesh: axis_aliases(3), MeshAxisError, "axis_aliases: expects a dict of names and mesh axes, got int"),
     (
         lambda mesh: axis_rules({"b": 10**5000}),
         MeshAxisError,
-        "the rule for 'b' stands for an int; write a mesh axis, a tuple of them, or None",
+        "the rule for 'b' is an int; write a mesh axis, a tuple of them, or None",
     ),
     (
         lambda mesh: typed_jit(f, static_argnames=jnp.ones(3)),
         StructureError,
-        "f: static_argnames= wants a parameter's name, or several; got Array([1., 1., 1.], dtype=float32)",
+        "f: static_argnames= expects a parameter's name, or several; got Array([1., 1., 1.], dtype=float32)",
     ),
     (
         lambda mesh: typed_shard_map(f, mesh=mesh, axis_names={"dp", 3, "zz"})(x),
@@ -175,7 +175,7 @@ ENDLESS: list[tuple[Callable[[Mesh], Any], type[Exception], str]] = [
     (
         lambda mesh: check({"a": x}, dict[X]),  # type: ignore[misc]
         AnnotationSyntaxError,
-        'dict[typedshmap.Float[Array, "[b/dp] d"]]: wants the types of keys and of values, as in dict[str, Array]',
+        'dict[typedshmap.Float[Array, "[b/dp] d"]]: expects the types of keys and of values, as in dict[str, Array]',
     ),
     (
         lambda mesh: Float[Array, "a b", P(None, ("tp", None))],
@@ -322,7 +322,7 @@ def test_a_hint_of_more_parts_than_beartype_takes_is_reported() -> None:
     hint: Any = int
     for _ in range(8):
         hint = tuple[hint, hint]
-    with pytest.raises(AnnotationSyntaxError, match="it has more parts than beartype takes"):
+    with pytest.raises(AnnotationSyntaxError, match="it has more parts than beartype accepts"):
         check((1, 2), hint)
 
 

@@ -173,7 +173,7 @@ def test_something_else_than_an_array_type_is_an_error(item, message):
 )
 def test_brackets_without_an_array_type_and_dims_are_an_error(item, written):
     message = message_of(Float, item, AnnotationSyntaxError)
-    assert message == f'{written}: wants an array type and dims, as in Float[Array, "b d"]'
+    assert message == f'{written}: expects an array type and dims, as in Float[Array, "b d"]'
 
 
 @pytest.mark.parametrize("name", ["Float", "Shaped", "Key"])

@@ -200,6 +200,6 @@ def test_the_other_names_of_jaxtyping_refuse_other_values(hint, value):
 
 def test_a_dtype_name_of_jaxtyping_alone_is_no_hint():
     with pytest.raises(
-        AnnotationSyntaxError, match=r'^Float: wants an array type and dims, as in Float\[Array, "b d"\]\n'
+        AnnotationSyntaxError, match=r'^Float: expects an array type and dims, as in Float\[Array, "b d"\]\n'
     ):
         check(jnp.ones(2), jaxtyping.Float)

@@ -470,7 +470,7 @@ def test_inputs_are_made_by_a_function_of_the_parameters(mesh: Mesh) -> None:
     assert_mesh_invariant(update, ["dp=2,tp=2"], trials=1, state=adam.init)
 
 
-WANTED = " has a structure that no hint says, so that it wants a value, or a function of the parameters;"
+WANTED = " has a structure that no hint describes: it needs a value, or a function of the parameters;"
 
 
 @pytest.mark.parametrize(
@@ -597,10 +597,10 @@ def test_parameters_of_which_some_have_other_ranks_are_refused(mesh: Mesh) -> No
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Like[Params], "Like[...]: wants a class and a hint, as in Like[optax.OptState, Params]"),
+        (lambda: Like[Params], "Like[...]: expects a class and a hint, as in Like[optax.OptState, Params]"),
         (lambda: Like[1, Params], "Like[1, ...]: 1 is not a class, nor Any"),
         (lambda: Like["State", Params], "Like['State', ...]: 'State' is not a class, nor Any"),
-        (lambda: partition_specs(Like), "Like: wants a class and a hint, as in Like[optax.OptState, Params]"),
+        (lambda: partition_specs(Like), "Like: expects a class and a hint, as in Like[optax.OptState, Params]"),
         (lambda: partition_specs(Like[Any, int]), "Like[Any, int]: int holds no arrays"),
         (lambda: partition_specs(Like[Any, Any]), "Like[Any, Any]: Any holds no arrays"),
         (lambda: partition_specs(Like[Any, "w"]), "'w' is not a hint"),

@@ -229,13 +229,13 @@ def test_equal_rules_are_one_program_to_jit() -> None:
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        ("batch", "rules= wants pairs of a dim's name and mesh axes, or a dict; got str"),
-        (3, "rules= wants pairs of a dim's name and mesh axes, or a dict; got int"),
+        ("batch", "rules= expects pairs of a dim's name and mesh axes, or a dict; got str"),
+        (3, "rules= expects pairs of a dim's name and mesh axes, or a dict; got int"),
         (["batch"], "the rule 'batch' is not a pair of a dim's name and its mesh axes, as in ('batch', 'data')"),
         ([("a",)], "the rule ('a',) is not a pair of a dim's name and its mesh axes, as in ('batch', 'data')"),
-        ([(3, "dp")], "the rule for '3' stands for 'dp'; write a mesh axis, a tuple of them, or None"),
-        ({"a": 3}, "the rule for 'a' stands for 3; write a mesh axis, a tuple of them, or None"),
-        ({"a": ("x", None)}, "the rule for 'a' stands for ('x', None); write a mesh axis, a tuple of them, or None"),
+        ([(3, "dp")], "the rule for '3' is 'dp'; write a mesh axis, a tuple of them, or None"),
+        ({"a": 3}, "the rule for 'a' is 3; write a mesh axis, a tuple of them, or None"),
+        ({"a": ("x", None)}, "the rule for 'a' is ('x', None); write a mesh axis, a tuple of them, or None"),
         ({"a": ("x", "x")}, "the rule for 'a' has a mesh axis twice: ('x', 'x')"),
     ],
 )  # fmt: skip
@@ -249,16 +249,17 @@ def test_what_is_no_rule_is_refused(rules: Any, message: str) -> None:
 def test_no_rules_at_all_are_refused() -> None:
     with pytest.raises(MeshAxisError) as caught:
         axis_rules(None)  # type: ignore[arg-type]
-    assert unplaced(caught.value) == "axis_rules: wants pairs of a dim's name and mesh axes, or a dict; got None"
+    assert unplaced(caught.value) == "axis_rules: expects pairs of a dim's name and mesh axes, or a dict; got None"
 
 
 def test_an_unknown_fallback_is_refused() -> None:
     with pytest.raises(MeshAxisError) as caught:
         axis_rules({}, fallback="replicated")  # type: ignore[arg-type]
     assert (
-        unplaced(caught.value) == "axis_rules: fallback='replicated' is none of 'unsharded', 'unconstrained', 'error'"
+        unplaced(caught.value)
+        == "axis_rules: fallback='replicated' is not one of 'unsharded', 'unconstrained', 'error'"
     )
-    with pytest.raises(MeshAxisError, match="is none of 'unsharded', 'unconstrained', 'error'"):
+    with pytest.raises(MeshAxisError, match="is not one of 'unsharded', 'unconstrained', 'error'"):
         axis_rules({}, fallback=np.ones(2))  # type: ignore[arg-type]
 
 
@@ -291,7 +292,7 @@ Hint: add ('model', None) to the rules, or write [model/]""",
     "a rule whose axis is taken": (
         axis_rules({"batch": "dp", "model": "dp"}, fallback="error"),
         "batch model",
-        """f: argument 'x' has dim 'model' in its hint, whose rules give 'dp', which is taken
+        """f: argument 'x' has dim 'model' in its hint, and its rules give 'dp', which another dim has
 
     x: Float[Array, "batch model"]
                            ^^^^^
@@ -303,7 +304,7 @@ Hint: add ('model', None) to the rules, or write [model/]""",
     "a name twice": (
         {"d": "dp"},
         "d d",
-        """f: argument 'x' has dim 'd' twice in its hint, so that the rule for it could mean either
+        """f: argument 'x' has dim 'd' twice in its hint, and its rule could mean either
 
     x: Float[Array, "d d"]
                        ^

@@ -238,7 +238,7 @@ class Endless(NamedTuple):
     [
         (
             lambda: Stacked["layers"],
-            'Stacked[...]: wants leading dims and a hint, as in Stacked["layers", Layer]',
+            'Stacked[...]: expects leading dims and a hint, as in Stacked["layers", Layer]',
         ),
         (lambda: Stacked[W, "layers"], "Stacked[Float[Array, \"m [f/tp]\"], ...]: the leading dims are a string"),
         (lambda: partition_specs(Stacked["layers", int]), "Stacked['layers', int]: int holds no arrays"),
@@ -246,7 +246,7 @@ class Endless(NamedTuple):
         (lambda: partition_specs(Stacked["a, b", W]), 'Stacked["a, b", Float[Array, "m [f/tp]"]]: '),
         (lambda: partition_specs(Stacked["...", Float[Array, "... d"]]), 'Float[Array, "... ... d"]: '),
         (lambda: partition_specs(Stacked["[a/tp]", W]), "mesh axis 'tp' is used twice"),
-        (lambda: partition_specs(Stacked), "wants leading dims and a hint"),
+        (lambda: partition_specs(Stacked), "expects leading dims and a hint"),
         (lambda: partition_specs(Endless), "Stacked['n', Endless] is inside of Endless itself"),
     ],
 )  # fmt: skip

@@ -191,9 +191,7 @@ def test_a_body_that_raises_gets_a_note_on_what_was_not_found_out(mesh: Mesh) ->
     with pytest.raises(RuntimeError, match="mine") as caught:
         trace(form(body, mesh))
     (note,) = [note for note in caught.value.__notes__ if note.startswith("typedshmap")]
-    assert (
-        note.splitlines()[1] == "Not found out: whether checked value of <lambda> is equal over 'dp', as \"d n\" says"
-    )
+    assert note.splitlines()[1] == "Not checked: whether checked value of <lambda> is equal over 'dp', as \"d n\" says"
 
 
 # Where nothing is read

@@ -304,7 +304,7 @@ def test_every_verb_has_a_signature(decorator: Any) -> None:
 
 
 def test_a_function_without_hints_has_none() -> None:
-    with pytest.raises(StructureError, match="signature: wants a function made by typed_shard_map"):
+    with pytest.raises(StructureError, match="signature: expects a function made by typed_shard_map"):
         signature(partial)
 
 

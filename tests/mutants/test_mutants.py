@@ -59,7 +59,7 @@ MESSAGES = {
 
         Sizes: model=8, ff=12, batch=6
         Again: seed=0
-        Hint: is a sum over 'tp' taken once too often, something divided by a shard's size, or counted by every shard?
+        Hint: is a sum over 'tp' taken twice, is something divided by a shard's size, or does every shard count it?
     """,
     ("A1", True): """
         attention: return value depends on the mesh: at … it is … on sp=3, but … on one device

@@ -64,12 +64,12 @@ def inside(mesh: Mesh, body: Callable[..., Any], hints: tuple[Any, ...], out: An
 @pytest.mark.parametrize(
     ("call", "error", "first_line"),
     [
-        (lambda mesh: einsum(X), PatternError, "einsum: the pattern is of type NoneType, and not a string"),
+        (lambda mesh: einsum(X), PatternError, "einsum: the pattern is of type NoneType, not a string"),
         (lambda mesh: einsum(), PatternError, "einsum: the pattern has no '->'"),
         (
             lambda mesh: rearrange("a b -> b a", X),  # type: ignore[arg-type]
             PatternError,
-            "rearrange: the pattern is of type ndarray, and not a string",
+            "rearrange: the pattern is of type ndarray, not a string",
         ),
         (
             lambda mesh: rearrange(None, "a b -> b a"),
@@ -152,7 +152,7 @@ def inside(mesh: Mesh, body: Callable[..., Any], hints: tuple[Any, ...], out: An
         (
             lambda mesh: plan_reshard("[a/dp] -> a", (8,), 8),  # type: ignore[arg-type]
             MeshAxisError,
-            "mesh= wants a jax.sharding.Mesh or AbstractMesh, got 8 of type int",
+            "mesh= expects a jax.sharding.Mesh or AbstractMesh, got 8 of type int",
         ),
         (
             lambda mesh: all_gather(X, "[a/dp] b -> a b"),

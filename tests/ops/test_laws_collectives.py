@@ -64,7 +64,7 @@ def gathered(draw: st.DrawFn, sizes: Sizes, marks: Sequence[str] = ("", "-", "~"
     signs = {axis: draw(st.sampled_from(marks)) for axis in gone}
     for dim in dims:
         for major, minor in combinations((axis for axis in dim.axes if axis in signs), 2):
-            if signs[major] == "" and signs[minor] == "-":  # JAX has no gradient of that
+            if signs[major] == "" and signs[minor] == "-":  # JAX cannot differentiate that
                 signs[minor] = ""
     result = Result(tuple(kept), {axis: sign for axis, sign in signs.items() if sign})
     step = Step(all_gather, (0,), (arrow(text(dims), result),))

@@ -134,7 +134,7 @@ MISTAKES: list[tuple[str, str, str | None]] = [
     ("[a/|4|]", "the pattern has an unexpected '4'", None),
     ("[a/dp |tp|]", "the pattern has an unexpected 'tp'", None),
     ("[a/(dp |tp|)]", "the pattern has an unexpected 'tp'", None),
-    ("[a/dp,|]|", "the pattern wants a mesh axis after ','", None),
+    ("[a/dp,|]|", "the pattern expects a mesh axis after ','", None),
     # Sharding without brackets.
     ("|a/dp| b", "the pattern has 'a/dp', sharded without brackets", "write [a/dp]"),
     ("b |(a c)/dp|", "the pattern has '(a c)/dp', sharded without brackets", "write [(a c)/dp]"),

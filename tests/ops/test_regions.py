@@ -422,7 +422,7 @@ def test_nothing_is_looked_up_in_what_jax_types_as_unreduced(mesh: Mesh) -> None
         y = jax.lax.pcast(x.sum(1), "tp", to="unreduced")
         return take(y, np.array([5, 2]), "[b/dp] +tp, i -> i +tp")
 
-    line = "take in use: the table is unreduced over 'tp' in JAX's type, in which nothing can be looked up"
+    line = "take in use: the table is unreduced over 'tp' in JAX's type, and JAX has no gather of unreduced values"
     refused(PatternError, line, use, mesh)
 
 
@@ -430,7 +430,7 @@ def test_no_mean_is_taken_of_what_jax_types_as_unreduced_and_stays_so(mesh: Mesh
     def use(x: Any) -> Any:
         return pmean(jax.lax.pcast(x.sum(), "tp", to="unreduced"), "~dp +tp -> +tp")
 
-    line = "pmean in use: a mean of a value that stays unreduced over 'tp': JAX scales no such value"
+    line = "pmean in use: a mean of a value that stays unreduced over 'tp': JAX does not scale such a value"
     refused(PatternError, line, use, mesh)
 
 

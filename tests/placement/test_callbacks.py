@@ -117,7 +117,7 @@ WRONG = [
     [(None, "None of type NoneType"), (5, "5 of type int"), ("x", "'x' of type str")],
 )
 def test_what_is_no_function_is_refused(callback: Any, got: str, mesh: Mesh) -> None:
-    with fails(StructureError, f"from_callback: a function is wanted as callback, got {got}"):
+    with fails(StructureError, f"from_callback: the callback is not a function; got {got}"):
         from_callback(callback, X, mesh, batch=8, d=4)
 
 

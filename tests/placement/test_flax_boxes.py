@@ -258,14 +258,14 @@ Hint: add ('embed', None) to the rules"""
 def test_names_that_are_none_are_refused(mesh: Mesh) -> None:
     with axis_rules(RULES), pytest.raises(AnnotationSyntaxError) as caught:
         shard(nn.LogicallyPartitioned(jnp.ones(4), names=(3,)), mesh=mesh)
-    assert unplaced(caught.value) == "LogicallyPartitioned: 3 among its names is not a name"
+    assert unplaced(caught.value) == "LogicallyPartitioned: 3 among its names is not a str or None"
 
 
 def test_without_a_hint_there_must_be_boxes(mesh: Mesh) -> None:
     with pytest.raises(StructureError) as caught:
         shard({"a": jnp.ones(8)}, mesh=mesh)
     assert unplaced(caught.value) == (
-        "shard: no hint is given, and the value holds no boxes of Flax, which would say how it is sharded"
+        "shard: no hint is given, and the value holds no boxes of Flax that name its dims"
     )
 
 

@@ -302,8 +302,8 @@ def test_jit_and_device_put_take_shardings_for_a_value_of_the_class(hint: Any, v
 
 
 MARKS = [
-    ("+tp", "mesh axis 'tp' is of type Auto, over which JAX lets no such value in or out"),
-    ("-tp", "mesh axis 'tp' is of type Auto, over which JAX lets no such value in or out"),
+    ("+tp", "mesh axis 'tp' is of type Auto, and JAX has unreduced and reduced arrays over Explicit axes only"),
+    ("-tp", "mesh axis 'tp' is of type Auto, and JAX has unreduced and reduced arrays over Explicit axes only"),
     ("~tp", "'~' has a meaning only inside a manual region"),
 ]
 
@@ -439,7 +439,7 @@ def test_a_value_is_placed_under_a_transformation(transformed: Any, types: Any) 
 
 
 def test_a_shard_has_no_global_struct(mesh: Mesh) -> None:
-    line = "inside a manual region a value is one shard, which is where it is"
+    line = "inside a manual region a value is one shard, which is placed already"
     with fails(MeshAxisError, f"shape_structs: {line}"):
         typed_shard_map(lambda x: shape_structs(X, b=8, d=4), mesh=mesh, in_types=(X,), out_types=X)(x)
 
@@ -571,18 +571,20 @@ def test_a_value_is_not_placed_without_a_mesh() -> None:
 
 
 def test_a_value_is_not_placed_on_what_is_no_mesh() -> None:
-    with fails(MeshAxisError, "mesh= wants a jax.sharding.Mesh or AbstractMesh, got 8 of type int"):
+    with fails(MeshAxisError, "mesh= expects a jax.sharding.Mesh or AbstractMesh, got 8 of type int"):
         shard(x, X, 8)
 
 
 MARKED = [
     (
         "+tp",
-        "'+tp' in its hint, but mesh axis 'tp' is of type Auto, over which JAX lets no such value in or out",
+        "'+tp' in its hint, but mesh axis 'tp' is of type Auto, "
+        "and JAX has unreduced and reduced arrays over Explicit axes only",
     ),
     (
         "-tp",
-        "'-tp' in its hint, but mesh axis 'tp' is of type Auto, over which JAX lets no such value in or out",
+        "'-tp' in its hint, but mesh axis 'tp' is of type Auto, "
+        "and JAX has unreduced and reduced arrays over Explicit axes only",
     ),
     ("~tp", "'~tp' in its hint, but '~' has a meaning only inside a manual region"),
 ]

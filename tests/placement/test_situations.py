@@ -453,7 +453,7 @@ ASKING: list[Callable[[Any], Any]] = [
 @pytest.mark.parametrize("verb", ASKING, ids=["shard", "shardings"])
 @pytest.mark.parametrize("kind", ["disk", 3])
 def test_a_memory_that_there_is_not_is_refused(verb: Any, kind: Any) -> None:
-    with pytest.raises(ShardingError, match="is no memory of the devices"):
+    with pytest.raises(ShardingError, match="is not a memory of the devices"):
         verb(kind)
 
 

@@ -195,8 +195,8 @@ WRONG_SIZES = [
     (X, {"batch": 8.0, "d": True}, "batch=8.0 is not a size; d=True is not a size"),
     (X, {"batch": "8", "d": (4,)}, "batch='8' is not a size; d=(4,) is not a size"),
     (Float[Array, "*rest"], {}, "no size is given for '*rest'"),
-    (Float[Array, "*rest"], {"rest": 3}, "rest=3 is not a tuple of sizes, which '*rest' wants"),
-    (Float[Array, "*rest"], {"rest": (3, -1)}, "rest=(3, -1) is not a tuple of sizes, which '*rest' wants"),
+    (Float[Array, "*rest"], {"rest": 3}, "rest=3 is not a tuple of sizes, which '*rest' expects"),
+    (Float[Array, "*rest"], {"rest": (3, -1)}, "rest=(3, -1) is not a tuple of sizes, which '*rest' expects"),
     (Float[Array, "2*d"], {}, "no size is given for 'd'"),
 ]
 
@@ -271,11 +271,11 @@ def test_a_hint_that_leaves_its_structure_open_has_no_structs(hint: Any, problem
         shape_structs(hint, batch=8, d=4)
 
 
-AUTO = "Auto, over which JAX lets no such value in or out"
+AUTO = "Auto, and JAX has unreduced and reduced arrays over Explicit axes only"
 WRONG = [
     (Float[Array, "[b/pp]"], MeshAxisError, "names mesh axis 'pp', which is not among the mesh's axes 'dp', 'tp'"),
     (Float[Array, "b -tp"], ShardingError, f"is marked '-tp' in its hint, but mesh axis 'tp' is of type {AUTO}"),
-    (Float[Array, "b +tp"], ShardingError, "is marked '+tp' in its hint, but no array is placed as addends"),
+    (Float[Array, "b +tp"], ShardingError, "is marked '+tp' in its hint, but an array cannot be placed as addends"),
     (Float64[Array, "b"], DtypeError, "has dtype float32, but its hint says Float64"),
 ]
 

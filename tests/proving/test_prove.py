@@ -321,7 +321,7 @@ def test_a_function_without_hints_is_proved_with_its_arguments(mesh: Mesh) -> No
             ("mean_of_means", "refuted"),
         ]
         assert found[0].assumed[0].startswith("for arguments of these shapes, on all meshes over which they divide, it")
-        with pytest.raises(StructureError, match=r"^prove: mean_by_hand: it has no hints, so that it wants its arg"):
+        with pytest.raises(StructureError, match=r"^prove: mean_by_hand: it has no hints and needs its arg"):
             prove(mapped[0])
 
 

@@ -314,7 +314,7 @@ def wrong(x: Float[Array, "[batch/dp] d"], y: Float[Array, "d"], config: dict, f
 REFUSED = [
     (
         lambda: inputs(print),
-        "inputs: wants a function made by typed_shard_map, typed_jit or typed, whose hints say what it takes; "
+        "inputs: expects a function made by typed_shard_map, typed_jit or typed, whose hints say what it takes; "
         "got <built-in function print>",
     ),
     (
@@ -337,7 +337,7 @@ REFUSED = [
     ),
     (
         lambda: inputs(sums, mesh=MESH, xs=3),
-        "inputs: sums: argument '*xs' wants a list or a tuple of arguments, got 3",
+        "inputs: sums: argument '*xs' expects a list or a tuple of arguments, got 3",
     ),
     (
         lambda: inputs(sums, mesh=MESH, x=lambda key, shape: "x"),
@@ -410,7 +410,7 @@ def test_a_size_that_no_argument_gives_is_reported_and_one_below_zero() -> None:
 
 def test_arguments_are_a_dict_by_name() -> None:
     for wrong in (3, {3: 4}):
-        with pytest.raises(ts.StructureError, match="inputs: arguments= wants a dict of arguments by name or path"):
+        with pytest.raises(ts.StructureError, match="inputs: arguments= expects a dict of arguments by name or path"):
             inputs(step, mesh=MESH, arguments=wrong)  # type: ignore[arg-type]
 
 

@@ -50,6 +50,6 @@ def test_an_example_shrinks_to_small_sizes_that_may_be_equal() -> None:
 def test_that_hypothesis_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hypothesis", None)
     with pytest.raises(
-        ts.StructureError, match="strategies: wants hypothesis, which is not installed: pip install hyp"
+        ts.StructureError, match="strategies: needs hypothesis, which is not installed: pip install hyp"
     ):
         strategies(mlp, mesh=MESH)

@@ -217,23 +217,23 @@ def test_keys_and_doubles_have_checksums() -> None:
 
 
 MISUSE: dict[str, tuple[Callable[[], Any], str]] = {
-    "zero": (lambda: sanitize(every=0), "sanitize: every= is 0, but calls are counted from 1, which compares at each"),
+    "zero": (lambda: sanitize(every=0), "sanitize: every= is 0; the least is 1, which compares at every call"),
     "negative": (lambda: sanitize(every=-1), "sanitize: every= is -1"),
     "text": (
         lambda: sanitize(every="x"),
-        "sanitize: every= wants a number of calls, as in sanitize(every=100); got 'x'",
+        "sanitize: every= expects a number of calls, as in sanitize(every=100); got 'x'",
     ),
     "an array": (
         lambda: sanitize(every=np.ones(3)),
-        "sanitize: every= wants a number of calls, as in sanitize(every=100); got array([1., 1., 1.])",
+        "sanitize: every= expects a number of calls, as in sanitize(every=100); got array([1., 1., 1.])",
     ),
     "true": (
         lambda: sanitize(every=True),
-        "sanitize: every= wants a number of calls, as in sanitize(every=100); got True",
+        "sanitize: every= expects a number of calls, as in sanitize(every=100); got True",
     ),
     "decorator": (
         lambda: typed_shard_map(multiply, mesh=MESH, sanitize="x"),
-        "sanitize= wants a number of calls, as in typed_shard_map(sanitize=100); got 'x'",
+        "sanitize= expects a number of calls, as in typed_shard_map(sanitize=100); got 'x'",
     ),
 }
 
@@ -247,7 +247,7 @@ def test_a_wrong_number_of_calls_is_refused(name: str) -> None:
 
 
 def test_one_inside_of_another_is_refused() -> None:
-    refused = pytest.raises(TypedShmapError, match="sanitize: every=3 is inside of another one, of every=2")
+    refused = pytest.raises(TypedShmapError, match="sanitize: every=3 is inside of another sanitize, with every=2")
     with sanitize(every=2), refused, sanitize(every=3):
         pass
 

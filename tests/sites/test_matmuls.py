@@ -114,7 +114,7 @@ def test_an_unreduced_value_may_not_leave_on_auto_axes() -> None:
     assert said(matmul_typed(None, OWED), numbers(4, 8), numbers(8, 6)) == [
         (
             "ShardingError: matmul: return value is marked '+in_' in its hint, but mesh axis 'model' is of type "
-            "Auto, over which JAX lets no such value in or out"
+            "Auto, and JAX has unreduced and reduced arrays over Explicit axes only"
         ),
         "Hint: make 'model' an Explicit axis of the mesh, or take the sum inside (psum) and drop the mark",
     ]

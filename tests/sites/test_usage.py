@@ -433,7 +433,7 @@ def test_one_hint_is_that_of_one_argument() -> None:
         with pytest.raises(AnnotationSyntaxError) as caught:
             typed_shard_map(lambda x: x, mesh=MESH, in_types=given, out_types=X)
         got = type(given).__name__
-        assert unplaced(caught.value) == f"<lambda>: in_types= wants a tuple of hints, one per argument; got {got}"
+        assert unplaced(caught.value) == f"<lambda>: in_types= expects a tuple of hints, one per argument; got {got}"
 
 
 def test_an_alias_of_an_alias_is_reported() -> None:

@@ -98,7 +98,7 @@ def test_a_sum_taken_twice_is_reported_by_its_factor():
     expected = "twice: return value depends on the mesh: it is 4 times what one device gives, the size of 'tp': at"
     assert message.startswith(expected)
     assert message.endswith(
-        "Hint: is a sum over 'tp' taken once too often, something divided by a shard's size, or counted by every shard?"
+        "Hint: is a sum over 'tp' taken twice, is something divided by a shard's size, or does every shard count it?"
     )
 
 
@@ -540,7 +540,7 @@ def test_manual_is_for_helpers():
 
 
 def test_a_plain_function_is_refused():
-    with pytest.raises(StructureError, match="assert_mesh_invariant: sin: it has no hints, so that it wants"):
+    with pytest.raises(StructureError, match="assert_mesh_invariant: sin: it has no hints and needs"):
         assert_mesh_invariant(jnp.sin)
 
 

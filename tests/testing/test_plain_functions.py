@@ -76,7 +76,7 @@ def test_the_hints_that_are_read_off_are_those_that_one_writes(mesh: Mesh) -> No
 @pytest.mark.parametrize(
     ("error", "args", "mesh", "problem"),
     [
-        (StructureError, (), None, "explain: product: it has no hints, so that it wants its arguments, arrays or"),
+        (StructureError, (), None, "explain: product: it has no hints and needs its arguments, arrays or"),
         (StructureError, (STRUCT,), None, "missing a required argument: 'w'"),
         (MeshAxisError, (STRUCT, STRUCT), "dp=2", "argument 'x' names mesh axis 'tp', which is not among the mesh's"),
         (MeshAxisError, (STRUCT, STRUCT), "dp", "a mesh is a jax.sharding.Mesh or AbstractMesh, a dict of sizes, or"),
@@ -134,7 +134,7 @@ def test_a_budget_that_is_kept_returns_what_was_found(mesh: Mesh) -> None:
         ({"collectives": {"all-redcue/tp": 1}}, "did you mean 'all-reduce'"),
         ({"collectives": {"all-reduce": 1}}, "is not an operation and its mesh axes"),
         ({"collectives": {"all-reduce/pp": 1}}, "names mesh axis 'pp', which the mesh"),
-        ({"collectives": [("all-reduce/tp", 1)]}, "wants a dict"),
+        ({"collectives": [("all-reduce/tp", 1)]}, "expects a dict"),
         ({"collectives": {"all-reduce/tp": -1}}, "is not a whole number"),
         ({"wire_bytes": 1.5}, "wire_bytes=1.5 is not a whole number"),
         ({"memory": 1, "mesh": ["dp=4,tp=2"]}, "a budget is for one"),

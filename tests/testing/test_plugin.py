@@ -174,7 +174,7 @@ def test_a_mark_leaves_the_function_as_it_is():
 
 
 def test_a_mark_is_above_the_decorator():
-    with pytest.raises(StructureError, match="mesh_invariant: wants a function made by typed_shard_map"):
+    with pytest.raises(StructureError, match="mesh_invariant: expects a function made by typed_shard_map"):
         mesh_invariant(lambda x: x)
 
 

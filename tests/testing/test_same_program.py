@@ -140,7 +140,9 @@ def test_arguments_may_be_given_by_name():
 
 
 def test_what_is_not_a_function_is_an_error():
-    with pytest.raises(StructureError, match=r"^assert_same_program: wants two functions and their arguments; got 3$"):
+    with pytest.raises(
+        StructureError, match=r"^assert_same_program: expects two functions and their arguments; got 3$"
+    ):
         assert_same_program(3, plain, x, w)  # type: ignore[arg-type]
 
 

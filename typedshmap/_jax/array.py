@@ -1,4 +1,4 @@
-"""What JAX knows about a value: its type, dtype and manual type, what a tracer refers to, and its sharding."""
+"""JAX's facts about a value: its type, dtype and manual type, the value under a tracer, and its sharding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from ..notation.layout import Layout
 from .versions import HAS_MANUAL_TYPES, manual_axes_of
 
-# Most values by far: the tracers of a program that is being traced. To ask one for what it does not have is slow.
+# The class of most values: the tracers of a jaxpr. A failed attribute lookup on a tracer is slow.
 STAGED = partial_eval.DynamicJaxprTracer
 
 
@@ -38,14 +38,14 @@ def manual_type(x: Any) -> Any:
 
 def manual_type_in(aval: Any) -> Any:
     """The manual type in a value's type."""
-    try:  # every value that is read comes by here
+    try:  # a hot path
         return aval.manual_axis_type or _UNTYPED
     except AttributeError:
         return _UNTYPED if HAS_MANUAL_TYPES else ManualType(*manual_axes_of(aval))
 
 
 def retyped(aval: Any, shape: tuple[int, ...], varying: frozenset[str], unreduced: frozenset[str]) -> Any:
-    """A value's type with another shape, and other axes over which it varies and is unreduced."""
+    """The type with another shape, and with other varying and unreduced axes."""
     if not HAS_MANUAL_TYPES:
         return aval.update(shape=shape, vma=varying)
     kind = aval.manual_axis_type
@@ -55,33 +55,33 @@ def retyped(aval: Any, shape: tuple[int, ...], varying: frozenset[str], unreduce
 
 
 def with_dims(aval: Any, dims: Sequence[int]) -> Any:
-    """The type that a value has without its other dims, as in a function under ``jax.vmap``."""
+    """The type of a value with only some of its dims, as in a function under ``jax.vmap``."""
     spec = PartitionSpec(*(spec_entries(aval.sharding.spec).dim_axes[at] or None for at in dims))
     return aval.update(shape=tuple(aval.shape[at] for at in dims), sharding=aval.sharding.update(spec=spec))
 
 
 def aval_of(x: Any) -> Any:
-    """What has a value's shape and dtype: a tracer's type, whose attributes are slow to reach through it."""
+    """The object with a value's shape and dtype: for a tracer its type, since its attributes are slow to read."""
     if type(x) is STAGED:
         return x.aval
     return jax.typeof(x) if isinstance(x, jax.core.Tracer) else x
 
 
 def shapes_of(values: Iterable[Any]) -> list[Any]:
-    """The shapes of values, empty ones of what has none; without a call for each that is traced."""
+    """The shapes of values, empty without one; no call for each tracer."""
     staged: Any = STAGED
     return [x.aval.shape if type(x) is staged else getattr(x, "shape", ()) for x in values]
 
 
 def type_at_rest(x: Any) -> tuple[Any, jax.sharding.Sharding | None]:
-    """The type of a concrete array, and its sharding if it is committed; None for anything else."""
+    """The type of a concrete array, and its sharding if it is committed; None for other values."""
     if not isinstance(x, jax.Array) or isinstance(x, jax.core.Tracer):
         return None, None
     return x.aval, x.sharding if x.committed else None
 
 
 def type_text(x: Any) -> str:
-    """A value's type in JAX's notation, ``f32[2,4]{V:dp}``; in NumPy's for what JAX does not take."""
+    """A value's type in JAX's notation, ``f32[2,4]{V:dp}``; in NumPy's if JAX does not accept the value."""
     if why_not_array(x) is None:
         return jax.typeof(x).str_short(short_dtypes=True)
     shape = ",".join(map(str, getattr(x, "shape", ())))
@@ -89,7 +89,7 @@ def type_text(x: Any) -> str:
 
 
 def why_not_array(x: Any) -> str | None:
-    """Why JAX takes a value for no array, in its own words; None for one that it takes."""
+    """JAX's message if it does not accept a value as an array; else None."""
     if isinstance(x, jax.Array):
         return None
     try:
@@ -107,7 +107,7 @@ def is_inexact(dtype: Any) -> bool:
 
 @lru_cache(maxsize=256)
 def is_integer(dtype: Any) -> bool:
-    """Whether values of a dtype are whole numbers, or truth values."""
+    """Whether a dtype is an integer or a bool."""
     return any(jax.numpy.issubdtype(dtype, kind) for kind in (jax.numpy.integer, jax.numpy.bool_))
 
 
@@ -118,7 +118,7 @@ def short_dtype(dtype: Any) -> str:
 
 
 def size_in_bytes(shape: tuple[int, ...], dtype: Any) -> int:
-    """What an array takes on a device, where dtypes of less than a byte are packed."""
+    """The bytes of an array on a device, with dtypes of less than a byte packed."""
     if jax.numpy.issubdtype(dtype, jax.dtypes.prng_key):
         return prod(shape) * int(dtype.itemsize)
     is_int = jax.numpy.issubdtype(dtype, jax.numpy.integer)
@@ -147,8 +147,8 @@ def undifferentiated(x: Any) -> Any:
 
 
 def has_gradient_taken(x: Any) -> bool:
-    """Whether reverse-mode differentiation is under way by a value; not if what it is computed in is traced before."""
-    while x is not None and type(x).__name__ != "LinearizeTracer":  # JAX's public names do not show it
+    """Whether a value is under reverse-mode differentiation, unless its program is traced first."""
+    while x is not None and type(x).__name__ != "LinearizeTracer":  # not in JAX's public names
         x = jvp_primal(x)
     return x is not None
 
@@ -169,7 +169,7 @@ def canonical_dtype(x: Any) -> str:
 
 
 def dtype_name_of(x: Any) -> str:
-    """The name of a value's own dtype; a Python scalar's as JAX makes it."""
+    """The name of a value's own dtype; for a Python scalar, of JAX's dtype."""
     if hasattr(x, "dtype"):
         return dtype_name(x.dtype)
     return canonical_dtype(x) if why_not_array(x) is None else type(x).__name__
@@ -185,7 +185,7 @@ def is_jax_array(x: Any) -> bool:
 
 
 def default_dtype(kind: Any) -> Any:
-    """The dtype that JAX gives to Python's numbers of a kind, or has in the place of a NumPy dtype."""
+    """JAX's dtype for Python's numbers of a kind, or for a NumPy dtype."""
     return jax.dtypes.canonicalize_dtype(kind) if isinstance(kind, str) else jax.numpy.result_type(kind)
 
 
@@ -193,8 +193,8 @@ class Underlying(NamedTuple):
     """The value behind a tracer of ``jax.grad`` or ``jax.vmap``.
 
     Attributes:
-      value: the value, which is itself a tracer only of a program that is being compiled.
-      dims: which of its dims are the tracer's own; the others are mapped over.
+      value: the value, which may be a tracer of a jaxpr.
+      dims: the dims of it that the tracer has; the others are mapped over.
       is_differentiated: whether one of the tracers is for a gradient.
     """
 
@@ -204,7 +204,7 @@ class Underlying(NamedTuple):
 
 
 def strip_transforms(x: Any) -> Underlying:
-    """The value under all transformations that compute at once."""
+    """The value under all transformations that evaluate eagerly."""
     dims, is_differentiated = tuple(range(len(aval_of(x).shape))), False
     while isinstance(x, jax.core.Tracer):
         inner = jvp_primal(x)
@@ -221,12 +221,12 @@ def strip_transforms(x: Any) -> Underlying:
 
 
 def is_under_gradient(x: Any) -> bool:
-    """Whether a value is being differentiated as it is computed, and not as a value of a program that is traced."""
+    """Whether a value is under differentiation, other than that of an enclosing jaxpr."""
     return is_tracer(x) and strip_transforms(x).is_differentiated
 
 
 def has_tangent(x: Any) -> bool:
-    """Whether a value is being differentiated, and depends on what it is differentiated by."""
+    """Whether a value has a nonzero tangent."""
     while isinstance(x, jax.core.Tracer):
         inner = jvp_primal(x)
         if inner is not None and type(getattr(x, "tangent", None)) is not ad.Zero:
@@ -236,12 +236,12 @@ def has_tangent(x: Any) -> bool:
 
 
 def type_key(x: Any) -> tuple[Any, ...]:
-    """What distinguishes a value's type where it is traced: its shape, dtype, and whether that is weak."""
+    """The part of a value's type that a trace depends on: the shape, the dtype, and whether that is weak."""
     return (getattr(x, "shape", ()), getattr(x, "dtype", type(x)), getattr(x, "weak_type", False))
 
 
 def is_mapped(x: Any) -> bool:
-    """Whether ``jax.vmap`` maps over a value here, so that it has dims that its shape does not tell."""
+    """Whether ``jax.vmap`` maps over a value, so that it has dims that its shape does not show."""
     return hasattr(undifferentiated(x), "batch_dim")
 
 
@@ -252,7 +252,7 @@ def committed_sharding(x: Any) -> jax.sharding.Sharding | None:
 
 
 def place_of(x: Any) -> tuple[Any, ...]:
-    """What decides how a concrete value is moved, beside where to: equal for those that are moved alike."""
+    """The key of a concrete value's move: values with equal keys move in the same way."""
     if isinstance(x, np.ndarray):
         return np.ndarray, x.ndim
     is_array = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
@@ -272,7 +272,7 @@ def has_marked_type(x: Any) -> bool:
 
 
 def inferred_spec(x: Any, axes: frozenset[str]) -> PartitionSpec:
-    """The spec in a value's type over Explicit mesh axes; over others it is unsharded."""
+    """The spec in a value's type over Explicit mesh axes; unsharded over others."""
     sharding, rank = explicit_spec(x), len(shapes_of([x])[0])
     if sharding is None:
         return PartitionSpec()
@@ -288,7 +288,7 @@ def partition_spec(
 
 
 def spec_of(layout: Layout) -> PartitionSpec:
-    """The PartitionSpec that a layout means, with one entry per dim."""
+    """The PartitionSpec of a layout, with one entry per dim."""
     entries: list[Any] = [None if not axes else axes[0] if len(axes) == 1 else axes for axes in layout.dim_axes]
     for at in layout.unconstrained:
         entries[at] = PartitionSpec.UNCONSTRAINED
@@ -301,7 +301,7 @@ def _raw_entries(spec: PartitionSpec) -> Sequence[Any]:
 
 
 def spec_entries(spec: PartitionSpec, rank: int = 0) -> Layout:
-    """The layout that a PartitionSpec says, with an entry for each of the dims."""
+    """The layout of a PartitionSpec, with an entry for each dim."""
     entries = _raw_entries(spec)
     unconstrained = frozenset(at for at, e in enumerate(entries) if e is PartitionSpec.UNCONSTRAINED)
     dim_axes = [
@@ -314,7 +314,7 @@ def spec_entries(spec: PartitionSpec, rank: int = 0) -> Layout:
 
 
 def non_name_entries(spec: PartitionSpec) -> list[Any]:
-    """What in a PartitionSpec does not name a mesh axis, where one is wanted: axes that are not strings."""
+    """The entries of a PartitionSpec that are not names of mesh axes: axes that are not strings."""
     known = [e for e in _raw_entries(spec) if e is not PartitionSpec.UNCONSTRAINED]
     entries = [axis for e in known for axis in (e if isinstance(e, tuple) else (e,))]
     nested = [axis for e in _raw_entries(spec) if isinstance(e, tuple) for axis in e if axis is None]
@@ -333,7 +333,7 @@ def spec_text(spec: PartitionSpec) -> str:
 
 
 def device_ids(sharding: jax.sharding.Sharding, rank: int) -> list[int]:
-    """The ids of a sharding's devices, in its order, which a set of devices does not keep."""
+    """The ids of a sharding's devices, in its order."""
     mesh = getattr(sharding, "mesh", None)
     size = len(sharding.device_set)
     devices = sharding.devices_indices_map((size,) * rank) if mesh is None else mesh.devices.flat
@@ -343,10 +343,10 @@ def device_ids(sharding: jax.sharding.Sharding, rank: int) -> list[int]:
 def named_sharding(
     sharding: jax.sharding.Sharding, axes: tuple[tuple[str, int], ...], rank: int
 ) -> NamedSharding | None:
-    """A sharding of XLA's over mesh axes; None for one that no PartitionSpec over them says.
+    """XLA's sharding as a NamedSharding over mesh axes; None if no PartitionSpec expresses it.
 
-    Under an ambient mesh XLA's answer comes without that mesh, on devices in its order. How the
-    parts step along each axis shows which dims it shards.
+    Under an ambient mesh XLA's sharding has no mesh, and devices in the order of the mesh. The steps
+    of the parts along each axis determine the dims that it shards.
     """
     if isinstance(sharding, NamedSharding):
         return sharding
@@ -373,6 +373,6 @@ def named_sharding(
 
 
 def shard_counts(sharding: jax.sharding.Sharding, rank: int) -> tuple[int, ...]:
-    """In how many parts a sharding splits each dim."""
+    """The number of parts of each dim."""
     probe = (len(sharding.device_set),) * rank
     return tuple(length // part for length, part in zip(probe, sharding.shard_shape(probe), strict=True))

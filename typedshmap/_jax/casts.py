@@ -1,4 +1,4 @@
-"""What changes a value's manual type, or gathers it."""
+"""Casts of manual types, and gathers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .versions import HAS_MANUAL_TYPES, gather_invarying
 
 
 def pcast_reduced(x: Any, axes: Iterable[str]) -> Any:
-    """``x`` typed as reduced over those of the axes over which it is the same on every shard."""
+    """``x`` typed as reduced over the axes over which it is invarying."""
     kind = manual_type(x)
     unmarked = tuple(sorted(frozenset(axes) - kind.varying - kind.unreduced - kind.reduced))
     return jax.lax.pcast(x, unmarked, to="reduced") if unmarked else x
 
 
 def pcast_unreduced(x: Any, axes: Iterable[str]) -> Any:
-    """``x`` typed as an addend over ``axes``: what varies there becomes unreduced.
+    """``x`` typed as an addend over ``axes``: varying axes become unreduced.
 
-    A value in an un-jitted region on an Auto mesh cannot have that type, and JAX says so by a
-    ValueError; it stays varying, which means the same.
+    In an un-jitted region on an Auto mesh JAX raises a ValueError for that type; then ``x`` stays
+    varying, which means the same.
     """
     unreduced = tuple(sorted(set(axes) & manual_type(x).varying))
     if not unreduced:
@@ -36,7 +36,7 @@ def pcast_unreduced(x: Any, axes: Iterable[str]) -> Any:
 
 
 def pcast_varying(x: Any, axes: Iterable[str]) -> Any:
-    """``x`` typed as varying over ``axes``, where it is not yet, nor unreduced; reduced axes go first."""
+    """``x`` typed as varying over ``axes``, unless varying or unreduced already; reduced axes are dropped first."""
     kind = manual_type(x)
     missing = frozenset(axes) - kind.varying - kind.unreduced
     if not missing:
@@ -46,16 +46,16 @@ def pcast_varying(x: Any, axes: Iterable[str]) -> Any:
 
 
 def drop_reduced(x: Any) -> Any:
-    """``x`` with its reduced axes typed as varying, which has the same gradient and refuses no operation."""
+    """``x`` with its reduced axes typed as varying, which has the same gradient and allows all operations."""
     reduced = tuple(sorted(manual_type(x).reduced))
     return jax.lax.pcast(x, reduced, to="varying") if reduced else x
 
 
 def refuse_unreduced(x: Any) -> None:
-    """Refuse to move a value typed unreduced before jax 0.10, which slices and gathers no such value.
+    """Raise for a value typed unreduced before jax 0.10, which does not slice or gather such values.
 
     Raises:
-      NotImplementedError: there, for such a value.
+      NotImplementedError: for such a value.
     """
     axes = () if HAS_MANUAL_TYPES else sorted(manual_type(x).unreduced)
     if axes:
@@ -66,7 +66,7 @@ def refuse_unreduced(x: Any) -> None:
 
 
 def pcast_unreduced_all(x: Any, axes: tuple[str, ...], has_vma: bool) -> Any:
-    """``x`` as an addend over ``axes``, all of them typed in the same way, as a sum over several needs it."""
+    """``x`` as an addend over ``axes``, with one type for all axes, as psum over several axes requires."""
     if not has_vma or not axes:
         return x
     x = pcast_varying(x, axes)
@@ -74,17 +74,17 @@ def pcast_unreduced_all(x: Any, axes: tuple[str, ...], has_vma: bool) -> Any:
 
 
 def all_gather(x: Any, axes: tuple[str, ...], dim: int, to: str, has_vma: bool) -> Any:
-    """The shards over ``axes`` put together along a dim.
+    """The shards over ``axes``, gathered along a dim.
 
     Args:
-      to: ``"invarying"``, ``"reduced"`` or ``"varying"``, how JAX types the result.
-      has_vma: whether JAX types values here. Where it does not, the plain gather is the one whose
-        transpose is right, and jax 0.10 has no other.
+      to: ``"invarying"``, ``"reduced"`` or ``"varying"``, JAX's type of the result.
+      has_vma: whether JAX types values here. If not, only the plain gather has the right transpose,
+        and jax 0.10 has no other.
 
-    A value in an un-jitted region on an Auto mesh cannot be reduced, and JAX says so by a
-    ValueError; it is gathered as varying, which has the same gradient.
+    In an un-jitted region on an Auto mesh JAX raises a ValueError for reduced values; then ``x`` is
+    gathered as varying, which has the same gradient.
     """
-    if not x.shape[dim]:  # XLA gathers along no empty dim
+    if not x.shape[dim]:  # XLA does not gather along an empty dim
         return all_gather(x[None], axes, 0, to, has_vma).reshape(x.shape)
     if not has_vma:
         return jax.lax.all_gather(x, axes, axis=dim, tiled=True)
@@ -100,7 +100,7 @@ def all_gather(x: Any, axes: tuple[str, ...], dim: int, to: str, has_vma: bool) 
 
 
 def gather_bytes(data: bytes) -> list[bytes]:
-    """What every process sends here, by two all-gathers over all processes: the lengths, then the bytes."""
+    """Gather bytes from every process, by two all-gathers over all processes: the lengths, then the bytes."""
     lengths = multihost_utils.process_allgather(np.array([len(data)], np.int32)).reshape(-1)
     padded = np.zeros(int(lengths.max()), np.uint8)
     padded[: len(data)] = np.frombuffer(data, np.uint8)

@@ -1,4 +1,4 @@
-"""Trace a program with a collective changed at a place: added, left out, or another in its place."""
+"""Trace a program with an edited collective: added, removed, or replaced."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _changing = threading.RLock()
 
 
 class Edit(NamedTuple):
-    """A change of what an operation does.
+    """An edit of an operation.
 
     Attributes:
       site: where it stands in the user's code.
@@ -66,7 +66,7 @@ def edit_of(eqn: Any, operation: str, axis: str, replaces: str = "", is_stopped:
 
 @contextmanager
 def edited(edits: Iterable[Edit]) -> Generator[None]:
-    """Have this thread trace what the user's code does with some edits."""
+    """Trace the user's code in this thread with some edits, inside a ``with``."""
     thread, by_primitive = threading.get_ident(), dict[Any, dict[Any, Edit]]()
     for edit in edits:
         by_primitive.setdefault(edit.primitive, {})[edit.site] = edit
@@ -119,7 +119,7 @@ def _cast_primitive() -> Any:
 
 
 def _user_site() -> tuple[Any, int] | None:
-    """Where the user's code is running."""
+    """The running place in the user's code."""
     frame = inspect.currentframe()
     while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back

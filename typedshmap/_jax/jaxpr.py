@@ -23,7 +23,7 @@ from .versions import extend_core
 
 
 def counted_equations(jaxpr: Any, times: int = 1) -> Iterator[tuple[Any, int]]:
-    """The equations of a jaxpr and of all jaxprs within it, each with the number of iterations of the scans around."""
+    """The equations of a jaxpr and of all inner jaxprs, each with the number of iterations of its enclosing scans."""
     for eqn in open_jaxpr(jaxpr).eqns:
         yield eqn, times
         iterations = times * eqn.params["length"] if eqn.primitive.name == "scan" else times
@@ -32,12 +32,12 @@ def counted_equations(jaxpr: Any, times: int = 1) -> Iterator[tuple[Any, int]]:
 
 
 def all_equations(jaxpr: Any) -> Iterator[Any]:
-    """The equations of a jaxpr and of all jaxprs within it."""
+    """The equations of a jaxpr and of all inner jaxprs."""
     return (eqn for eqn, _ in counted_equations(jaxpr))
 
 
 def maker_of(jaxpr: Any, var: Any) -> Any:
-    """The equation of a jaxpr, or of one within it, that makes a variable; None for an operand or a constant."""
+    """The equation of a variable in a jaxpr, or in an inner one; None for an operand or a constant."""
     return next((eqn for eqn in all_equations(jaxpr) if any(result is var for result in eqn.outvars)), None)
 
 
@@ -107,7 +107,7 @@ def is_index_into(jaxpr: Any, index: Any, arrays: Mapping[Any, Collection[int]])
 
 
 def _looks_up(jaxpr: Any, indices: set[Any], arrays: dict[Any, Collection[int] | None]) -> bool:
-    """The same for several indices, and arrays of which dims may be unknown."""
+    """`is_index_into` for several indices, and arrays with perhaps unknown dims."""
     offsets = set[Any]()
     for eqn in jaxpr.eqns:
         operands: list[Any] = [None if is_literal(atom) else atom for atom in eqn.invars]
@@ -143,7 +143,7 @@ def _indexed_dims(eqn: Any) -> list[tuple[int, Any]]:
 
 
 def while_operands(eqn: Any, operands: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-    """The operands of a while loop: the constants of its condition, those of its body, and what it carries."""
+    """The operands of a while loop: the constants of its condition, the constants of its body, and the carry."""
     start = eqn.params["cond_nconsts"]
     end = start + eqn.params["body_nconsts"]
     return operands[:start], operands[start:end], operands[end:]
@@ -153,7 +153,7 @@ _READS = frozenset(["get", "load", "masked_load"])
 
 
 def kernel_operands(eqn: Any) -> list[frozenset[int]] | None:
-    """Which operands each result of a Pallas kernel may depend on, by its body; None where that is not followed."""
+    """The operands that each result of a Pallas kernel may depend on, by its body; None if unknown."""
     params, kernel = eqn.params, open_jaxpr(eqn.params["jaxpr"])
     refs, given = kernel.invars, len(eqn.invars)
     if params["grid_mapping"].num_dynamic_grid_bounds or len(refs) < given + len(eqn.outvars):
@@ -167,12 +167,12 @@ def kernel_operands(eqn: Any) -> list[frozenset[int]] | None:
     }
     if not written.issuperset(refs[given : given + len(eqn.outvars)]):
         return None
-    # A result that is written in the place of an operand is one with it.
+    # A result that aliases an operand is the same reference.
     same = {refs[given + to]: refs[at] for at, to in params["input_output_aliases"]}
     found: dict[Any, frozenset[int]] = {ref: frozenset() for ref in refs}
     found |= {ref: frozenset([at]) for at, ref in enumerate(refs[:given])}
     before = None
-    while before != found:  # what is written in one step of the grid is read in another one
+    while before != found:  # a write in one step of the grid may be read in another
         before = dict(found)
         for each in kernel.eqns:
             atoms = [same.get(atom, atom) for atom in each.invars if not is_literal(atom)]
@@ -180,7 +180,7 @@ def kernel_operands(eqn: Any) -> list[frozenset[int]] | None:
             found |= dict.fromkeys(each.outvars, read)
             if each.primitive.name not in _READS:  # and writes, as far as is known, to all that it is given
                 found |= {atom: found[atom] | read for atom in atoms if hasattr(atom.aval, "inner_aval")}
-    # Where blocks lie may depend on the first operands.
+    # The index maps of blocks may depend on the first operands.
     indices = frozenset(range(params["grid_mapping"].num_index_operands))
     return [found[same.get(ref, ref)] | indices for ref in refs[given : given + len(eqn.outvars)]]
 
@@ -216,29 +216,29 @@ COLLECTIVES: Mapping[str, str] = {
     for name, found in PRIMITIVES.items()
     if found.operation not in ("", "reshard") and not name.endswith("_start")
 }
-"""The primitives that communicate, and what XLA calls them; those that only change a type are not among them."""
+"""The primitives that communicate, with XLA's names; without casts of types."""
 OPERATIONS = tuple(dict.fromkeys(COLLECTIVES.values()))
-"""What XLA calls the collectives."""
+"""XLA's names of the collectives."""
 
 
 CLAIM = "typedshmap_claim"
-"""The primitive that claims a layout of its operand; what is learnt from it holds for the operand, too."""
+"""The primitive that claims a layout of its operand; facts from the claim hold for the operand, too."""
 
 _MOVING_NAMES = (
     "all_gather all_gather_invariant all_to_all broadcast_in_dim convert_element_type copy dynamic_slice gather name "
     "optimization_barrier ppermute pvary reshape rev slice squeeze stop_gradient transpose"
 )
 MOVING = frozenset(_MOVING_NAMES.split())
-"""Primitives that compute nothing: their result has the entries of their first operand."""
+"""Primitives that only move data: their result has the entries of their first operand."""
 
 
 def collective_operation(eqn: Any) -> str | None:
-    """What XLA calls the collective that an equation is; None for one that does not communicate."""
+    """XLA's name of a collective equation; None for an equation without communication."""
     return COLLECTIVES.get(eqn.primitive.name.removesuffix("_start"))
 
 
 def named_axes(eqn: Any, among: frozenset[str] | None = None) -> tuple[str, ...]:
-    """Which of some mesh axes an equation names, in its own order; None stands for all."""
+    """The mesh axes in an equation's parameters, among some axes, in its own order; None means all."""
     params = eqn.params
     names = params["axis_name"] if "axis_name" in params else params.get("axes", ())
     names = names if type(names) is tuple or type(names) is list else (names,)
@@ -255,7 +255,7 @@ def unreduced_results(jaxpr: Any) -> dict[Any, frozenset[str]]:
 
 
 def newly_manual_axes(params: Any) -> frozenset[str]:
-    """The mesh axes that a region makes manual; jax 0.9 has another name for them."""
+    """The mesh axes that a region makes manual; jax 0.9 has another parameter."""
     return frozenset(params["newly_manual_axes"] if "newly_manual_axes" in params else params["manual_axes"])
 
 
@@ -266,12 +266,12 @@ def manual_sizes(params: Any) -> dict[str, int]:
 
 
 def open_jaxpr(jaxpr: Any) -> Any:
-    """A program without its constants; jax 0.12 has one class for both."""
+    """The open jaxpr of a closed one; jax 0.12 has one class for both."""
     return getattr(jaxpr, "jaxpr", jaxpr)
 
 
 def is_literal(atom: Any) -> bool:
-    """Whether an equation's operand is a constant in the text of the jaxpr."""
+    """Whether an equation's operand is a literal."""
     return isinstance(atom, extend_core().Literal)
 
 
@@ -281,7 +281,7 @@ def is_reference(var: Any) -> bool:
 
 
 def scan_counts(params: Any) -> tuple[int, int]:
-    """How many operands of a scan are constants, and how many are carried."""
+    """The numbers of constants and of carried operands of a scan."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
@@ -319,7 +319,7 @@ class RegionBinding(Record):
 
     @property
     def argument_names(self) -> tuple[str, ...]:
-        """The names of its operands in the function, where they are known."""
+        """The names of its operands in the function, if known."""
         return tuple(getattr(self.params.get("debug_info"), "arg_names", None) or ())
 
     def with_values(self, values: Mapping[str, Any]) -> RegionBinding:
@@ -387,13 +387,13 @@ class TracedRegion(Record):
 
 
 def find_region(jaxpr: Any) -> TracedRegion | None:
-    """The last manual region that a program runs, whose results are the call's."""
+    """The last manual region of a program, whose results are those of the call."""
     eqn = next((eqn for eqn in reversed(open_jaxpr(jaxpr).eqns) if eqn.primitive.name == "shard_map"), None)
     return None if eqn is None else TracedRegion(eqn, tuple(range(len(eqn.outvars))))
 
 
 def boundary_specs(jaxpr: Any) -> tuple[list[Any], list[Any]]:
-    """By operand and by result of a program the PartitionSpec with which it enters, or leaves, a region; else None."""
+    """For each operand and each result of a program, the PartitionSpec with which it crosses a region; else None."""
     jaxpr, entering, leaving = open_jaxpr(jaxpr), dict[Any, Any](), dict[Any, Any]()
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "shard_map":
@@ -411,7 +411,7 @@ def boundary_specs(jaxpr: Any) -> tuple[list[Any], list[Any]]:
 
 
 def before_gradients(traced: TracedRegion) -> TracedRegion:
-    """A region up to its first transposed equation, and without results; as it is if it has none."""
+    """A region up to its first transposed equation, without results; unchanged without such an equation."""
     body = traced.eqn.params["jaxpr"]
     is_backward = [any(map(is_transposed, [eqn, *chain(*map(all_equations, inner_jaxprs(eqn)))])) for eqn in body.eqns]
     if True not in is_backward:
@@ -421,7 +421,7 @@ def before_gradients(traced: TracedRegion) -> TracedRegion:
 
 
 def without_dead_equations(closed_jaxpr: Any) -> Any:
-    """A program without the equations that none of its results needs, with the same operands."""
+    """A program without unused equations, with the same operands."""
     jaxpr = open_jaxpr(closed_jaxpr)
     with without_ambient():  # the program may be for another mesh
         live, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), True)
@@ -436,12 +436,12 @@ def inner_jaxprs(eqn: Any) -> list[Any]:
 
 
 def has_effects(eqn: Any) -> bool:
-    """Whether an equation by itself does more than compute its results: a callback, a write into a reference."""
+    """Whether an equation has side effects: a callback, a write into a reference."""
     return bool(effects_of(eqn)) and not inner_jaxprs(eqn)
 
 
 def effects_of(eqn: Any) -> set[str]:
-    """What an equation or a program does besides computing its results, by the names of JAX's classes."""
+    """The effects of an equation or a program, by the names of JAX's classes."""
     return {type(effect).__name__ for effect in eqn.effects} - {"NamedAxisEffect"}  # which collectives have
 
 
@@ -457,5 +457,5 @@ def is_differentiated(eqn: Any) -> bool:
 
 
 def is_transposed(eqn: Any) -> bool:
-    """Whether an equation was made by transposing another, as the backward part of a gradient is."""
+    """Whether an equation was made by transposing another, as in the backward pass."""
     return "transpose(" in str(eqn.source_info.name_stack)

@@ -1,4 +1,4 @@
-"""Meshes, the axes of each type, and which mesh is known where."""
+"""Meshes, their axes by type, and the current mesh."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .trace import is_outside_traces
 AnyMesh = Mesh | AbstractMesh
 
 shard_map = jax.shard_map
-"""JAX's own, also where a program has put ours under its name."""
+"""JAX's own function, even if a program has replaced ``jax.shard_map`` by ours."""
 context_mesh = jax.sharding.get_abstract_mesh
-"""The ambient mesh, empty if there is none; in a manual region, the region's."""
+"""The ambient mesh, empty if there is none; in a manual region, the region's mesh."""
 
 
 def manual_axes(mesh: AnyMesh) -> tuple[tuple[str, int], ...]:
@@ -33,7 +33,7 @@ def explicit_axes(mesh: AnyMesh) -> frozenset[str]:
 
 
 def value_mesh(x: Any) -> AnyMesh | None:
-    """The mesh that a value was placed on: concrete for a placed array, abstract under ``jit``."""
+    """The mesh of a value: concrete for a placed array, abstract under ``jit``."""
     sharding = getattr(x, "sharding", None) if not isinstance(x, jax.core.Tracer) else None
     if isinstance(sharding, NamedSharding):
         return sharding.mesh
@@ -46,7 +46,7 @@ def value_mesh(x: Any) -> AnyMesh | None:
 def are_values_typed(axis: str) -> bool:
     """Whether JAX types values as varying here: False under ``check_vma=False``.
 
-    Asked of a value that varies by definition, once per axis and mode: JAX's cache of traces knows them apart.
+    Tested with a value that varies by definition, once per axis and mode, which are in JAX's cache key.
     """
     return bool(manual_type_in(_shard_index(axis).eval_shape()).varying)
 
@@ -57,35 +57,35 @@ def _shard_index(axis: str) -> Any:
 
 
 def without_ambient() -> AbstractContextManager[None]:
-    """Let no mesh be ambient, so that one of another size may be, as JAX else refuses."""
+    """Remove the ambient mesh, since JAX rejects another one of a different size inside of it."""
     return jax.sharding.use_abstract_mesh(AbstractMesh((), (), axis_types=()))
 
 
 jit_mesh = jax.make_user_context(default_value=None)
-"""The mesh of a typed_jit while its function is traced, though it is not ambient.
+"""The mesh of a typed_jit while its function is traced, which is not the ambient mesh.
 
-Among JAX's own contexts, so that nothing that was traced for one mesh is used again for another."""
+A JAX context, so that a trace for one mesh is never reused for another."""
 
 
 def known_mesh() -> AnyMesh | None:
-    """The ambient mesh, with its devices where they are known; else that of a typed_jit around."""
+    """The ambient mesh, with its devices if they are known; else the mesh of an enclosing typed_jit."""
     return ambient_devices() or jit_mesh.value
 
 
 def ambient_devices() -> AnyMesh | None:
-    """The ambient mesh with its devices; under ``jit``, where they are not known, without."""
+    """The ambient mesh with its devices; under ``jit``, where they are unknown, without."""
     mesh = jax.sharding.get_mesh() if is_outside_traces() else context_mesh()
     return None if mesh.empty else mesh
 
 
 def auto_axes(mesh: AnyMesh) -> tuple[tuple[str, int], ...]:
-    """The mesh axes of type Auto, with their sizes, but for those of size 1."""
+    """The mesh axes of type Auto, with their sizes, except axes of size 1."""
     kinds = zip(mesh.shape_tuple, mesh.axis_types, strict=True)
     return tuple((name, size) for (name, size), kind in kinds if kind is AxisType.Auto and size > 1)
 
 
 def with_axis_type(mesh: Any, kind: AxisType) -> Any:
-    """A mesh, with devices or without, all of whose axes are of one type."""
+    """The mesh, concrete or abstract, with one type for all axes."""
     kinds = (kind,) * len(mesh.axis_names)
     if isinstance(mesh, Mesh):
         return Mesh(mesh.devices, mesh.axis_names, axis_types=kinds)
@@ -93,19 +93,19 @@ def with_axis_type(mesh: Any, kind: AxisType) -> Any:
 
 
 def memory_kinds(mesh: AnyMesh) -> tuple[str, ...]:
-    """The kinds of memory that the devices of a mesh have; those of this program's, where it has none."""
+    """The kinds of memory of a mesh's devices; for an AbstractMesh, of the default devices."""
     device: Any = mesh.devices.flat[0] if isinstance(mesh, Mesh) else jax.devices()[0]
     return tuple(memory.kind for memory in device.addressable_memories())
 
 
 def has_devices(mesh: AnyMesh) -> bool:
-    """Whether a mesh comes from devices; an AbstractMesh made by hand knows of none."""
+    """Whether a mesh comes from devices; an AbstractMesh made by hand does not."""
     return isinstance(mesh, Mesh) or mesh.abstract_device is not None
 
 
 @cache
 def has_one_device() -> bool:
-    """Whether this program has one device only, so that every array is whole."""
+    """Whether this program has only one device, so that every array is unsharded."""
     try:
         return jax.device_count() == 1 and jax.device_count("cpu") == 1
     except RuntimeError:  # no CPU among the platforms that the user allows

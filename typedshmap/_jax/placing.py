@@ -1,7 +1,7 @@
-"""Place a value on devices: at once, and under a transformation by a constraint or a reshard.
+"""Place a value on devices: eagerly, or under a transformation by a constraint or a reshard.
 
-Invariant: a dim of any sharding keeps the one it has, where that is known: at once, and in the type of a value on
-Explicit axes. Else it is XLA's."""
+Invariant: an unconstrained dim keeps its sharding if that is known: eagerly, and in the type of a value on Explicit
+axes. Otherwise XLA chooses it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from .versions import ADDS_UNREDUCED_AXES, HAS_MANUAL_TYPES
 
 
 def place(x: Any, layout: Layout, mesh: AnyMesh, memory_kind: str | None = None) -> Any:
-    """A value sharded as a layout of its rank says.
+    """Shard a value by a layout of its rank.
 
-    Under a transformation ``jax.device_put`` says nothing to the compiler, and ``with_sharding_constraint`` is refused
-    on Explicit axes. The axes that are manual in the mesh are left out.
+    Under a transformation ``jax.device_put`` does not constrain the compiler, and JAX rejects
+    ``with_sharding_constraint`` on Explicit axes. Manual axes of the mesh are ignored.
 
     Args:
-      x: the value, on devices or about to be.
+      x: the value.
       layout: the mesh axes of its dims, and the marks.
-      mesh: the mesh, which has devices where the value is moved at once.
-      memory_kind: where it is kept; None for where it is.
+      mesh: the mesh, with devices if the value is moved eagerly.
+      memory_kind: the kind of memory; None for the current one.
     """
     if is_outside_traces():
         wanted = sharding_at_rest(x, layout, mesh, memory_kind)
@@ -46,7 +46,7 @@ def place(x: Any, layout: Layout, mesh: AnyMesh, memory_kind: str | None = None)
     if others and not is_open:
         constrain = _constrain_at_once if explicit and not is_staged() else _constrain
         x = constrain(x, NamedSharding(mesh, spec_of(constrained)))
-    if memory_kind is not None:  # which says nothing to the compiler over Auto axes
+    if memory_kind is not None:  # device_put does not constrain the compiler over Auto axes
         known = explicit_spec(x)
         spec = PartitionSpec() if known is None else known.spec
         x = jax.device_put(x, NamedSharding(mesh, spec, memory_kind=memory_kind))
@@ -54,17 +54,17 @@ def place(x: Any, layout: Layout, mesh: AnyMesh, memory_kind: str | None = None)
 
 
 def fatal_axes(x: Any, layout: Layout) -> tuple[frozenset[str], frozenset[str]]:
-    """The axes over which a traced value is unreduced and those that a layout adds, where XLA would end the process."""
+    """The axes over which a traced value is unreduced, and those that a layout adds, if XLA would crash on them."""
     known = None if ADDS_UNREDUCED_AXES or is_outside_traces() else explicit_spec(x)
     have = frozenset[str]() if known is None else known.spec.unreduced
     return have, layout.unreduced - have if have else frozenset()
 
 
 def _reshard(x: Any, sharding: NamedSharding) -> Any:
-    """``jax.reshard``, in two steps where it makes a partial sum: the first states how the value is sharded.
+    """``jax.reshard``, in two steps if it makes a partial sum: the first states the current sharding.
 
-    Without it XLA takes an argument of jit that is not placed for a partial sum itself, or ends the process. On jax 0.9
-    the first step also shards the value as it is to be, since XLA makes no right partial sum of another sharding.
+    Without it XLA treats an unplaced argument of jit as a partial sum itself, or crashes. On jax 0.9 the first step
+    also shards the value as requested, since XLA makes a wrong partial sum from another sharding.
     """
     known, rank = explicit_spec(x), len(x.shape)
     have = Layout(((),) * rank) if known is None else spec_entries(known.spec, rank)
@@ -79,8 +79,8 @@ def _reshard(x: Any, sharding: NamedSharding) -> Any:
 def _constrain(x: Any, sharding: NamedSharding) -> Any:
     """A constraint over the Auto axes of a mesh.
 
-    JAX's own closes the dims of any sharding of a value that is sharded over Explicit axes: that value is taken to Auto
-    axes around it, with those that its type has in the constraint.
+    JAX's own closes the unconstrained dims of a value that is sharded over Explicit axes: such a value is constrained
+    on Auto axes, with the axes of its type in the constraint.
     """
     known = explicit_spec(x)
     typed = Layout(()) if known is None else spec_entries(known.spec, x.ndim)
@@ -97,12 +97,12 @@ def _constrain(x: Any, sharding: NamedSharding) -> Any:
 
 @partial(jax.jit, static_argnums=1)
 def _constrain_at_once(x: Any, sharding: NamedSharding) -> Any:
-    """A constraint under ``jax.grad`` or ``jax.vmap`` alone, where JAX's own gathers the value over Explicit axes."""
+    """A constraint under ``jax.grad`` or ``jax.vmap`` alone, since JAX's own gathers the value over Explicit axes."""
     return _constrain(x, sharding)
 
 
 def sharding_at_rest(x: Any, layout: Layout, mesh: AnyMesh, memory_kind: str | None = None) -> NamedSharding:
-    """The sharding that a concrete value gets; its memory kind, too, stays unless another is given."""
+    """The sharding of a concrete value after placement; it keeps its memory kind by default."""
     have = committed_sharding(x)
     if memory_kind is None and have is not None:
         own = have.memory_kind
@@ -111,7 +111,7 @@ def sharding_at_rest(x: Any, layout: Layout, mesh: AnyMesh, memory_kind: str | N
 
 
 def _kept(layout: Layout, have: Any) -> Layout:
-    """A layout in which dims of any sharding have the mesh axes that they have now, but for those that it uses."""
+    """The layout in which unconstrained dims keep their current mesh axes, except axes that the layout uses."""
     if not layout.unconstrained:
         return layout
     dims, rank, free = [*layout.dim_axes], len(layout.dim_axes), layout.axes
@@ -122,7 +122,7 @@ def _kept(layout: Layout, have: Any) -> Layout:
 
 
 def is_placed(x: Any, wanted: NamedSharding) -> bool:
-    """Whether a value is sharded so already, on this mesh; on Explicit axes as its type says, too."""
+    """Whether a value has this sharding and mesh already; on Explicit axes, in its type, too."""
     have = committed_sharding(x)
     if not isinstance(have, NamedSharding) or have.mesh != wanted.mesh or have.memory_kind != wanted.memory_kind:
         return False
@@ -132,9 +132,9 @@ def is_placed(x: Any, wanted: NamedSharding) -> bool:
 
 
 def move(x: Any, sharding: NamedSharding) -> Any:
-    """A concrete value with a sharding."""
+    """Move a concrete value to a sharding."""
     if sharding.spec.unreduced or (isinstance(x, jax.Array) and jax.typeof(x).sharding.spec.unreduced):
-        # Which device_put does not know, and reshard only of what is on the mesh.
+        # device_put does not support this, and reshard only for values on the mesh.
         on_mesh = (
             x if explicit_spec(x) is not None else jax.device_put(x, NamedSharding(sharding.mesh, PartitionSpec()))
         )
@@ -143,15 +143,15 @@ def move(x: Any, sharding: NamedSharding) -> Any:
 
 
 def _device_put_among_processes(x: Any, sharding: NamedSharding) -> Any:
-    """A value that every process has, placed over all of them.
+    """Place a value that every process has over all processes.
 
-    ``jax.device_put`` takes no array there that is on devices of this process, and no keys.
+    ``jax.device_put`` does not accept arrays on devices of this process there, nor keys.
     """
     if not isinstance(x, jax.Array):
         return jax.device_put(x, sharding)
     is_key = jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)
     if not x.is_fully_addressable:
-        # Under jax.set_mesh a key that every process makes is placed on all of them.
+        # Under jax.set_mesh a key that every process makes is placed on all processes.
         moved = jax.device_put(jax.random.key_data(x) if is_key else x, sharding)
         return jax.random.wrap_key_data(moved, impl=jax.random.key_impl(x)) if is_key else moved
     if is_key:
@@ -160,9 +160,9 @@ def _device_put_among_processes(x: Any, sharding: NamedSharding) -> Any:
 
 
 def device_put_typed(x: Any, sharding: NamedSharding | PartitionSpec) -> Any:
-    """A value placed so, on the ambient mesh by a PartitionSpec; of a ShapeDtypeStruct, one that says so."""
+    """A value with a sharding; a PartitionSpec is over the ambient mesh. A ShapeDtypeStruct gets the sharding."""
     if isinstance(x, SHAPES):
         return x if x.sharding is not None else jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-    # device_put places what jax.vmap maps over as if it were one of its items; reshard wants the mesh to be ambient.
+    # Under jax.vmap device_put places the mapped value as if it were one item; reshard needs an ambient mesh.
     is_reshard = not isinstance(sharding, NamedSharding) or is_mapped(x)
     return jax.reshard(x, sharding) if is_reshard else jax.device_put(x, sharding)

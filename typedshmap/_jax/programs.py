@@ -1,4 +1,4 @@
-"""Compiled programs, found by what they compute: one that is traced anew is not compiled anew.
+"""Compiled programs, cached by content: a program that is traced again is not compiled again.
 
 Invariant: what has the same key is lowered and compiled to the same program. What cannot be compared by what it
 computes has no key: an effect, a function of the user's, a constant of an inner program. The values of other constants
@@ -26,7 +26,7 @@ from .jaxpr import CLAIM, is_literal, open_jaxpr, scan_counts
 from .mesh import ambient_devices
 from .versions import CPU_FAST_COMPILE
 
-# The parameters of some primitives that are not read where they are lowered.
+# The parameters of some primitives that lowering does not read.
 _NOT_LOWERED = {
     **dict.fromkeys(("checkpoint", "remat", "remat2"), ("policy",)),
     "custom_jvp_call": ("jvp_jaxpr_fun",),
@@ -36,7 +36,7 @@ _NOT_LOWERED = {
     CLAIM: ("claim", "own"),
 }
 _PLAIN = frozenset([bool, int, str, type(None)])
-# What is equal only to what is the same for JAX.
+# Classes that compare as in JAX.
 _COMPARED = (AbstractMesh, Enum, Mesh, PartitionSpec, Sharding, bytes, frozenset, jax.core.ShapedArray, np.dtype)
 _LIBRARIES = frozenset(["builtins", "jax", "jaxlib", "ml_dtypes", "numpy", "typedshmap"])
 
@@ -45,12 +45,12 @@ def compiled(traced: Any, arrays: Sequence[Any], name: str) -> Callable[..., Any
     """A traced program, compiled, perhaps for an earlier call.
 
     Args:
-      traced: what ``jax.jit(f).trace(*arrays)`` returned.
+      traced: the result of ``jax.jit(f).trace(*arrays)``.
       arrays: the arguments of the call.
       name: the name of the program in profiles.
 
     Returns:
-      What takes the arguments; None where the program has no key, or JAX fails to compile it.
+      A function of the arguments; None if the program has no key, or if JAX fails to compile it.
     """
     constants = traced.jaxpr.consts
     try:
@@ -80,13 +80,13 @@ def compile_fast(lowered: Any, platform: str) -> Any:
 
 
 def known_calls(jitted: Any) -> int:
-    """How many calls of a jitted function, unlike each other, JAX has run so far."""
+    """The number of entries in JAX's cache of a jitted function's calls."""
     return jitted._cache_size()
 
 
 @lru_cache(maxsize=128)
 def _kept(key: Any) -> list[Any]:
-    """Where the program of a key is, once it is compiled."""
+    """A slot for the compiled program of a key."""
     return []
 
 
@@ -100,7 +100,7 @@ def _compile(traced: Any, arrays: Sequence[Any]) -> Any:
 
 
 class _NoKey(Exception):
-    """Of a program that may differ from one that looks the same."""
+    """Raised for a program whose content cannot be compared."""
 
 
 _nothing = jax.jit(lambda: None)
@@ -118,7 +118,7 @@ def _program_key(jaxpr: Any, arguments: Sequence[Any], name: str) -> Any:
 
 
 def _may_be_arguments(constants: Sequence[Any], options: Mapping[str, Any]) -> bool:
-    """Whether JAX takes these constants also as arguments, which are transferred at every call."""
+    """Whether JAX passes these constants as arguments, too, which are transferred at every call."""
     are_here = all(getattr(constant, "is_fully_addressable", True) for constant in constants)
     return are_here and all(value in (None, "allow") for name, value in options.items() if "transfer_guard" in name)
 
@@ -164,7 +164,7 @@ def _params_key(primitive: str, params: Any) -> list[Any]:
 
 
 def _value_key(value: Any) -> Any:
-    """A parameter as it is compared: a number by its bits, what has parts part by part."""
+    """The key of a parameter: a number by its bits, a container by its items."""
     kind = type(value)
     if kind in _PLAIN:
         return kind, value
@@ -194,6 +194,6 @@ def _value_key(value: Any) -> Any:
 
 
 def _is_in_library(function: Any) -> bool:
-    """Whether this is a function or a class of a library's module, which is there for good."""
+    """Whether this is a function or a class of a library's module, which stays alive."""
     module, name = str(getattr(function, "__module__", "")), str(getattr(function, "__qualname__", ""))
     return module.partition(".")[0] in _LIBRARIES and getattr(sys.modules.get(module), name, None) is function

@@ -1,4 +1,4 @@
-"""See the manual regions of plain programs, whoever asks JAX for them."""
+"""Watch the manual regions of plain programs, from any caller."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from .jaxpr import (
 from .mesh import AnyMesh, shard_map, without_ambient
 from .source import at_its_own_line
 
-# What was traced before is traced anew where regions are watched: JAX's caches of traces know this number.
+# Cached traces are not reused while regions are watched: this number is in JAX's cache key.
 _watch = jax.make_user_context(default_value=0)
 _numbers = count(1)
-# What is traced again to know of a region is no region of the program's.
+# The second trace of a region is not a region of the program.
 _is_again = jax.make_user_context(default_value=False)
 
 
@@ -49,9 +49,9 @@ def _region_primitive() -> Any:
 
 @cache
 def _codes_of_bodies() -> Mapping[Any, RegionOrigin]:
-    """The code of what `jax.shard_map` makes of a user's function, and of what transposing makes of a region.
+    """The code objects of JAX's wrapper of a user's function, and of a transposed region.
 
-    Both are seen in a program that has a gradient. Empty below jax 0.10.2, where a body is the user's function itself.
+    They are read from a program with a gradient. Empty below jax 0.10.2, where a body is the user's function itself.
     """
     mesh = AbstractMesh((1,), ("x",), axis_types=(AxisType.Auto,))
     bodies = list[Any]()
@@ -69,13 +69,13 @@ def _codes_of_bodies() -> Mapping[Any, RegionOrigin]:
 
 
 class _Here(threading.local):
-    """What a thread is doing.
+    """The state of a thread.
 
     Attributes:
       is_evaluating: whether it evaluates a region operation by operation.
-      traced: the body of the region that it traces before it evaluates it.
-      handed: the traces to which a transformation hands a region on.
-      functions: the functions of the regions that it traces; a transformation makes others of them meanwhile.
+      traced: the body of the region that it traces before its evaluation.
+      handed: the parent traces to which a transformation passes a region.
+      functions: the functions of the regions that it traces, from which transformations derive others meanwhile.
     """
 
     is_evaluating, traced, handed, functions = False, None, frozenset[int](), frozenset[str]()
@@ -98,7 +98,7 @@ _changing = threading.Lock()
 
 @contextmanager
 def _binding(around: Callable[[Bind], Bind]) -> Generator[None]:
-    """Have regions bound, in any thread, by what is made of JAX's own way; several begin and end in any order."""
+    """Wrap the binding of regions, in all threads; several wrappers begin and end in any order."""
     primitive = _region_primitive()
     own = type(primitive).bind_with_trace.__get__(primitive)
 
@@ -121,14 +121,14 @@ def _binding(around: Callable[[Bind], Bind]) -> Generator[None]:
 def watched_regions(
     see: Callable[[TracedRegion], None], miss: Callable[[str], None], name_operands: NameOperands | None = None
 ) -> Generator[None]:
-    """Have each manual region seen that is traced meanwhile, in any thread.
+    """Report each manual region that is traced, in any thread, inside a ``with``.
 
-    A region that is evaluated operation by operation has no equation, and is traced for one before.
+    A region that is evaluated operation by operation has no equation, so it is traced before.
 
     Args:
-      see: called with a region, once its body is traced.
-      miss: called with the reason where there is none.
-      name_operands: names what a trace is about to give to a region that may be run again.
+      see: called with a region, after its body is traced.
+      miss: called with the reason if a region cannot be traced.
+      name_operands: names the operands of a region that may be run again.
     """
     primitive, codes, here = _region_primitive(), _codes_of_bodies(), _Here()
 
@@ -150,11 +150,11 @@ def watched_regions(
                 why = _trace_for_region(primitive, rest, origin, see)
             with here.setting(is_evaluating=True):
                 results = bind(trace, *rest)
-            if why:  # what JAX refuses is no region
+            if why:  # only if JAX accepts the region
                 miss(why)
             return results
         call = _call_of(primitive, rest)
-        # What a transformation makes of a region has no names of arguments, and the names of operands already.
+        # Regions derived by transformations have no argument names, and their operands are named already.
         is_users = getattr(info, "arg_names", None) and not rest[-1]["mesh"].manual_axes
         if name_operands is not None and call is not None and is_users:
             operands, names = name_operands(trace, rest[0])
@@ -171,7 +171,7 @@ def watched_regions(
 
 
 def regions_of(jaxpr: Any) -> list[TracedRegion]:
-    """The regions of a program, nested ones and those of the rules of ``jax.custom_vjp`` included."""
+    """The regions of a program, including nested ones and those in rules of ``jax.custom_vjp``."""
     found, equations = list[TracedRegion](), [*all_equations(jaxpr)]
     for eqn in equations:
         if eqn.primitive is _region_primitive():
@@ -184,12 +184,12 @@ def regions_of(jaxpr: Any) -> list[TracedRegion]:
 
 
 def _function_of(traced: TracedRegion) -> Any:
-    """The function of a region, and where that is."""
+    """The function of a region, with its place."""
     return getattr(getattr(traced.eqn.params["jaxpr"], "debug_info", None), "func_src_info", None)
 
 
 def _regions_of_rules(jaxpr: Any, eqn: Any) -> list[TracedRegion]:
-    """The regions that the rules of a ``jax.custom_vjp`` call; none where they cannot be traced by themselves."""
+    """The regions in the rules of a ``jax.custom_vjp``; empty if they cannot be traced alone."""
     operands = list(dict.fromkeys(atom for atom in eqn.invars if not is_literal(atom)))
     part = jaxpr.replace(eqns=[eqn], constvars=[], invars=operands, outvars=eqn.outvars)
     structs = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, sharding=explicit_spec(var)) for var in operands]
@@ -202,16 +202,16 @@ def _regions_of_rules(jaxpr: Any, eqn: Any) -> list[TracedRegion]:
     try:
         with watched_regions(found.append, lambda why: None):
             jax.make_jaxpr(gradient)(*structs)
-    except Exception:  # of many kinds: in a region its collectives have no axes
+    except Exception:  # of many kinds: collectives in an outer region have no axes here
         return []
     return [each for each in found if each.origin == "written" or not _codes_of_bodies()]
 
 
 @contextmanager
 def moved_regions(mesh: AnyMesh) -> Generator[None]:
-    """Run the regions that this thread traces meanwhile on another mesh, if they are over axes of its names.
+    """Run the regions that this thread traces on another mesh, if it has their axes, inside a ``with``.
 
-    The body is traced for the shards that it has there. Regions within others are over the mesh of these.
+    The body is traced with the shards of that mesh. Nested regions use the mesh of the outer region.
     """
     thread = threading.get_ident()
 
@@ -228,7 +228,7 @@ def moved_regions(mesh: AnyMesh) -> Generator[None]:
 
 @contextmanager
 def _without_warnings() -> Generator[None]:
-    """Ignore warnings, and leave what was warned of already: `warnings.catch_warnings` makes Python forget that."""
+    """Ignore warnings, but keep Python's record of earlier ones, which `warnings.catch_warnings` clears."""
     silent = ("ignore", None, Warning, None, 0)
     filters: Any = warnings.filters
     filters.insert(0, silent)
@@ -239,15 +239,15 @@ def _without_warnings() -> Generator[None]:
 
 
 def other_mesh(mesh: AnyMesh, axis: str, size: int) -> AbstractMesh:
-    """A mesh of which one axis has another size, without devices."""
+    """The mesh with another size of one axis, without devices."""
     sizes = tuple(size if name == axis else length for name, length in mesh.shape_tuple)
     return AbstractMesh(sizes, tuple(mesh.axis_names), axis_types=mesh.axis_types)
 
 
 def traced_on(mesh: AbstractMesh, mapped: Callable[..., Any], operands: Sequence[Any], specs: Sequence[Any]) -> Any:
-    """The body of the region that a mapped function has on a mesh, for global operands of these types.
+    """The body of the region of a mapped function on a mesh, for global operands of these types.
 
-    None where it cannot be traced there.
+    None if it cannot be traced there.
     """
     explicit = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Explicit}
     structs: list[Any] = []
@@ -269,23 +269,23 @@ def traced_on(mesh: AbstractMesh, mapped: Callable[..., Any], operands: Sequence
 
 
 def _origin_of(body: Any, info: Any, codes: Mapping[Any, RegionOrigin]) -> RegionOrigin | None:
-    """What a region comes from; None where its body does not tell."""
+    """The origin of a region, by its body; None if that does not determine it."""
     if not codes:
         return None
-    # JAX leaves the names of the arguments out of whatever differentiation makes.
+    # JAX omits the argument names in regions derived by differentiation.
     other: RegionOrigin = "copied" if getattr(info, "arg_names", None) else "derived"
     return codes.get(getattr(body, "__code__", None), other)
 
 
 def _old_origin(eqn: Any) -> RegionOrigin:
-    """The same by the region's equation, as far as that tells."""
+    """The origin of a region, by its equation."""
     if is_transposed(eqn):
         return "transposed"
     return "written" if getattr(eqn.params["jaxpr"].debug_info, "arg_names", None) else "copied"
 
 
 def _call_of(primitive: Any, rest: Sequence[Any]) -> RegionBinding | None:
-    """What a region is made of; None below jax 0.10.2, which traces a body only once."""
+    """The binding of a region; None below jax 0.10.2, which traces a body only once."""
     params = dict(rest[-1])
     bodies = params.pop("subfuns", ())
     if len(bodies) != 1:
@@ -295,7 +295,7 @@ def _call_of(primitive: Any, rest: Sequence[Any]) -> RegionBinding | None:
 
 
 def _trees_of(call: RegionBinding | None, results: Any) -> RegionTrees | None:
-    """The arguments and the result of a call of ``jax.shard_map``; None of what JAX makes of one."""
+    """The trees of the arguments and the result of a call of ``jax.shard_map``; None for a derived region."""
     tree, code = getattr(results, "tree", None), getattr(getattr(call, "body", None), "__code__", None)
     if call is None or tree is None or code is None:
         return None
@@ -311,7 +311,7 @@ def _trees_of(call: RegionBinding | None, results: Any) -> RegionTrees | None:
 
 
 def _known_value(x: Any) -> Any:
-    """An operand under all transformations, of what is mapped over one item; its struct if its value is not known."""
+    """The value of an operand without transformations, the first item under vmap; its struct if it is unknown."""
     aval, below = jax.typeof(x), strip_transforms(x) if isinstance(x, jax.core.Tracer) else None
     value = x if below is None else below.value
     if isinstance(value, jax.core.Tracer):
@@ -326,7 +326,7 @@ def _known_value(x: Any) -> Any:
 
 
 def _region_of(operands: Sequence[Any], results: Sequence[Any], trace: Any) -> TracedRegion | None:
-    """The region that was just traced; of one that is differentiated with those results that are the user's."""
+    """The region that was just traced; under differentiation, with the indices of the user's results."""
     eqn: Any
     if results:
         below = [strip_transforms(value).value for value in results]
@@ -339,7 +339,7 @@ def _region_of(operands: Sequence[Any], results: Sequence[Any], trace: Any) -> T
     if eqn is None or eqn.primitive is not _region_primitive():
         return None
     given = {id(getattr(strip_transforms(x).value, "val", None)): at for at, x in enumerate(operands) if is_tracer(x)}
-    # What the body closes over comes before the operands, and their tangents come after them.
+    # Closed-over values come before the operands, and tangents after them.
     start = next((at - given[id(atom)] for at, atom in enumerate(eqn.invars) if id(atom) in given), 0)
     return TracedRegion(eqn, tuple(at for at, var in enumerate(eqn.outvars) if id(var) in vars_below), max(start, 0))
 
@@ -347,7 +347,7 @@ def _region_of(operands: Sequence[Any], results: Sequence[Any], trace: Any) -> T
 def _trace_for_region(
     primitive: Any, rest: Sequence[Any], origin: RegionOrigin | None, see: Callable[[TracedRegion], None]
 ) -> str:
-    """Trace a region that is about to be evaluated; why not, where that fails."""
+    """Trace a region before its evaluation; returns the reason if that fails."""
     args, params, call = rest[0], rest[-1], _call_of(primitive, rest)
     if any(hasattr(arg, "call_wrapped") for arg in args):
         return "it is evaluated operation by operation, which jax 0.10.1 and older do only once: call it under jax.jit"

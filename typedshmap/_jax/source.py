@@ -1,4 +1,4 @@
-"""Which line of the user's source the equations of jaxprs come from, and by which function of JAX."""
+"""The user's lines of the equations of jaxprs, and the functions of JAX that made them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 from ..errors.places import Place, installed_package, is_users, running_line
 from .jaxpr import called_jaxpr, open_jaxpr
 
-# What JAX calls the functions that compute gradients.
+# JAX's names of the functions that compute gradients.
 _GRADIENTS = frozenset(["grad_f", "value_and_grad_f", "grad_f_aux", "value_and_grad_f_aux", "vjp", "jvp", "linearize"])
 
 
 def source_here() -> Any:
-    """Where the program is, as an equation that is made here knows it."""
+    """The current source info, for equations made here."""
     # Imported here, since jax.extend brings Pallas along, a fifth of what importing this library costs.
     from jax.extend.source_info_util import current
 
@@ -45,7 +45,7 @@ def at_its_own_line() -> Generator[None]:
 
 
 def equation_place(eqn: Any) -> str:
-    """Where the user wrote an equation, as ``train.py:12 (step)``; empty where that is not known."""
+    """The user's place of an equation, ``train.py:12 (step)``; empty if unknown."""
     frame = next((frame for frame in _frames(eqn) if is_users(frame.file_name)), None)
     return "" if frame is None else _frame_place(frame)
 
@@ -56,7 +56,7 @@ def equation_places(eqn: Any) -> list[str]:
 
 
 def equation_line(eqn: Any) -> tuple[str, int]:
-    """The file and the line where the user wrote an equation."""
+    """The file and the line of an equation in the user's code."""
     return next(equation_lines(eqn), ("", 0))
 
 
@@ -66,19 +66,19 @@ def place_line(place: str) -> tuple[str, int]:
 
 
 def equation_lines(eqn: Any) -> Iterator[tuple[str, int]]:
-    """The files and lines of the user's functions that were running as an equation was made, from the innermost on."""
+    """The files and lines of the user's frames of an equation, innermost first."""
     return ((frame.file_name, frame.line_num) for frame in _frames(eqn) if is_users(frame.file_name))
 
 
 def gradient_place(eqn: Any) -> str:
-    """Where the user asked for the gradient of which an equation is a part; else where the equation is."""
+    """The place of the gradient call of an equation; else the place of the equation."""
     frames = dropwhile(lambda frame: frame.function_name.rpartition(".")[2] not in _GRADIENTS, _frames(eqn))
     outer = next((frame for frame in frames if is_users(frame.file_name)), None)
     return equation_place(eqn) if outer is None else _frame_place(outer)
 
 
 def called_function(eqn: Any) -> str:
-    """The function of a library by which the user's line made an equation; else the equation's own name."""
+    """The library function that made an equation for the user's line; else the equation's own name."""
     inner = called_jaxpr(eqn)
     name = str(eqn.params.get("name") or getattr(getattr(inner, "debug_info", None), "func_name", "")).lstrip("_")
     if not name.isidentifier():
@@ -90,7 +90,7 @@ _COLLECTIVE_NAMES = {"psum2": "psum", "reduce_scatter": "psum_scatter", "reshard
 
 
 def collective_name(eqn: Any) -> str:
-    """The function that makes a collective: ``psum`` for any of the primitives that stand for it."""
+    """The function of a collective: ``psum`` for any of its primitives."""
     name: str = eqn.primitive.name.removesuffix("_start").removeprefix("unreduced_").removesuffix("_dynamic")
     name = name.removesuffix("_invariant").removesuffix("_reduced")
     name = _COLLECTIVE_NAMES.get(name, name)
@@ -98,7 +98,7 @@ def collective_name(eqn: Any) -> str:
 
 
 def library_functions(eqn: Any) -> set[str]:
-    """The functions of JAX by which the user's line made an equation, ``mean`` for instance."""
+    """The functions of JAX between the user's line and an equation, ``mean`` for instance."""
     return {frame.function_name for frame in _library_frames(eqn)}
 
 
@@ -140,7 +140,7 @@ def library_of(jaxpr: Any) -> str:
 
 
 def function_file(jaxpr: Any) -> str:
-    """The file of the function that a jaxpr was traced from; empty where that is not known."""
+    """The file of the function that a jaxpr was traced from; empty if unknown."""
     return _traced_function(jaxpr)[1]
 
 
@@ -160,12 +160,12 @@ def _traced_function(jaxpr: Any) -> tuple[str, str, int]:
 
 
 def _frames(eqn: Any) -> Iterator[Any]:
-    """The frames in which an equation was made, from the innermost on."""
+    """The frames of an equation, innermost first."""
     return iter(getattr(getattr(eqn.source_info, "traceback", None), "frames", ()))
 
 
 def _library_frames(eqn: Any) -> Iterator[Any]:
-    """The frames between the user's line and the making of an equation, from the innermost on."""
+    """The frames between the user's line and an equation, innermost first."""
     return takewhile(lambda frame: not is_users(frame.file_name), _frames(eqn))
 
 
@@ -180,7 +180,7 @@ COUNTING_SHARDS = set[CodeType]()
 
 
 def counts_shards(function: F) -> F:
-    """Note that a function divides a sum over shards by their number, and by nothing else."""
+    """Register a function that divides a sum over shards by their number only."""
     COUNTING_SHARDS.add(function.__code__)
     return function
 

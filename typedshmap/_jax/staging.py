@@ -1,4 +1,4 @@
-"""Programs while they are traced: making them, and what they have computed so far."""
+"""Programs during tracing: make them, and read their equations so far."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _EARLY: Any = getattr(jax, "Inline").JAX_EARLY if hasattr(jax, "Inline") else Tr
 
 
 def make_jaxpr(f: Any, args: Sequence[Any]) -> Any:
-    """A function's traced program; one under ``jax.jit`` remembers it."""
+    """The jaxpr of a function; cached for a function under ``jax.jit``."""
     return f.trace(*args).jaxpr if hasattr(f, "trace") else jax.make_jaxpr(f)(*args)
 
 
 def inline_jit(f: Callable[..., Any]) -> Callable[..., Any]:
-    """A function under a jit of its own, which leaves no call in the program around."""
+    """The function under a new jit, which is inlined in the enclosing jaxpr."""
     return jax.jit(f, inline=_EARLY)
 
 
 def linearised_once(f: Any) -> Callable[..., Any]:
-    """A function of two arrays, and of options with a hash, that gradients linearise once per types of the arrays.
+    """A function of two arrays and hashable options, which JAX linearises once per types of the arrays.
 
-    What stands bare in a program JAX linearises wherever it stands, as a dot in every layer.
+    Otherwise JAX linearises each occurrence, such as the dot of every layer.
     """
     jitted = jax.jit(f, static_argnums=tuple(range(2, f.__code__.co_argcount)), inline=_EARLY)
 
@@ -45,9 +45,9 @@ def linearised_once(f: Any) -> Callable[..., Any]:
 
 
 def identity_primitive(name: str) -> Any:
-    """A primitive that hands its one operand on; a gradient's tangent passes it by.
+    """A primitive that returns its operand; tangents bypass it.
 
-    JAX linearises a primitive by a trace of its jvp, which takes longer than all else that is done with it.
+    JAX would linearise it by a trace of its jvp, which takes longer than everything else.
     """
     primitive = extend_core().Primitive(name)
     bind = primitive.bind_with_trace
@@ -69,52 +69,52 @@ def identity_primitive(name: str) -> Any:
 
 
 def bind_staged(primitive: Any, x: Any, **params: Any) -> Any:
-    """What a primitive makes of one value of the program that is being traced."""
+    """Bind a primitive to a tracer of the current jaxpr."""
     return x._trace.process_primitive(primitive, (x,), params)
 
 
 def is_staged(value: Any) -> bool:
-    """Whether a value is one of a program that is being traced, and not of a transformation that computes at once."""
+    """Whether a value is a tracer of a jaxpr, not of a transformation that evaluates eagerly."""
     return type(value) is STAGED
 
 
 def are_staged(values: Iterable[Any]) -> bool:
-    """Whether all traced values are ones of a program that is being traced, if it is only differentiated, too."""
+    """Whether all tracers belong to a jaxpr, perhaps under differentiation."""
     others = [x for x in values if type(x) is not STAGED and is_tracer(x)]  # mostly none
     return all(isinstance(undifferentiated(x), STAGED) for x in others)
 
 
 def trace_id(value: Any) -> int:
-    """What identifies the trace that a value belongs to."""
+    """The id of the trace of a value."""
     return id(getattr(value, "_trace", None))
 
 
 def equation_of(value: Any) -> Any:
-    """The equation that made a value of a program that is being traced; None for an operand, and any other value."""
+    """The equation of a tracer of a jaxpr; None for an operand, and any other value."""
     return value.parent if type(value) is STAGED else None
 
 
 def result_index(value: Any, eqn: Any) -> int:
-    """Which result of the equation that made it a value is."""
+    """The index of a value among the results of its equation."""
     return next(at for at, var in enumerate(eqn.outvars) if var is value.val) if len(eqn.outvars) > 1 else 0
 
 
 def is_constant(value: Any) -> bool:
-    """Whether a value is a constant in the text of the program that is being traced."""
+    """Whether a value is a literal of the jaxpr being traced."""
     return is_literal(getattr(value, "val", None))
 
 
 def value_place(value: Any) -> str:
-    """Where the user wrote what made a value that is being traced; empty for an operand, and any other value."""
+    """The user's place of the equation of a tracer; empty for an operand, and any other value."""
     eqn = equation_of(strip_transforms(value).value) if is_tracer(value) else None
     return equation_place(eqn) if eqn is not None else ""
 
 
 def variable_of(value: Any, traces: Container[int]) -> Any:
-    """The variable that an equation of one of these traces made of a value, under differentiation of the value below.
+    """The variable of a value in one of these traces; under differentiation, of its primal.
 
-    None for an operand or a constant of the program, for what is mapped over, and for a value of another trace;
-    and on JAX's versions that drop a variable which nothing uses.
+    None for an operand or a constant of the jaxpr, for a value under ``jax.vmap``, and for a value of another trace;
+    and on versions of JAX that drop unused variables.
     """
     below = value if type(value) is STAGED else undifferentiated(value)
     if DROPS_UNUSED or type(below) is not STAGED or below.parent is None:
@@ -123,12 +123,12 @@ def variable_of(value: Any, traces: Container[int]) -> Any:
 
 
 def is_within(value: Any, traces: Container[int]) -> bool:
-    """Whether a value is one of a program within those that are traced so, as the body of a loop is."""
+    """Whether a value belongs to an inner jaxpr, such as the body of a loop, and not to one of these traces."""
     return type(value) is STAGED and id(value._trace) not in traces  # pyright: ignore[reportPrivateUsage]
 
 
 def is_transformed_before(value: Any, traces: Container[int]) -> bool:
-    """Whether a value's program, as a loop under a gradient, goes on to a transformation, and then to one of these."""
+    """Whether there is a transformation between a value's trace and these traces, as for a loop under a gradient."""
     trace = getattr(value, "_trace", None)
     while trace is not None and id(trace) not in traces:
         if not hasattr(trace, "frame"):
@@ -138,7 +138,7 @@ def is_transformed_before(value: Any, traces: Container[int]) -> bool:
 
 
 def region_of_results(results: Sequence[Any]) -> TracedRegion | None:
-    """The manual region that returned traced values; None where no program that is being traced shows it."""
+    """The manual region that returned tracers; None if no jaxpr being traced has its equation."""
     traced = [value if type(value) is STAGED else undifferentiated(value) for value in results]
     eqn = getattr(traced[0], "parent", None) if traced else None
     if eqn is None or eqn.primitive.name != "shard_map":
@@ -149,7 +149,7 @@ def region_of_results(results: Sequence[Any]) -> TracedRegion | None:
 
 
 class UnfinishedEquation(Record, eq=False):
-    """An equation of a program that is being traced, in the form that it will have."""
+    """An equation of a jaxpr being traced, in its final form."""
 
     primitive: Any
     invars: list[Any]
@@ -159,10 +159,10 @@ class UnfinishedEquation(Record, eq=False):
 
 
 class UnfinishedJaxpr(NamedTuple):
-    """What a program that is being traced has computed some values by.
+    """The part of a jaxpr being traced that computes some values.
 
     Attributes:
-      invars: the variables that it starts from.
+      invars: its input variables.
       operands: their values.
     """
 
@@ -174,7 +174,7 @@ class UnfinishedJaxpr(NamedTuple):
 
 
 def unfinished_jaxpr(values: Sequence[Any]) -> UnfinishedJaxpr:
-    """The equations behind values that are being traced, each after those of its operands."""
+    """The equations that compute tracers, in topological order."""
     found, seen = UnfinishedJaxpr([], [], [], [value.val for value in values]), set[int]()
     waiting = [(value, False) for value in reversed(values)]
     while waiting:

@@ -1,4 +1,4 @@
-"""What a jaxpr computes, as a value that is compared with that of others."""
+"""The content of a jaxpr, as a key that compares by value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from .jaxpr import CLAIM, open_jaxpr
 from .versions import extend_core
 
-# Functions among the parameters of equations, which say nothing that their jaxprs do not.
+# Parameters of equations that are functions: their jaxprs have the same content.
 _FUNCTIONS = frozenset(
     ["policy", "jvp_jaxpr_fun", "bwd", "fwd_jaxpr_thunk", "out_trees", "rule", "ft_in", "ft_out", "debug_info"]
 )
@@ -29,7 +29,7 @@ def structure_of(jaxpr: Any, notes: Mapping[Any, Any]) -> tuple[Any, ...] | None
 
 
 def _add_equations(jaxpr: Any, notes: Mapping[Any, Any], key: list[Any]) -> None:
-    """Add those of a jaxpr to a key.
+    """Add the equations of a jaxpr to a key.
 
     It runs for every equation, and calls nothing where that can be spared.
     """

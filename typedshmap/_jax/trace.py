@@ -15,7 +15,7 @@ from .versions import extend_core
 
 @cache
 def load_extend() -> None:
-    """Import what is imported late now, where nothing is traced.
+    """Import late imports now, outside of traces.
 
     On jax 0.12 that import changes settings that are in jit's cache key: inside of a trace it would
     make JAX trace and compile the whole program once more.
@@ -23,45 +23,45 @@ def load_extend() -> None:
     from jax.extend.source_info_util import register_exclusion
 
     is_outside_traces()
-    # JAX says where an operation comes from, in profiles and lowered programs, by the user's line and not ours.
+    # Profiles and lowered programs name the user's line of an operation, not ours.
     register_exclusion(os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep)
 
 
 def is_outside_traces() -> bool:
-    """Whether no transformation of JAX is running, so that a call computes at once."""
+    """Whether no transformation of JAX is running, so that a call is evaluated eagerly."""
     return extend_core().get_opaque_trace_state() == _outermost_state()
 
 
 def running_traces() -> tuple[list[int], bool]:
-    """The ids of the running trace and of those that it hands values on to; and whether one transforms them.
+    """The ids of the running trace and of its parents; and whether one of them is a transformation.
 
-    A transformation is one for a gradient, or for ``jax.vmap``.
+    A transformation is differentiation, or ``jax.vmap``.
     """
     traces = _running_traces()
     return [id(trace) for trace in traces], not all(hasattr(trace, "frame") for trace in traces[:-1])
 
 
 def is_staged() -> bool:
-    """Whether a program is being traced here, so that nothing is computed at once, as under ``jax.grad`` alone."""
+    """Whether a jaxpr is being traced, so that nothing is evaluated eagerly, unlike under ``jax.grad`` alone."""
     return any(hasattr(trace, "frame") for trace in _running_traces())  # the equations so far
 
 
 def is_nested() -> bool:
-    """Whether the program that is being traced is within another, as the body of a loop is."""
+    """Whether the jaxpr being traced is inside another one, such as the body of a loop."""
     return sum(hasattr(trace, "frame") for trace in _running_traces()) > 1
 
 
 def is_in_inner_jit() -> bool:
-    """Whether the program that is being traced is that of a ``jax.jit`` within another."""
+    """Whether the jaxpr being traced is that of an inner ``jax.jit``."""
     frames = [trace.frame for trace in _running_traces() if hasattr(trace, "frame")]
     return any(getattr(frame.debug_info, "traced_for", "jit") == "jit" for frame in frames[:-1])
 
 
 def may_diverge(region: str) -> bool:
-    """Whether a branch, or a loop with a condition, is being traced here, which perhaps not all shards take.
+    """Whether a branch, or a loop with a condition, is being traced, which some shards may not take.
 
     Args:
-      region: the name of the library's function that traces the region around, where the search ends.
+      region: the name of the library's function that traces the enclosing region, where the search ends.
     """
     frame = inspect.currentframe()
     while frame is not None and frame.f_code.co_name != region:
@@ -75,7 +75,7 @@ _CONDITIONALS = os.path.join("control_flow", "conditionals.py")
 
 
 def is_mapped_around() -> bool:
-    """Whether what is traced here goes on to ``jax.vmap``."""
+    """Whether an enclosing transformation is ``jax.vmap``."""
     return any(hasattr(trace, "axis_data") for trace in _running_traces())
 
 
@@ -90,9 +90,9 @@ def _running_traces() -> list[Any]:
 
 @cache
 def _outermost_state() -> object:
-    """The trace state outside of all transformations, which is one and the same for all threads.
+    """The trace state outside of all transformations, which is the same for all threads.
 
-    Asked for in a new thread, since this one may be in the middle of a trace.
+    It is read in a new thread, since this thread may be in the middle of a trace.
     """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(extend_core().get_opaque_trace_state).result()
@@ -104,10 +104,10 @@ def is_jit_disabled() -> bool:
 
 
 def types_have_unit_axes() -> bool:
-    """Whether the types of values mention mesh axes of size 1 (not by ``jax_remove_size_one_mesh_axis_from_type``)."""
+    """Whether types mention mesh axes of size 1 (not under ``jax_remove_size_one_mesh_axis_from_type``)."""
     return not getattr(jax.config, "jax_remove_size_one_mesh_axis_from_type", False)
 
 
 def has_64_bits() -> bool:
-    """Whether dtypes of 64 bits stay as they are."""
+    """Whether JAX keeps 64-bit dtypes."""
     return bool(getattr(jax.config, "jax_enable_x64"))  # noqa: B009 (unknown to type checkers)

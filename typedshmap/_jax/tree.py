@@ -14,7 +14,7 @@ def one_level(value: Any) -> list[tuple[Any, Any]] | None:
     """A pytree's children one level down, each with its key; None for a leaf.
 
     Raises:
-      BadTree: for a value that JAX cannot take apart.
+      BadTree: for a value that JAX cannot flatten.
 
     jax 0.10.2 gives every child of a NamedTuple the first one's key, so those are made here.
     """
@@ -29,7 +29,7 @@ def one_level(value: Any) -> list[tuple[Any, Any]] | None:
 
 
 def is_registered(cls: type) -> bool:
-    """Whether JAX takes values of a class apart."""
+    """Whether a class is registered as a pytree."""
     try:  # without a value of the class, and with no call of its functions
         jax.tree_util.PyTreeDef.from_node_data_and_children(jax.tree_util.default_registry, (cls, None), [])
     except Exception:
@@ -44,10 +44,10 @@ def replace_children(value: Any, children: list[Any]) -> Any:
 
 
 def attributes_of(value: Any, children: list[tuple[Any, Any]]) -> list[str | None]:
-    """For each child of a value the attribute that it is, or whose leaves it has; None where none is known to be it.
+    """For each child of a value the attribute that holds it, or its leaves; None if no attribute is known to.
 
-    The class is asked for the children of a copy whose attributes are told apart; where it makes of its attributes what
-    these do not allow, the leaves of the value itself are compared.
+    A copy with a distinct object in each attribute is flattened; if the class does not allow these, the leaves of the
+    value itself are compared.
     """
     names = attribute_names(value)
     marks = {name: object() for name in names}
@@ -66,17 +66,17 @@ def attributes_of(value: Any, children: list[tuple[Any, Any]]) -> list[str | Non
 
 
 def attribute_names(value: Any) -> list[str]:
-    """The attributes that a value has of its own, in slots too."""
+    """The instance attributes of a value, including slots."""
     slots = [getattr(cls, "__slots__", ()) for cls in reversed(type(value).__mro__)]
-    named = [name for each in slots for name in ((each,) if isinstance(each, str) else each)]
+    named = [name for names in slots for name in ((names,) if isinstance(names, str) else names)]
     return [name for name in dict.fromkeys((*named, *getattr(value, "__dict__", ()))) if hasattr(value, name)]
 
 
 def with_attributes(value: Any, attributes: Mapping[str, Any]) -> Any:
-    """A copy of a value with other attributes, made without a call of its class's functions."""
+    """A copy of a value with other attributes, made without calling functions of its class."""
     made = object.__new__(type(value))
     for name in attribute_names(value):
-        # Past the class's own ``__setattr__``, which may refuse it, as that of a frozen one does.
+        # Bypass the class's own ``__setattr__``, which may raise, as in a frozen dataclass.
         object.__setattr__(made, name, attributes[name] if name in attributes else getattr(value, name))
     return made
 
@@ -93,7 +93,7 @@ def is_linen_box(value: Any) -> bool:
 
 @lru_cache(maxsize=1024)
 def is_variable_class(cls: type) -> bool:
-    """Whether this is ``nnx.Variable``, or a class of it."""
+    """Whether this is ``nnx.Variable`` or a subclass."""
     return hasattr(cls, "get_metadata") and hasattr(cls, "raw_value")
 
 
@@ -103,7 +103,7 @@ def _has_box(cls: type) -> bool:
 
 
 def is_endless(value: Any) -> bool:
-    """Whether lists or dicts hold themselves, or nearly so: if JAX flattens them, Python miscounts its recursions."""
+    """Whether lists or dicts hold themselves, or are nested too deeply for JAX to flatten safely."""
 
     def goes_on(part: Any) -> bool:
         parts = part.values() if isinstance(part, dict) else part if isinstance(part, list | tuple) else ()
@@ -116,11 +116,11 @@ def is_endless(value: Any) -> bool:
 
 
 class BadTree(Exception):
-    """A value that JAX cannot take apart: a dict whose keys have no order, a class that is registered wrongly."""
+    """A value that JAX cannot flatten: a dict with keys that have no order, a class that is registered wrongly."""
 
 
 def leaves(value: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
-    """The leaves of a pytree; none of a value that JAX cannot take apart."""
+    """The leaves of a pytree; empty for a value that JAX cannot flatten."""
     try:
         return jax.tree_util.tree_leaves(value, is_leaf)
     except Exception:
@@ -128,7 +128,7 @@ def leaves(value: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a value is a pytree without leaves, as None is."""
+    """Whether a value is a pytree without leaves, such as None."""
     try:
         return jax.tree_util.tree_structure(value).num_leaves == 0
     except Exception:
@@ -136,10 +136,10 @@ def is_empty(value: Any) -> bool:
 
 
 def flatten(value: Any) -> tuple[list[Any], Any]:
-    """The leaves of a pytree, and its structure, which can be looked up.
+    """The leaves of a pytree, and its hashable structure.
 
     Raises:
-      BadTree: for a value that JAX cannot take apart, or whose structure has no hash.
+      BadTree: for a value that JAX cannot flatten, or whose structure has no hash.
     """
     try:
         found, structure = jax.tree_util.tree_flatten(value)
@@ -155,7 +155,7 @@ def flatten_with_paths(
     """The leaves of a pytree, their paths, and its structure.
 
     Raises:
-      BadTree: for a value that JAX cannot take apart.
+      BadTree: for a value that JAX cannot flatten.
     """
     try:
         if is_leaf is None:
@@ -171,13 +171,13 @@ def flatten_with_paths(
 def _known_paths(structure: Any) -> tuple[str, ...] | None:
     try:
         return _paths_in(structure)
-    except Exception:  # what a class is flattened to beside its leaves has no hash, or cannot be compared
+    except Exception:  # the aux data of a class has no hash, or cannot be compared
         return None
 
 
 @lru_cache(maxsize=64)
 def _paths_in(structure: Any) -> tuple[str, ...] | None:
-    """The paths of the leaves of a structure; None where only a value shows them."""
+    """The paths of the leaves of a structure; None if they depend on the value."""
     if not takes_any_leaves(structure):
         return None
     found, _ = jax.tree_util.tree_flatten_with_path(structure.unflatten(range(structure.num_leaves)))
@@ -185,15 +185,15 @@ def _paths_in(structure: Any) -> tuple[str, ...] | None:
 
 
 def unflatten_like(value: Any, leaves: Iterable[Any]) -> Any:
-    """A pytree of the structure of ``value`` with other arrays."""
+    """A pytree with the structure of ``value`` and other arrays."""
     return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(value), leaves)
 
 
 @lru_cache(maxsize=1024)
 def takes_any_leaves(structure: Any) -> bool:
-    """Whether a pytree of a structure may hold what is not an array, as shardings; JAX makes such of them.
+    """Whether a structure accepts leaves that are not arrays, such as shardings.
 
-    A class may make arrays of what it is given, or refuse it, when JAX unflattens it.
+    A class may convert or reject its children when JAX unflattens it.
     """
     marks = [object() for _ in range(structure.num_leaves)]
     try:
@@ -203,12 +203,12 @@ def takes_any_leaves(structure: Any) -> bool:
 
 
 def replace_leaves(value: Any, leaves: Iterable[Any], is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """A pytree of the structure of ``value`` with leaves that need not be arrays, as specs are not.
+    """A pytree with the structure of ``value`` and leaves that need not be arrays, such as specs.
 
-    Of a class that takes no such leaves from JAX the attributes are set.
+    For a class that does not accept such leaves, the attributes are set.
 
     Raises:
-      BadTree: for a class that makes something else of its leaves, and does not keep them as attributes.
+      BadTree: for a class that converts its leaves, and does not keep them as attributes.
     """
     remaining = list(leaves)
     try:
@@ -222,7 +222,7 @@ def replace_leaves(value: Any, leaves: Iterable[Any], is_leaf: Callable[[Any], b
 
 
 def map_leaves(make: Callable[[Any], Any], value: Any) -> Any:
-    """`jax.tree.map`, also where what is made of a leaf is not an array."""
+    """`jax.tree.map`, whose results need not be arrays."""
     return replace_leaves(value, map(make, jax.tree_util.tree_leaves(value)))
 
 
@@ -247,7 +247,7 @@ def _replaced(value: Any, leaves: Iterator[Any], is_leaf: Callable[[Any], bool])
 
 
 def is_composed(structure: Any, pieces: Sequence[Any], is_open: bool = False) -> bool:
-    """Whether a structure is the first piece with the second one at each of its leaves, and so on.
+    """Whether a structure is the first piece with the second piece at each of its leaves, and so on.
 
     Args:
       structure: the structure of a tree.

@@ -1,6 +1,6 @@
-"""The versions of JAX that the library takes, those that it was tried on, and what jax 0.9 lacks, made of what it has.
+"""The supported versions of JAX, the tested ones, and replacements for features that jax 0.9 lacks.
 
-Imported before anything else of the library asks JAX for what an older one does not have. In jax 0.9
+Imported before the rest of the library uses features that older versions lack. In jax 0.9
 
 - a value's manual type has no name of its own: the axes over which it varies are in its type, those over which it is
   unreduced or reduced in the sharding of its type;
@@ -63,18 +63,18 @@ _UNTRIED = (
 
 
 DIFFERING_MANUAL_AXES = re.compile(r"(varying manual axes|manual axis types) do not match")
-"""What JAX says where two types differ only in the axes over which values vary, up to 0.9 and later."""
+"""JAX's message if two types differ only in their varying axes, up to 0.9 and later."""
 
 
 def note_untried(error: BaseException) -> None:
-    """Tell an exception's reader, once, that this JAX is newer than any that was tried."""
+    """Add a note, once, that this JAX is newer than the tested versions."""
     if _UNTRIED is not None and not any(_UNTRIED in note for note in getattr(error, "__notes__", ())):
         error.add_note(_UNTRIED)
 
 
 @contextmanager
 def noting_untried() -> Generator[None]:
-    """Note it on whatever fails within, as an import of what a newer JAX has no more."""
+    """Add that note to any exception inside the ``with``, such as of an import that a newer JAX lacks."""
     try:
         yield
     except Exception as error:
@@ -92,7 +92,7 @@ def manual_axes_of(aval: Any) -> tuple[frozenset[str], frozenset[str], frozenset
 
 @cache
 def extend_core() -> Any:
-    """``jax.extend.core``, imported late: it brings Pallas along, a fifth of what importing this library costs."""
+    """``jax.extend.core``, imported late: it imports Pallas, a fifth of this library's import time."""
     from jax.extend import core
 
     if HAS_MANUAL_TYPES:
@@ -105,7 +105,7 @@ def extend_core() -> Any:
 
 
 def gather_invarying(x: Any, axes: tuple[str, ...], dim: int) -> Any:
-    """The shards over ``axes`` put together along a dim, typed as the same on all of them."""
+    """The shards over ``axes`` gathered along a dim, typed as invarying."""
     size = jax.lax.axis_size(axes)
     return _gather().bind(x, all_gather_dimension=dim, axis_name=axes, axis_size=size, tiled=True)
 

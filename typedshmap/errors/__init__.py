@@ -28,7 +28,7 @@ class TypedShmapError(Exception):
     """
 
     _is_of_source: ClassVar[bool] = False
-    """Whether it is about what is written on the line that runs, traced or not."""
+    """Whether it concerns the text of the running line, traced or not."""
 
     def __init__(self, what: Report | str, place: str = "") -> None:
         super().__init__(what)
@@ -73,41 +73,41 @@ class PatternError(TypedShmapError, EinopsError):
 
 
 class ShapeError(TypedShmapError, TypeError):
-    """A number of dims or a size that is not the hint's."""
+    """A number of dims or a size that contradicts the hint."""
 
 
 class DtypeError(TypedShmapError, TypeError):
-    """A dtype that is not the hint's."""
+    """A dtype that contradicts the hint."""
 
 
 class ShardingError(TypedShmapError, TypeError):
-    """A global array that is sharded otherwise than its hint says."""
+    """A global array whose sharding contradicts its hint."""
 
 
 class VaryingError(TypedShmapError, TypeError, ValueError):
-    """A value that varies, or is unreduced, otherwise than its hint says; a ValueError as what JAX raises is."""
+    """A value whose varying or unreduced axes contradict its hint; a ValueError, like JAX's error."""
 
 
 class DivergenceError(TypedShmapError):
-    """A collective that not all shards of its mesh axes reach, which would wait for ever."""
+    """A collective that not all shards of its mesh axes reach: a deadlock."""
 
 
 class ReplicaError(TypedShmapError):
-    """A value that is not the same on all shards where it has to be, or a program that is not in all processes.
+    """A replicated value that differs between shards, or a program that differs between processes.
 
-    Found on the devices while the program runs, by `sanitize`.
+    `sanitize` finds it on the devices while the program runs.
     """
 
 
 class StructureError(TypedShmapError, TypeError):
-    """A container, a type or an argument that is not what the hint says."""
+    """A container, a type or an argument that contradicts the hint."""
 
 
 class SuspectWarning(UserWarning):
-    """A program that may be meant as it is, and looks as if it were not.
+    """Code that may be intended, but looks like a mistake.
 
-    A sum that became due by a contraction and is lost, though no hint says that it is due; a sum over shards that are
-    the same; a dim whose name is a misspelling of another.
+    For example a partial sum of a contraction that is lost without a hint that mentions it; a sum over replicated
+    shards; a dim name that is a misspelling of another.
     """
 
 
@@ -140,15 +140,15 @@ _CLASSES = {
 
 
 def warn_of_suspect(text: str, file: str, line: int) -> None:
-    """Warn of a place in the user's program, as if the module there did: by the usual filter, once."""
+    """Warn of a place in the user's program, as if that module did: by the usual filters, once."""
     modules = (getattr(module, "__dict__", {}) for module in list(sys.modules.values()))
-    owner = next((each for each in modules if each.get("__file__") == file), vars(sys.modules["__main__"]))
+    owner = next((names for names in modules if names.get("__file__") == file), vars(sys.modules["__main__"]))
     registry = owner.setdefault("__warningregistry__", {})
     warnings.warn_explicit(SuspectWarning(text), None, file, line, registry=registry)
 
 
 def class_of(failure: Failure) -> type[TypedShmapError]:
-    """The exception that a failure is raised as."""
+    """The class of the exception for a failure."""
     if isinstance(failure.what, failures.NoUnionMember):
         classes = {class_of(reason) for reason in failure.what.reasons}
         return classes.pop() if len(classes) == 1 else StructureError
@@ -162,7 +162,7 @@ def error_of(report: Report) -> TypedShmapError:
 
 @contextmanager
 def placed_at_decoration() -> Generator[None]:
-    """Have an error of a decorator's options name the line that decorates."""
+    """Set the place of an error of a decorator's options to the line of the decoration."""
     try:
         yield
     except TypedShmapError as error:

@@ -1,4 +1,4 @@
-"""What a program hardly means by the theory of degrees, and the cures that were tried."""
+"""Suspects by the theory of degrees, and the cures that were tried."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SuspectKind = Literal["double-sum", "summed-gradient", "lost-sum", "own-part", "
 
 
 class EditedEquation(NamedTuple):
-    """A change of what an equation does.
+    """An edit of an equation.
 
     Attributes:
       eqn: the equation.
@@ -36,12 +36,12 @@ class Cure(Record):
 
     Attributes:
       text: the edit, in words.
-      other: another one that is as simple.
+      other: another cure that is as simple.
       line: the line that it changes; empty for a result.
-      operation: the collective that it adds; empty where it leaves one out.
-      weight: how simple it is: of 2 where one operation changes, of more for a result, a division, or two edits.
-      changes: what it is made of.
-      results: the places of the results that it changes.
+      operation: the collective that it adds; empty if it removes one.
+      weight: its complexity: 2 for one changed operation, more for a result, a division, or two edits.
+      changes: the edited equations.
+      results: the indices of the results that it changes.
     """
 
     text: str
@@ -67,15 +67,15 @@ class Cure(Record):
 
 
 class Suspected(Suspect):
-    """Something in a body that a program hardly means.
+    """Code in a body that is hardly intended.
 
     Attributes:
-      kind: as an audit names it.
+      kind: its kind in an audit.
       axes: the mesh axes.
-      problem: what is wrong, in words.
-      since: where the sum became due, if one is lost.
-      is_marked: whether a hint says that it is due.
-      cure: what was tried and is right; None where nothing is known to be.
+      problem: the problem, in words.
+      since: the place of the partial sum, if one is lost.
+      is_marked: whether a hint marks the partial sum.
+      cure: the cure that holds; None if none is known.
     """
 
     kind: SuspectKind

@@ -1,6 +1,6 @@
-"""What can be wrong with a value: every kind of fault is data, and puts itself into words.
+"""The faults of values: each kind is data, and words itself.
 
-A kind that is found in one place only, as a mismatch of sizes, is defined where it is found."""
+A kind that only one module raises, such as a mismatch of sizes, is defined there."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ..records import Record
 from .phrases import quoted_axes, sharding_text, shortened, size_text
 
 Span: TypeAlias = tuple[int, int]
-"""A half-open place in the user's text."""
+"""A half-open range in the user's text."""
 
 DTYPE: Span = (-1, 0)
-"""A span that stands for the dtype, which is not among a hint's dims."""
+"""The span of the dtype, which is not among a hint's dims."""
 
 _IN_SPEC = {"+": "unreduced", "-": "reduced"}
 _RESHARD = "write what the value is; reshard(x, ...) changes it"
 _EXCHANGE = "say so in out_specs, or change it by all_to_all or all_gather"
 _AROUND = 150
-"""How much of a long hint is shown on the side of a caret."""
+"""The number of characters of a long hint on each side of a caret."""
 
 
 class Subject(NamedTuple):
-    """The value that is spoken of: an argument, the return value or a checked value, or a part of it."""
+    """The subject of a message: an argument, the return value or a checked value, or a subtree of it."""
 
     kind: str
     name: str
@@ -40,12 +40,12 @@ class Subject(NamedTuple):
 
     @property
     def is_pattern(self) -> bool:
-        """Whether a pattern says how it should be."""
+        """Whether a pattern describes it."""
         return self.kind in ("operand", "pattern")
 
     @property
     def phrase(self) -> str:
-        """How a sentence names it."""
+        """Its name in a sentence."""
         if self.kind == "argument":
             return f"argument '{self}'"
         if self.is_pattern:
@@ -57,7 +57,7 @@ RETURN = Subject("return", "return")
 
 
 class Bound(Record):
-    """A global size (or the sizes of a ``*name``), who bound it, and over which mesh axes it was seen."""
+    """A global size (or the sizes of a ``*name``), the value that bound it, and the mesh axes of its dims."""
 
     size: int | tuple[int, ...]
     subject: Subject
@@ -75,11 +75,11 @@ def sizes_text(sizes: Iterable[tuple[str, Bound]]) -> str:
 
 
 class Terms(Record):
-    """What a message calls things.
+    """The terms of a message.
 
     Attributes:
-      subject: the value that it is about.
-      names: what marks call mesh axes that have another name there.
+      subject: its subject.
+      names: the aliases of mesh axes in marks.
     """
 
     subject: Subject
@@ -87,46 +87,46 @@ class Terms(Record):
 
     @property
     def is_box(self) -> bool:
-        """Whether names of a Flax box, which has no brackets, are in the place of a hint."""
+        """Whether the names of a Flax box, which has no brackets, replace a hint."""
         return self.subject.kind == "boxed"
 
     @property
     def is_spec(self) -> bool:
-        """Whether a program without hints is spoken of, whose PartitionSpecs say how its values are sharded."""
+        """Whether a PartitionSpec replaces a hint."""
         return self.subject.kind == "spec"
 
     @property
     def hint(self) -> str:
-        """What says how the value should be."""
+        """The name of the hint, the pattern, the box or the spec."""
         if self.is_spec:
             return "its PartitionSpec"
         return "the pattern" if self.subject.is_pattern else "its box" if self.is_box else "its hint"
 
     @property
     def within(self) -> str:
-        """How a sentence says that something is written there."""
+        """The phrase for its place in the hint."""
         return "" if self.subject.is_pattern else " among its names" if self.is_box else " in its hint"
 
     def marks(self, sign: str, axes: tuple[str, ...]) -> str:
-        """Axes with a mark before each, by the names that they have there."""
+        """Axes with a mark before each, by their aliases."""
         return " ".join(f"{sign}{self.names.get(axis, axis)}" for axis in axes)
 
     def written(self, sign: str, axes: tuple[str, ...]) -> str:
-        """How the user writes that: ``'+tp'`` in a hint, ``unreduced={'tp'}`` in a PartitionSpec."""
+        """The user's notation: ``'+tp'`` in a hint, ``unreduced={'tp'}`` in a PartitionSpec."""
         if self.is_spec:
             return f"{_IN_SPEC[sign]}={{{quoted_axes(axes)}}}"
         return f"'{self.marks(sign, axes)}'"
 
 
 class Fault(Record):
-    """What is wrong with a value."""
+    """A fault of a value."""
 
     def words(self, terms: Terms) -> Sentence:
         raise NotImplementedError
 
 
 class Sentence(Fault):
-    """A fault in words: the problem, where carets go, and the cure."""
+    """A fault in words: the problem, the span of the carets, and the cure."""
 
     problem: str
     span: Span | None = None
@@ -141,7 +141,7 @@ class Mismatch(Fault):
 
 
 class Unresolved(Fault):
-    """A name in a hint that stands for no mesh axis, or for one that the hint has already."""
+    """A name in a hint that is not a mesh axis, or that is an axis the hint has already."""
 
 
 class WrongType(Fault):
@@ -151,7 +151,7 @@ class WrongType(Fault):
     got: str
 
     def words(self, terms: Terms) -> Sentence:
-        # "bias: Array = None" is a common way to say that it may be absent.
+        # "bias: Array = None" is common for an optional argument.
         may_be_absent = self.got == "None" and terms.subject.kind == "argument"
         cure = "write '| None' after its hint if it may be absent" if may_be_absent else None
         return Sentence(f"is {self.got}, but {terms.hint} says {self.expected}", cure=cure)
@@ -164,7 +164,7 @@ class NotAnArray(WrongType):
         sentence = super().words(terms)
         if self.expected != "Array" or not self.got.startswith("a NumPy "):
             return sentence
-        return replace(sentence, cure="ArrayLike in the place of Array takes it, and np.ndarray takes a NumPy array")
+        return replace(sentence, cure="write ArrayLike instead of Array, or np.ndarray for NumPy arrays only")
 
 
 class WrongDtype(Fault):
@@ -179,7 +179,7 @@ class WrongDtype(Fault):
 
 
 def key_cure(expected: str, got: str) -> str | None:
-    """What to write where a raw key is in the place of a typed one, or the other way round; both are dtypes."""
+    """The cure for a raw key instead of a typed key, or the other way round, from both dtypes."""
     if expected == "Key" and got == "uint32":
         return "make it by jax.random.key, or jax.random.wrap_key_data; PRNGKeyArray takes a raw PRNGKey as well"
     is_typed = got.startswith("key<") and expected != "Key"
@@ -187,7 +187,7 @@ def key_cure(expected: str, got: str) -> str | None:
 
 
 class UnusableDtype(Fault):
-    """A dtype that an operation cannot take, and what it takes."""
+    """A dtype that an operation does not accept, and the dtypes that it does."""
 
     got: str
     usable: str
@@ -197,7 +197,7 @@ class UnusableDtype(Fault):
 
 
 class WrongSharding(Fault):
-    """A global array that is sharded otherwise than its hint says."""
+    """A global array whose sharding contradicts its hint."""
 
     expected: str
     got: str
@@ -208,7 +208,7 @@ class WrongSharding(Fault):
 
 
 class BoundaryMark(Fault):
-    """A mark that may not be written where a value enters or leaves a manual region."""
+    """A mark that is not allowed at the boundary of a manual region."""
 
     sign: str
     axis: str
@@ -221,7 +221,7 @@ class BoundaryMark(Fault):
 
 
 class OpenDim(Fault):
-    """A dim of any sharding, where a spec is wanted."""
+    """An unconstrained dim where a spec is required."""
 
     dim: str
     name: str
@@ -233,7 +233,7 @@ class OpenDim(Fault):
 
 
 class NotAPytree(Fault):
-    """An instance of a class that holds arrays and that JAX takes for a leaf."""
+    """An instance of a class with arrays that JAX treats as a leaf."""
 
     cls: str
 
@@ -243,7 +243,7 @@ class NotAPytree(Fault):
 
 
 class NonPytreeField(Fault):
-    """A field that its class's hints declare as arrays and that JAX does not see among its children."""
+    """A field with array hints that is not a child of its class in JAX."""
 
     cls: str
     field: str
@@ -259,7 +259,7 @@ class NonPytreeField(Fault):
 
 
 class LateRegistration(Fault):
-    """An instance of a class that was no pytree when a hint named it."""
+    """An instance of a class that was registered as a pytree after its hint was read."""
 
     cls: str
 
@@ -269,7 +269,7 @@ class LateRegistration(Fault):
 
 
 class StaticArray(Fault):
-    """An array for a value that is static: its hint holds no array, or it has none."""
+    """An array for a static value, whose hint holds no array or is missing."""
 
     hint: str | None
 
@@ -282,7 +282,7 @@ class StaticArray(Fault):
 
 
 class PlainMessage(Fault):
-    """A fault that is put into words where it is found, since it happens in one place only."""
+    """A fault with its words, which only one place raises."""
 
     problem: str
     cure: str | None = None
@@ -292,11 +292,11 @@ class PlainMessage(Fault):
 
 
 class PatternFault(Sentence):
-    """A pattern that makes no sense, or none for these operands."""
+    """A pattern that is invalid, or invalid for these operands."""
 
 
 class WrongSize(Sentence):
-    """A size that an operation cannot take."""
+    """A size that an operation does not accept."""
 
 
 class NotManual(Fault):
@@ -312,13 +312,13 @@ class NotManual(Fault):
 
 
 class PatternLayoutMismatch(Fault):
-    """A value that a pattern reads in another layout than it is known to have.
+    """A value whose known layout contradicts a pattern.
 
     Attributes:
-      dim: the first dim that differs; None where it is a mark.
-      claimed: what the pattern says of it.
-      known: what is known of it.
-      place: who said so.
+      dim: the first dim that differs; None for a mark.
+      claimed: the sharding in the pattern.
+      known: the known sharding.
+      place: the place of the known hint or pattern.
     """
 
     dim: int | None
@@ -333,15 +333,15 @@ class PatternLayoutMismatch(Fault):
 
 
 class LayoutMismatch(Fault):
-    """A shard that is known to have another layout than a hint or a pattern says.
+    """A shard whose inferred layout contradicts a hint or a pattern.
 
     Attributes:
       dim: the first dim that differs.
-      claimed: the mesh axes that it is said to be sharded over, major to minor.
-      known: those that it is sharded over.
-      gathered: the axes, in this order, over which it was gathered though it is sharded in another order.
-      is_interleaved: whether the shards do not follow each other: another dim, or shards that were gathered before, are
-        major to what is sharded.
+      claimed: the mesh axes of the dim in the hint, major to minor.
+      known: its inferred mesh axes.
+      gathered: the axes over which it was gathered, in a wrong order.
+      is_interleaved: whether the shards do not follow each other: another dim, or shards gathered earlier, are
+        major to the sharded dim.
     """
 
     dim: int
@@ -366,14 +366,14 @@ class LayoutMismatch(Fault):
 
 
 class ShardingConflict(Fault):
-    """An operation that combines two dims which are sharded in different ways.
+    """An operation that combines two dims with different shardings.
 
     Attributes:
       operation: JAX's name of it.
-      where: which dims.
-      first: the mesh axes of the first operand's.
-      second: those of the other's.
-      interleaved: whether the shards of the first one, and of the other one, do not follow each other.
+      where: the dims.
+      first: the mesh axes of the first operand's dim.
+      second: the mesh axes of the second operand's dim.
+      interleaved: whether the shards of each operand do not follow each other.
     """
 
     operation: str
@@ -397,7 +397,7 @@ class ShardingConflict(Fault):
 
 
 class HintText(Record):
-    """A hint as the user wrote it; carets are placed relative to its ``dims``."""
+    """The user's text of a hint; carets are placed relative to its ``dims``."""
 
     before: str
     dims: str = ""
@@ -407,7 +407,7 @@ class HintText(Record):
         return f"{self.before}{self.dims}{self.after}"
 
     def around(self, span: Span | None) -> tuple[HintText, Span]:
-        """The hint where it is not long, else what is around a span of it; and the span there."""
+        """The hint, cut around a span if it is long; and the span in it."""
         start, end = span or (0, 0)
         first, last = max(start - _AROUND, 0), max(start, 0) + 3 * _AROUND
         dims = f"{'...' * (first > 0)}{self.dims[first:last]}{'...' * (last < len(self.dims))}"
@@ -423,14 +423,14 @@ class HintText(Record):
 
 
 class Failure(Record):
-    """One thing that is wrong with one value.
+    """One fault of one value.
 
     Attributes:
-      what: what is wrong.
+      what: the fault.
       subject: the value.
       hint: its hint, if it has one.
       got: the value's type in JAX's notation, if it is an array.
-      place: the line of the user's program, of one of several things that are wrong in a body.
+      place: the line in the user's program, for one of several faults in a body.
     """
 
     what: Fault
@@ -441,12 +441,12 @@ class Failure(Record):
 
     @property
     def cause_place(self) -> str:
-        """Where it began; empty if that is not known."""
+        """The place of its cause; empty if unknown."""
         cause = getattr(self.what, "cause", None)
         return "" if cause is None else cause.place
 
     def follows_from(self, first: Failure) -> bool:
-        """Whether it began where another did, and is not of another part of the same value: one cure is for both."""
+        """Whether it has the cause of another failure, so that one cure is enough; not for other parts of one value."""
         is_other_part = self.subject.name == first.subject.name and self.subject.path != first.subject.path
         return self.cause_place == first.cause_place != "" and not is_other_part
 
@@ -456,12 +456,12 @@ class Failure(Record):
         return set(re.findall(r"\w+", self.hint.dims)) if self.hint is not None else set()
 
     def words(self, names: Mapping[str, str] | None = None) -> Sentence:
-        """It in words; names are what marks call mesh axes that have another name there."""
+        """The failure in words; ``names`` are the aliases of mesh axes in marks."""
         return self.what.words(Terms(self.subject, names or {}))
 
 
 class NoUnionMember(Fault):
-    """A value that no member of a union takes, and why each of them does not."""
+    """A value that no member of a union accepts, with the reason of each."""
 
     reasons: tuple[Failure, ...]
 

@@ -1,4 +1,4 @@
-"""Parts of sentences: how messages call values, meshes, axes and sizes."""
+"""Parts of sentences: the names of values, meshes, axes and sizes in messages."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _LONGEST = 80
 
 
 def value_text(value: object) -> str:
-    """A value in a message: as Python shows it, where it can and that is short; else ``a dict``."""
+    """A value in a message: its repr if that is short; else ``a dict``."""
     try:
         text = repr(value)
-    except Exception:  # a deleted array, a huge integer, a nesting too deep, or whatever a class of the user's raises
+    except Exception:  # a deleted array, a huge integer, deep nesting, or an error of the user's class
         text = ""
     if 0 < len(text) < _LONGEST and "\n" not in text:
         return text
@@ -21,12 +21,12 @@ def value_text(value: object) -> str:
 
 
 def excerpt(text: str) -> str:
-    """What a user wrote, cut where it is long."""
+    """The user's text, cut if it is long."""
     return text if len(text) < _LONGEST else f"{text[:20]}..."
 
 
 def shortened(text: str, most: int = 300) -> str:
-    """A text without its middle where it is long."""
+    """The text, without its middle if it is long."""
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 3 :]}"
 
 
@@ -36,7 +36,7 @@ _HEAD, _TAIL = 3400, 1500
 
 
 def bounded(message: str) -> str:
-    """A message of at most 5,000 characters: of a longer one long lines are cut, one with carets around them."""
+    """A message of at most 5,000 characters: long lines are cut, around the carets if there are any."""
     if len(message) <= _MOST_CHARACTERS:
         return message
     lines = message.split("\n")
@@ -60,7 +60,7 @@ def mesh_text(mesh: Iterable[tuple[str, object]]) -> str:
 
 
 def alias_text(axes: tuple[str, ...]) -> str:
-    """What a name stands for: a mesh axis, several, or None."""
+    """The value of an alias: a mesh axis, several, or None."""
     return "None" if not axes else axes[0] if len(axes) == 1 else f"({', '.join(axes)})"
 
 
@@ -80,16 +80,16 @@ def count_text(number: int, noun: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`` (did you mean 'batch'?)``; nothing where no name is close."""
+    """`` (did you mean 'batch'?)``; empty if no name is close."""
     close = get_close_matches(name, list(known), n=1)
     return f" (did you mean '{close[0]}'?)" if close else ""
 
 
 def sharding_text(axes: tuple[str, ...]) -> str:
-    """How a dim is split."""
+    """The sharding of a dim."""
     return f"sharded over {quoted_axes(axes)}" if axes else "unsharded"
 
 
 def titled(result: object) -> str:
-    """``<Plan: reshard [8/tp] 8 -> 8 [8/tp] on dp=4, tp=2>``: the repr of what prints as a text of several lines."""
+    """``<Plan: reshard [8/tp] 8 -> 8 [8/tp] on dp=4, tp=2>``: the repr of an object that prints several lines."""
     return f"<{type(result).__name__}: {str(result).partition(chr(10))[0]}>"

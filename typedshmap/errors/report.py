@@ -1,4 +1,4 @@
-"""The whole message of a call: the first failure in full, what it needs to be understood, and the others.
+"""The whole message of a call: the first failure in full, with its context, and the other failures.
 
 Invariant: the first line alone names the function, the value, what is wrong and both numbers."""
 
@@ -28,18 +28,18 @@ _ABOUT_OPERATIONS = PatternFault | NotManual | ShardingConflict | DivergentColle
 
 
 class Report(Record):
-    """All that went wrong in one call, and where.
+    """All failures of one call, and their context.
 
     Attributes:
       function: the name of the function that was called.
-      failures: what is wrong; the message reports the first in full.
+      failures: the failures; the message reports the first in full.
       mesh: mesh axes and their sizes.
-      manual: the manual axes, where they are not the whole mesh.
+      manual: the manual axes, if they are not the whole mesh.
       per_shard: whether the values are shards.
-      aliases: names of mesh axes that are not their own.
-      sizes: what was bound.
+      aliases: aliases of mesh axes.
+      sizes: the bound sizes.
       rules: mesh axes for dims without brackets, by their names.
-      place: the line of the user's program; empty where a traceback ends there.
+      place: the line of the user's program; empty if a traceback ends there.
     """
 
     function: str
@@ -60,7 +60,7 @@ class Report(Record):
         if first.hint is not None:
             label, (hint, span) = f"    {first.subject}: ", first.hint.around(sentence.span)
             value.append(f"{label}{hint}")
-            if sentence.span is not None and first.hint.dims:  # a PartitionSpec has none that could be shown
+            if sentence.span is not None and first.hint.dims:  # a PartitionSpec has no carets
                 value.append(" " * len(label) + hint.carets(span))
         if first.got is not None:
             value.append(f"    got {first.got}{' per shard' if self.per_shard else ''}")
@@ -70,7 +70,7 @@ class Report(Record):
             facts += [f"Sizes: {text}"] if (text := sizes_text(self.sizes)) else []
         facts += [f"At: {self.place}"] if self.place else []
         facts += [f"Hint: {sentence.cure}"] if sentence.cure else []
-        # A helper's result that is the caller's, too, fails twice.
+        # The result of a helper that the caller returns fails twice.
         others = [other for other in others if not other.follows_from(first)]
         lines = list(dict.fromkeys(f"Also: {self._line(other)}{self._elsewhere(other)}" for other in others))
         facts += lines[:_MOST_OTHERS]
@@ -88,9 +88,9 @@ class Report(Record):
         return problem if concerns_pattern else f"{failure.subject.phrase} {problem}"
 
     def _names(self, failure: Failure) -> dict[str, str]:
-        """What marks call a mesh axis: an alias that stands for it alone, unless the hint has the axis itself."""
+        """The aliases of mesh axes in marks: an alias of one axis, unless the hint has the axis itself."""
         words = failure.hint_words
-        # Of several, one that the hint has.
+        # Of several aliases, one in the hint.
         aliases = sorted(self.aliases, key=lambda alias: alias[0] in words)
         return {axes[0]: name for name, axes in aliases if len(axes) == 1 and axes[0] not in words}
 

@@ -1,6 +1,6 @@
-"""A hint for one array, parsed once: dtypes, array type, spec, and the text it was written as.
+"""A hint for one array, parsed once: dtypes, array type, spec, and the user's text.
 
-The names of dtypes take the dtypes of JAX that they take in jaxtyping."""
+Dtype names accept the same dtypes of JAX as in jaxtyping."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FAMILIES: dict[str, tuple[str, ...] | None] = {
     "Int": INTS,
     "Key": KEYS,
 }
-"""Names that take several dtypes; None takes all."""
+"""Names of several dtypes; None for all."""
 
 
 def class_name(dtype: str) -> str:
@@ -62,11 +62,11 @@ NAMES: dict[str, tuple[str, ...] | None] = {
     **FAMILIES,
     **{class_name(dtype): (dtype,) for dtype in UINTS + INTS + FLOATS + COMPLEXES},
 }
-"""Every dtype name and the dtypes it takes."""
+"""All dtype names and their dtypes."""
 
 
 def takes(dtypes: tuple[str, ...] | None, dtype: str) -> bool:
-    """Whether a dtype, by JAX's name for it, is among those of a hint."""
+    """Whether a hint accepts a dtype, by JAX's name."""
     if dtypes is None:
         return True
     if dtype.startswith("key<"):
@@ -75,7 +75,7 @@ def takes(dtypes: tuple[str, ...] | None, dtype: str) -> bool:
 
 
 def intersect(a: tuple[str, ...] | None, b: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """The dtypes that both take."""
+    """The dtypes that both accept."""
     if a is None or b is None:
         return b if a is None else a
     return tuple(dtype for dtype in a if dtype in b)
@@ -85,13 +85,13 @@ class ArrayHint(Record, eq=False):
     """The hint for one array.
 
     Attributes:
-      dtypes: the dtypes that it takes; None for all.
+      dtypes: the accepted dtypes; None for all.
       dtype_name: their name in the hint.
       array_type: ``jax.Array``, ``numpy.ndarray``, a tuple of classes, or Any.
       spec: the dims, their sharding and the marks.
-      text: the hint as it was written.
-      takes_rules: whether rules may shard its dims by their names; in a pattern names are its own.
-      may_be_missing: whether None, or another node without leaves, may be in its place.
+      text: the user's text.
+      takes_rules: whether rules apply to its dims; not in a pattern, whose names are its own.
+      may_be_missing: whether None, or another node without leaves, may replace the array.
     """
 
     dtypes: tuple[str, ...] | None
@@ -106,17 +106,17 @@ class ArrayHint(Record, eq=False):
         """Whether a value is an array of the hint's type."""
         if self.array_type is not Any:
             return isinstance(value, self.array_type)
-        shape = getattr(value, "shape", None)  # modules and classes have an attribute of that name, too
+        shape = getattr(value, "shape", None)  # modules and classes may have an attribute "shape", too
         return hasattr(value, "dtype") and isinstance(shape, tuple) and all(map(_is_size, shape))
 
     def takes_number(self, value: Any) -> bool:
-        """Whether a value is a Python number of the kind of one of the dtypes, of which JAX gives it one."""
+        """Whether a value is a Python number, and JAX's dtype for it is of the kind of one of the dtypes."""
         kind = _SCALAR_KINDS.get(type(value))
         return kind is not None and any(dtype.startswith(kind) for dtype in self.dtypes or ())
 
     @property
     def type_text(self) -> str:
-        """The array type as a message names it."""
+        """The array type in messages."""
         members = self.array_type if isinstance(self.array_type, tuple) else (self.array_type,)
         return " | ".join("an array" if member is Any else _type_as_written(member) for member in members)
 
@@ -127,13 +127,13 @@ def _is_size(size: Any) -> bool:
 
 
 def rank_of(value: Any) -> int:
-    """How many dims a value has; none where it only looks like an array."""
+    """The rank of a value; 0 if it is not an array."""
     shape = getattr(value, "shape", ())
     return len(shape) if isinstance(shape, tuple) else 0
 
 
 def is_of_rank(hint: ArrayHint, rank: int) -> bool:
-    """Whether a hint is of this rank, or takes it."""
+    """Whether a hint accepts a rank."""
     dims = len(hint.spec.dims)
     return rank == dims if hint.spec.rest is None else rank >= dims - 1
 
@@ -147,7 +147,7 @@ def _type_as_written(array_type: Any) -> str:
             return "ArrayLike"
         members = array_type if isinstance(array_type, tuple) else typing.get_args(array_type)
         return " | ".join(map(_type_as_written, members))
-    # Anything may be written here, also an array, which must not be compared by "==".
+    # The user may have written anything, even an array, which must not be compared by "==".
     for known, name in ((jax.Array, "Array"), (np.ndarray, "np.ndarray"), (Any, "Any")):
         if array_type is known:
             return name
@@ -160,7 +160,7 @@ def parse_array_hint(
 ) -> ArrayHint:
     """Read the items in a hint's brackets: ``(array_type, dims)`` or ``(array_type, dims, P(...))``.
 
-    ``text`` is what the user wrote, where that is only a part of a hint.
+    ``text`` is the user's text, if the hint is only a part of it.
 
     Raises:
       AnnotationSyntaxError: for dims that cannot be read, or brackets that hold something else.
@@ -170,7 +170,7 @@ def parse_array_hint(
     if len(items) not in (2, 3) or not isinstance(items[1], str):
         got = ", ".join(_type_as_written(item) if isinstance(item, type) else value_text(item) for item in items)
         raise AnnotationSyntaxError(
-            f'{dtype_name}[{got}]: wants an array type and dims, as in {dtype_name}[Array, "b d"]'
+            f'{dtype_name}[{got}]: expects an array type and dims, as in {dtype_name}[Array, "b d"]'
         )
     array_type, dims, pspec = items[0], items[1], items[2] if len(items) == 3 else None
     if len(items) == 3 and not isinstance(pspec, PartitionSpec):
@@ -195,7 +195,7 @@ def parse_array_hint(
 
 @lru_cache(maxsize=4096)
 def hint_of_spec(spec: PartitionSpec, rank: int) -> ArrayHint:
-    """What a PartitionSpec says of an array of a rank, as a hint, which is written as the spec is."""
+    """The hint of a PartitionSpec for a rank, with the spec as its text."""
     text = HintText(_jax.array.spec_text(spec))
     return replace(parse_array_hint("Shaped", None, (Any, " ".join("_" * rank), spec), text), takes_rules=False)
 
@@ -210,7 +210,7 @@ def _parse_spec(dims: str, written: HintText, pspec: PartitionSpec | None = None
 def _nest_hints(
     inner: ArrayHint, dtypes: tuple[str, ...] | None, dtype_name: str, outer: Spec, written: HintText
 ) -> ArrayHint:
-    """A hint inside a hint: the outer dims come first, the dtypes are those that both take."""
+    """A hint inside a hint: the outer dims come first, and the dtypes are those that both accept."""
     common = intersect(dtypes, inner.dtypes)
     if common == ():
         raise AnnotationSyntaxError(f"{written}: no dtype is both {dtype_name} and {inner.dtype_name}")
@@ -258,7 +258,7 @@ def _with_pspec(spec: Spec, pspec: PartitionSpec) -> Spec:
     marks = [
         Mark(sign, a, end) for sign, axes in (("+", entries.unreduced), ("-", entries.reduced)) for a in sorted(axes)
     ]
-    # Printed and parsed again, so that an axis that is used twice is refused in one place.
+    # Print and parse again, so that one place raises for an axis that is used twice.
     made = Spec(tuple(dims), (*spec.marks, *marks), source)
     try:
         parse(str(made))
@@ -273,11 +273,11 @@ def is_type_alias(hint: Any) -> bool:
 
 
 _SCALAR_KINDS = {bool: "bool", int: "int", float: "float", complex: "complex"}
-"""Python's numbers, each with the kind of the dtypes that it may be of."""
+"""Python's numbers, each with the kind of its dtypes."""
 
 
 def union_members(array_type: Any, aliases: tuple[Any, ...] = ()) -> Iterator[Any]:
-    """The members of a union of array types, or of hints; aliases and type variables are what they stand for.
+    """The members of a union of array types, or of hints, with aliases and type variables resolved.
 
     Raises:
       AnnotationSyntaxError: for a type alias that holds itself.
@@ -305,7 +305,7 @@ def union_members(array_type: Any, aliases: tuple[Any, ...] = ()) -> Iterator[An
 
 
 def _array_classes(array_type: Any, written: HintText) -> Any:
-    """An array type as ``isinstance`` takes it; Any stays."""
+    """An array type for ``isinstance``, or Any."""
     classes: list[Any] = []
     for member in union_members(array_type):
         cls = np.ndarray if typing.get_origin(member) is np.ndarray else member  # numpy.typing.NDArray
@@ -317,16 +317,16 @@ def _array_classes(array_type: Any, written: HintText) -> Any:
             problem = f"{value_text(member)} is not an array type, as Array, np.ndarray and ArrayLike are"
             raise AnnotationSyntaxError(f"{written}: {problem}{cure}")
         classes.append(cls)
-    # What is no array at all, as None in an Optional, is left out where something else remains.
-    found = [cls for cls in classes if cls.__module__ != "builtins" or cls in _SCALAR_KINDS]
-    if not found:
+    # Members that are not arrays, such as None in an Optional, are omitted if others remain.
+    kept = [cls for cls in classes if cls.__module__ != "builtins" or cls in _SCALAR_KINDS]
+    if not kept:
         name = "None" if type(None) in classes else classes[0].__name__
         raise AnnotationSyntaxError(f"{written}: {name} is not an array type, as Array, np.ndarray and ArrayLike are")
-    return found[0] if len(found) == 1 else tuple(found)
+    return kept[0] if len(kept) == 1 else tuple(kept)
 
 
 def _refuse_unfit_scalars(hint: ArrayHint) -> None:
-    """Refuse Python's numbers where they can have neither the dtypes nor the dims of a hint."""
+    """Raise for Python's numbers that cannot have the dtypes or the dims of a hint."""
     classes = hint.array_type if isinstance(hint.array_type, tuple) else (hint.array_type,)
     if not all(cls in _SCALAR_KINDS for cls in classes):
         return
@@ -338,9 +338,9 @@ def _refuse_unfit_scalars(hint: ArrayHint) -> None:
 
 
 def read_array_hint(hint: Any) -> ArrayHint | None:
-    """The array hint in a class of ours, of jaxtyping, or in a bare array type; None for anything else.
+    """The array hint of a class of this library, or of jaxtyping; None for any other object.
 
-    Any class with ``dim_str``, ``dtypes`` and ``array_type`` is read, never run.
+    Any class with ``dim_str``, ``dtypes`` and ``array_type`` counts; nothing of it is called.
     """
     ours = getattr(hint, "__typedshmap__", None)
     if isinstance(ours, ArrayHint):
@@ -348,15 +348,15 @@ def read_array_hint(hint: Any) -> ArrayHint | None:
     if not isinstance(hint, type) or not all(hasattr(hint, name) for name in ("dim_str", "dtypes", "array_type")):
         return None
     theirs: Any = hint
-    known = None  # jaxtyping has a mark of its own for any dtype
+    known = None  # jaxtyping has a sentinel for any dtype
     if isinstance(theirs.dtypes, (list, tuple)):
-        known = tuple(dtype for each in theirs.dtypes for dtype in _dtypes_meant(each, theirs))
+        known = tuple(dtype for written in theirs.dtypes for dtype in _dtypes_meant(written, theirs))
     name = getattr(getattr(theirs, "dtype", None), "__name__", theirs.__name__.split("[")[0])
     return parse_array_hint(name, known, (theirs.array_type, theirs.dim_str))
 
 
 def _dtypes_meant(dtype: Any, hint: type) -> tuple[str, ...]:
-    """The dtypes that a name, or a regular expression, stands for in jaxtyping."""
+    """The dtypes of a name or a regular expression of jaxtyping."""
     if isinstance(dtype, re.Pattern):
         return tuple(name for name in (*BOOLS, *UINTS, *INTS, *FLOATS, *COMPLEXES, *KEYS) if dtype.match(name))
     if not isinstance(dtype, str):
@@ -368,5 +368,5 @@ _ARRAY_LIKE = _array_classes(ArrayLike, HintText("ArrayLike"))
 
 
 def bare_array_hint(array_type: Any) -> ArrayHint:
-    """The hint that a bare array type means: ``Shaped[Array, "..."]``."""
+    """The hint of a bare array type: ``Shaped[Array, "..."]``."""
     return parse_array_hint("Shaped", None, (array_type, "..."))

@@ -1,4 +1,4 @@
-"""Check the arguments of a call together, also where shapes are in the place of arrays."""
+"""Check the arguments of a call together; arrays may be ShapeDtypeStructs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .structure import ArrayLeaf, Node
 
 C = TypeVar("C", bound=TreeCheck)
 
-# Its parameter, what messages call it, its hint and its value.
+# The parameter, the subject in messages, the hint and the value.
 BoundArgument = tuple[str, Subject, Node, Any]
 
 
@@ -28,7 +28,7 @@ class CheckedArguments(TreeCheck):
 
     Attributes:
       given: the arguments.
-      spans: where the leaves of each argument are among all leaves.
+      spans: the range of each argument's leaves among all leaves.
     """
 
     given: Sequence[BoundArgument] = ()
@@ -42,11 +42,11 @@ class CheckedArguments(TreeCheck):
     def with_leaves(
         self, leaves: list[CheckedLeaf], copies_containers: bool = False
     ) -> Iterator[tuple[str, Subject, Any]]:
-        """The arguments that other leaves change, as `BoundCall.with_arguments` takes them.
+        """The arguments that change with other leaves, for `BoundCall.with_arguments`.
 
         Args:
           leaves: the leaves of all arguments.
-          copies_containers: whether a container is a new one even if its leaves are the same.
+          copies_containers: whether to rebuild a container even if its leaves are the same.
         """
         if leaves is self.leaves:
             return
@@ -60,12 +60,12 @@ class CheckedArguments(TreeCheck):
 
 
 def check_arguments(given: Sequence[BoundArgument], named: Mapping[str, Any], context: MeshContext) -> CheckedArguments:
-    """Check the arguments of a call; what does not fit is in the failures.
+    """Check the arguments of a call; the check has the failures.
 
     Args:
       given: the arguments.
-      named: all arguments by their names, for sizes like ``{self.heads}``.
-      context: where they are checked.
+      named: all arguments by name, for sizes like ``{self.heads}``.
+      context: the mesh context.
     """
     checked = CheckedArguments(context, named, given=given)
     for _, subject, node, value in given:
@@ -77,41 +77,41 @@ def check_arguments(given: Sequence[BoundArgument], named: Mapping[str, Any], co
 
 
 def array_leaves(given: Sequence[BoundArgument]) -> list[CheckedLeaf]:
-    """The leaves of the arguments that hold arrays, which may know a mesh; none is checked yet."""
+    """The unchecked leaves of arguments that hold arrays, whose mesh may be known."""
     arrays = ((subject, value) for _, subject, node, value in given if structure.holds_arrays(node))
     return [CheckedLeaf(leaf, None, subject) for subject, value in arrays for leaf in _jax.tree.leaves(value)]
 
 
 def check_as_traced(check: Callable[[Any], C], value: Any, has_shardings: bool) -> C:
-    """Check a value in which ShapeDtypeStructs are in the place of arrays, each as what it is traced as.
+    """Check a value with ShapeDtypeStructs instead of arrays, each as its tracer.
 
     Args:
-      check: checks a value; in its leaves the structs are put back.
-      value: what is checked.
-      has_shardings: whether the structs' shardings are checked too.
+      check: checks a value; the structs replace the tracers in its leaves.
+      value: the value.
+      has_shardings: whether to check the structs' shardings, too.
     """
     if not any(isinstance(leaf, _jax.array.SHAPES) for leaf in _jax.tree.leaves(value)):
         return check(value)
     leaves, structure = jax.tree_util.tree_flatten(value)
     structs = {at: leaf for at, leaf in enumerate(leaves) if isinstance(leaf, _jax.array.SHAPES)}
-    found: list[C] = []
+    checks: list[C] = []
 
     def trace(*tracers: Any) -> None:
         traced = dict(zip(structs, tracers, strict=True))
         by_tracer = {id(tracer): structs[at] for at, tracer in traced.items()}
         checked = check(structure.unflatten([traced.get(at, leaf) for at, leaf in enumerate(leaves)]))
         checked.leaves = [leaf._replace(value=by_tracer.get(id(leaf.value), leaf.value)) for leaf in checked.leaves]
-        found.append(checked)
+        checks.append(checked)
 
     given = structs.values()
     jax.eval_shape(trace, *(given if has_shardings else (jax.ShapeDtypeStruct(s.shape, s.dtype) for s in given)))
-    return found[0]
+    return checks[0]
 
 
 def check_arguments_as_traced(
     given: Sequence[BoundArgument], named: Mapping[str, Any], context: MeshContext, has_shardings: bool
 ) -> CheckedArguments:
-    """`check_arguments` where some may be ShapeDtypeStructs."""
+    """`check_arguments` for arguments that may have ShapeDtypeStructs."""
 
     def check(values: list[Any]) -> CheckedArguments:
         traced = [(*argument[:3], value) for argument, value in zip(given, values, strict=True)]
@@ -123,7 +123,7 @@ def check_arguments_as_traced(
 
 
 def unknown_axes(node: Node, region: MeshContext, subject: Subject) -> list[Failure]:
-    """The failures of hints that name unknown mesh axes, known before there is a value."""
+    """The failures of hints that name unknown mesh axes, which do not need a value."""
     parts = [("", node)] if isinstance(node, ArrayLeaf) else structure.walk(node)
     return [
         Failure(layout, subject.at(path), part.hint.text)

@@ -1,7 +1,7 @@
 """Check one array against its hint: type, dtype, shape, and how it varies or is sharded over the mesh.
 
-A hint is compiled once per mesh context. A value that is traced is of a type that often comes again, so the last types
-that fitted are remembered, and a check of one of them is a look at them."""
+A hint is compiled once per mesh context. The types of tracers recur, so the last types that fitted are cached, and a
+check of such a type is a lookup."""
 
 from __future__ import annotations
 
@@ -25,26 +25,25 @@ from .context import KnownLayout, MeshContext, Role, lookup_layout, with_cause
 from .global_sharding import sharding_mismatch, with_value_mesh
 
 _MOST_KINDS = 64
-_BY_TYPE = (Name, Number, Anything, type(None))  # None in a "...", which has no size
+_BY_TYPE = (Name, Number, Anything, type(None))  # None for "...", which has no size
 
 
 Fitting = tuple[Any, type, Sizes, Any, Match, frozenset[str]]
 
 
 class CompiledHint(Record):
-    """What a hint means in one mesh context, and what has fitted it.
+    """A hint compiled for one mesh context, with caches of values that fitted.
 
     Attributes:
-      layout: its mesh axes.
-      dims: what each dim must be.
-      unmentioned: the axes over which a value may not be varying, unless it is known to be invarying.
-      wrong_mark: what is wrong with one of its marks, or with a dim of any sharding, whatever the value is.
-      is_by_type: whether the type of a value, that of a global one with its sharding, and the sizes that are bound
-        decide whether it fits; of a NumPy array that is to be placed, its shape and dtype.
-      kinds: what it takes, by class, class of type, and dtype. Bounded.
-      last: what fitted last: its type, its class, the sizes bound before, where it was placed, the match, and the
-        unmentioned axes over which it is varying. By its subject, and under None what bound nothing, whatever its
-        subject. Bounded.
+      layout: its layout.
+      dims: its compiled dims.
+      unmentioned: the axes over which a value must not vary, unless it is known to be invarying.
+      wrong_mark: the fault of a mark or of an unconstrained dim, for any value.
+      is_by_type: whether the type of a value (of a global one with its sharding) and the bound sizes decide whether
+        it fits; for a NumPy array that will be placed, its shape and dtype.
+      kinds: the accepted kinds: class, class of type, and dtype. Bounded.
+      last: the last values that fitted: the type, the class, the sizes bound before, the placement, the match, and the
+        unmentioned axes over which it varies. By subject; under None a value that bound nothing. Bounded.
     """
 
     layout: Layout | Unresolved
@@ -57,8 +56,8 @@ class CompiledHint(Record):
 
 
 def _compile_hint(hint: ArrayHint, region: MeshContext) -> CompiledHint:
-    """What a hint means in a mesh context, which keeps it."""
-    layout = region.layout(hint)  # first, since a context that has too many hints forgets them
+    """Compile a hint for a mesh context, which caches it."""
+    layout = region.layout(hint)  # first, since this may clear a full cache
     compiled = CompiledHint(layout)
     if isinstance(layout, Layout):
         compiled = _compile_layout(hint, layout, region)
@@ -67,12 +66,12 @@ def _compile_hint(hint: ArrayHint, region: MeshContext) -> CompiledHint:
 
 
 def _compile_layout(hint: ArrayHint, layout: Layout, region: MeshContext) -> CompiledHint:
-    # The size of these depends on the arguments of the call, or on the place of a leaf.
+    # The size of these dims depends on the arguments of the call, or on the leaf.
     by_call = [dim for dim in hint.spec.dims if dim.per_leaf or not isinstance(getattr(dim, "size", None), _BY_TYPE)]
     return CompiledHint(
         layout,
         compile_dims(hint.spec, layout, dict(region.mesh or ()), region.sizes, must_divide=region.role != "value"),
-        # What leaves the region has to satisfy JAX, which types values as varying over axes of size 1, too.
+        # JAX checks the results of the region, and types values as varying over axes of size 1, too.
         (region.checked_axes | region.boundary_axes) - layout.sharded - layout.unreduced - layout.varying,
         _wrong_mark(hint, layout, region) if region.role != "value" else None,
         not by_call,
@@ -91,22 +90,22 @@ def check_array(
     """Check one array against its hint; nothing is bound unless it fits.
 
     Returns:
-      The match; and the mesh axes over which JAX types the value as varying, which the hint does not mention: whether
-      it is the same on every shard there is decided once the body is analyzed.
+      The match; and the axes that the hint does not mention and over which JAX types the value as varying: the
+      analysis of the body decides whether it is the same on every shard there.
     """
     of_region: CompiledHint = region.compiled.get(hint) or _compile_hint(hint, region)
     compiled, cls, placed, what = of_region, type(value), None, None
     aval = value.aval if cls is _jax.array.STAGED else _jax.array.aval_of(value)
-    type_ = None if aval is value else aval  # an array is not its type, and is not kept
+    type_ = None if aval is value else aval  # not the array itself, which must not be kept alive
     if is_global := region.role == "value" and not region.manual:
         type_, placed = _jax.array.type_at_rest(value)
     elif region.role == "placement" and cls is np.ndarray:
         type_, placed = cls, (value.shape, _dtype_in_jax(value.dtype))
-    # JAX has one object for all types that are equal: the same one is of the same dtype, shape and sharding.
+    # JAX interns types: one object has one dtype, shape and sharding.
     for key in (None, subject):
         last = of_region.last.get(key)
         if last is not None and last[0] is type_ and last[1] is cls and last[2] is sizes and last[3] == placed:
-            found, unmentioned = last[4:]
+            result, unmentioned = last[4:]
             break
     else:
         if is_global:
@@ -118,13 +117,13 @@ def check_array(
             return Failure(wrong, subject, hint.text)
         if not isinstance(layout, Layout):
             return Failure(layout, subject, hint.text, _jax.array.type_text(value))
-        found = match(tuple(getattr(aval, "shape", ())), compiled.dims, sizes, subject, arguments, leaf)
-        if not isinstance(found, Match):
-            if isinstance(found, RankMismatch):
-                found = replace(found, cure=key_cure(hint.dtype_name, _jax.array.dtype_name_of(value)))
-            elif isinstance(found, SizeMismatch) and region.manual:
-                found = replace(found, missing=_missing_axes(found, region))
-            return Failure(found, subject, hint.text, _jax.array.type_text(value))
+        result = match(tuple(getattr(aval, "shape", ())), compiled.dims, sizes, subject, arguments, leaf)
+        if not isinstance(result, Match):
+            if isinstance(result, RankMismatch):
+                result = replace(result, cure=key_cure(hint.dtype_name, _jax.array.dtype_name_of(value)))
+            elif isinstance(result, SizeMismatch) and region.manual:
+                result = replace(result, missing=_missing_axes(result, region))
+            return Failure(result, subject, hint.text, _jax.array.type_text(value))
         if is_new_kind and hint.dtypes is not None:
             dtype = _jax.array.canonical_dtype(value) if region.role != "value" else _jax.array.dtype_name_of(value)
             fits = takes(hint.dtypes, dtype) or (region.role == "value" and hint.takes_number(value))
@@ -147,12 +146,12 @@ def check_array(
         if what is None and compiled.is_by_type and type_ is not None:
             if len(of_region.last) >= _MOST_KINDS:
                 of_region.last.clear()
-            of_region.last[subject] = fitting = (type_, cls, sizes, placed, found, unmentioned)
-            if found.sizes is sizes:
+            of_region.last[subject] = fitting = (type_, cls, sizes, placed, result, unmentioned)
+            if result.sizes is sizes:
                 of_region.last[None] = fitting
     if unmentioned:
         unmentioned, known, is_wrong = axes_to_infer(value, unmentioned, region)
-        # What the analysis of the body may still find invarying is reported only beside another fault.
+        # The analysis of the body may still find the value invarying: report this only beside another fault.
         if is_wrong or (unmentioned and what is not None):
             is_result = region.role == "boundary"
             may_be_unreduced = region.boundary_axes & unmentioned <= region.explicit
@@ -163,21 +162,26 @@ def check_array(
             what = with_cause(
                 value, UnmarkedUnreduced(axes) if addends else what, region.manual_layout(hint, aval.ndim)
             )
-    return (found, unmentioned) if what is None else Failure(what, subject, hint.text, _jax.array.type_text(value))
+    return (result, unmentioned) if what is None else Failure(what, subject, hint.text, _jax.array.type_text(value))
 
 
-def _missing_axes(found: SizeMismatch, region: MeshContext) -> tuple[str, ...]:
-    """The axes over which the dim is sharded elsewhere, if a shard of it would have the size that was found here."""
-    if found.axes or found.origin is None or not isinstance(found.got, int) or not isinstance(found.expected, int):
+def _missing_axes(mismatch: SizeMismatch, region: MeshContext) -> tuple[str, ...]:
+    """The axes over which the dim is sharded in other hints, if a shard of it has the size found here."""
+    if (
+        mismatch.axes
+        or mismatch.origin is None
+        or not isinstance(mismatch.got, int)
+        or not isinstance(mismatch.expected, int)
+    ):
         return ()
-    sharded = (axes for axes in found.origin.layouts if axes)
+    sharded = (axes for axes in mismatch.origin.layouts if axes)
     sizes = region.sizes
-    fits = (axes for axes in sharded if found.got * prod(sizes.get(a, 1) for a in axes) == found.expected)
+    fits = (axes for axes in sharded if mismatch.got * prod(sizes.get(a, 1) for a in axes) == mismatch.expected)
     return next(fits, ())
 
 
 def _dtype_in_jax(dtype: Any) -> Any:
-    """What tells a dtype from others; one of 64 bits becomes another one in JAX, by its settings."""
+    """The key of a dtype; JAX narrows 64-bit dtypes depending on its settings."""
     is_wide = isinstance(dtype, np.dtype) and dtype.itemsize >= 8
     return (dtype, 32) if is_wide and not _jax.trace.has_64_bits() else dtype
 
@@ -185,10 +189,10 @@ def _dtype_in_jax(dtype: Any) -> Any:
 def axes_to_infer(
     value: Any, unmentioned: frozenset[str], region: MeshContext
 ) -> tuple[frozenset[str], KnownLayout | None, bool]:
-    """Over which axes a value must still be found invarying, of those that its hint does not mention.
+    """The unmentioned axes over which the analysis must still find a value invarying.
 
     Returns:
-      The axes; the value's known layout; and whether it is wrong already, since the body's analysis cannot find that.
+      The axes; the value's known layout; and whether it is wrong already, since the analysis cannot find that.
     """
     known = lookup_layout(value)
     if known is None:
@@ -199,9 +203,9 @@ def axes_to_infer(
 
 
 def unmentioned_by_type(value: Any, hint: ArrayHint, region: MeshContext) -> frozenset[str] | None:
-    """The axes over which a traced shard varies by its type, and which the hint that it fits does not mention.
+    """The axes over which the type of a traced shard varies, and which its hint does not mention.
 
-    None where it is more than the type that decides whether it fits.
+    None if more than the type decides whether it fits.
     """
     compiled = region.compiled.get(hint)
     if compiled is None or not compiled.is_by_type or not _jax.array.is_tracer(value):
@@ -216,19 +220,19 @@ def _wrong_type(value: Any, hint: ArrayHint, role: Role) -> NotAnArray | None:
         reason = _jax.array.why_not_array(value)
         has_dtype = hasattr(value, "dtype") and hint.dtypes is not None
         if reason is not None and has_dtype and not takes(hint.dtypes, _jax.array.dtype_name_of(value)):
-            return None  # a dtype that JAX does not have is not one of the hint's, which is the clearer message
+            return None  # the mismatch of the dtype is the clearer message
         return None if reason is None else NotAnArray(hint.type_text, f"{describe(value)} that JAX refuses ({reason})")
     return None if hint.takes_type(value) else NotAnArray(hint.type_text, describe(value))
 
 
 def describe(value: Any) -> str:
-    """A value as a message describes it: ``None``, ``a list``, ``'text' (str)``."""
+    """A value in a message: ``None``, ``a list``, ``'text' (str)``."""
     if value is None:
         return "None"
     if isinstance(value, np.generic):
         return f"a NumPy {type(value).__name__.rstrip('_')}"
     if isinstance(value, (str, int, float, complex, bool)):
-        # Python refuses to write an integer of very many digits in decimal.
+        # Python limits the digits of an integer in decimal.
         text = hex(value) if isinstance(value, int) and value.bit_length() > 4096 else repr(value)
         return f"{text if len(text) < 40 else text[:36] + '...'} ({type(value).__name__})"
     if isinstance(value, _jax.array.ARRAYS):
@@ -238,7 +242,7 @@ def describe(value: Any) -> str:
 
 
 def _wrong_mark(hint: ArrayHint, layout: Layout, region: MeshContext) -> BoundaryMark | OpenDim | None:
-    """Marks at a boundary or at rest: ``~`` never, ``+`` and ``-`` on Explicit axes only; and no open dim there."""
+    """Check marks at a boundary or in a placement: ``~`` never, ``+`` and ``-`` on Explicit axes; and no open dim."""
     if region.role == "boundary" and region.boundary_axes and layout.unconstrained:
         dim = hint.spec.dims[min(layout.unconstrained)]
         assert isinstance(dim, Dim)
@@ -246,11 +250,13 @@ def _wrong_mark(hint: ArrayHint, layout: Layout, region: MeshContext) -> Boundar
     for axis in sorted(layout.varying):
         return BoundaryMark("~", axis, "'~' has a meaning only inside a manual region")
     for axis in sorted(layout.unreduced & region.placed_axes):
-        return BoundaryMark("+", axis, "no array is placed as addends", "sum it first, and drop the mark")
+        return BoundaryMark("+", axis, "an array cannot be placed as addends", "sum it first, and drop the mark")
     for sign, axes in (("+", layout.unreduced), ("-", layout.reduced)):
         for axis in sorted(axes & (region.boundary_axes | region.placed_axes) - region.explicit):
-            reason = f"mesh axis '{axis}' is of type Auto, over which JAX lets no such value in or out"
-            # What leaves a region is a sum that could be taken there.
+            reason = (
+                f"mesh axis '{axis}' is of type Auto, and JAX has unreduced and reduced arrays over Explicit axes only"
+            )
+            # For a result of a region, the sum could be taken inside.
             due = "take the sum inside (psum) and " if sign == "+" and region.manual else ""
             return BoundaryMark(
                 sign, axis, reason, f"make '{axis}' an Explicit axis of the mesh, or {due}drop the mark"
@@ -261,7 +267,7 @@ def _wrong_mark(hint: ArrayHint, layout: Layout, region: MeshContext) -> Boundar
 def _wrong_unreduced(
     kind: _jax.array.ManualType, layout: Layout, region: MeshContext
 ) -> UnmarkedUnreduced | NotUnreduced | UnmarkedReduced | None:
-    """Compare partial sums: an unreduced axis must be marked ``+``, one marked ``+`` be varying or unreduced."""
+    """Compare partial sums: an unreduced axis needs the mark ``+``, and a marked axis must be varying or unreduced."""
     checked_axes = region.checked_axes | region.boundary_axes
     order = tuple(axis for axis in region.sizes if axis in checked_axes)
     if unreduced := tuple(axis for axis in order if axis in kind.unreduced - layout.unreduced):

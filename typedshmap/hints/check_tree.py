@@ -1,10 +1,10 @@
 """Check a value against the tree of its hints: every leaf, named by its path.
 
-A walk finds the hint of each leaf; from then on the hints are looked up by the value's treedef. Unions, static values
-and ``PyTree``, which depend on more than the treedef, are walked each time.
+A walk finds the hint of each leaf; afterwards the value's treedef leads to the hints. Unions, static values and
+``PyTree`` depend on more than the treedef, and are walked each time.
 
 Invariant: the leaves of a value are in the order of ``jax.tree_util``, each with its hint, so that the value can be
-flattened at a boundary and rebuilt behind it."""
+flattened at a boundary and unflattened after it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from .structure import (
 )
 
 ArrayCheck = Callable[..., tuple[Match, frozenset[str]] | Failure]
-"""`check_array`, or what checks something else in an array's place."""
+"""`check_array`, or a function that checks another leaf instead of an array."""
 
 
 _NO_AXES = frozenset[str]()
@@ -69,7 +69,7 @@ class CheckedLeaf(NamedTuple):
     """One leaf of a value: the array and its hint, or a static leaf without one.
 
     Attributes:
-      must_be_invarying: mesh axes over which JAX types it as varying, and its hint as invarying.
+      must_be_invarying: mesh axes over which it is varying by JAX's type, and invarying by its hint.
     """
 
     value: Any
@@ -81,12 +81,12 @@ class CheckedLeaf(NamedTuple):
 def checked_leaves(
     values: Iterable[Any], hints: Iterable[ArrayHint | None], subjects: Iterable[Subject]
 ) -> list[CheckedLeaf]:
-    """Leaves that fit, made without a call for each."""
+    """Make leaves that fit, without a call for each."""
     return list(map(partial(tuple.__new__, CheckedLeaf), zip(values, hints, subjects, repeat(_NO_AXES))))
 
 
 class Deferred(Record):
-    """A part of a value that must be checked again, and the index of its first leaf."""
+    """A subtree that must be checked again, and the index of its first leaf."""
 
     node: Node
     value: Any
@@ -104,9 +104,9 @@ class TreeCheck:
       arguments: the call's arguments, for ``{self.heads}``.
       sizes: the sizes bound so far.
       leaves: the leaves checked so far, in order.
-      failures: what is wrong.
-      deferred: parts with an expression over names that are not bound yet.
-      is_second_visit: whether nothing more will be bound, so that nothing can be deferred.
+      failures: the failures so far.
+      deferred: subtrees with an expression over names that are not bound yet.
+      is_second_visit: whether all names are bound, so that nothing can be deferred.
       check: checks one array.
     """
 
@@ -157,11 +157,11 @@ class TreeCheck:
                 self._visit_container(node, value, subject, leaf)
 
     def _places(self, subject: Subject) -> bool:
-        """Whether a value is placed, in a region too, and not only looked at."""
+        """Whether a value will be placed, also in a region, and not only checked."""
         return self.region.role == "placement" or subject.kind == "placed"
 
     def check_deferred(self) -> None:
-        """Check the deferred parts, now that every argument has bound its names."""
+        """Check the deferred subtrees, after all arguments have bound their names."""
         waiting, self.deferred = self.deferred, []
         for late in waiting:
             branch = self._branch(is_second_visit=True)
@@ -171,40 +171,40 @@ class TreeCheck:
             self.leaves[late.at : late.at + len(branch.leaves)] = branch.leaves
 
     def error(self, function: str, place: str = "") -> TypedShmapError:
-        """The error for what does not fit, with the mesh of the first value that does not."""
+        """The error for the failures, with the mesh of the first value that failed."""
         value = _value_of(self.failures[0].subject, self.leaves)
         return with_value_mesh(value, self.region).error(function, self.failures, self.sizes, place)
 
     def stated(self, value: Any, function: str, is_assumed: bool = False) -> Any:
-        """The value that was checked, with its layouts asserted; outside of manual regions the value itself."""
+        """The checked value with its layouts asserted; outside of manual regions the value itself."""
         return with_other_leaves(value, self.leaves, self.stated_leaves(function, is_assumed))
 
     def stated_leaves(self, function: str, is_assumed: bool = False) -> list[CheckedLeaf]:
-        """The leaves, in a manual region with their layouts asserted; the same list if none is another value now."""
+        """The leaves, in a manual region with their layouts asserted; the same list if no leaf changed."""
         if not self.region.manual or not enforcement.IS_ON:
             return self.leaves
         return assert_layouts(self.leaves, self.region, function, self.sizes, is_assumed)
 
     def _branch(self, is_second_visit: bool) -> TreeCheck:
-        """A check of its own, which knows the sizes bound so far."""
+        """A new check, with the sizes bound so far."""
         return TreeCheck(self.region, self.arguments, self.sizes, is_second_visit=is_second_visit, check=self.check)
 
     def _visit_array(self, hint: ArrayHint, value: Any, subject: Subject, leaf: str | None = None) -> None:
-        found = self.check(value, hint, self.region, self.sizes, subject, self.arguments, leaf)
+        result = self.check(value, hint, self.region, self.sizes, subject, self.arguments, leaf)
         must_be_invarying = _NO_AXES
-        if isinstance(found, Failure):
+        if isinstance(result, Failure):
             if hint.may_be_missing and _jax.tree.is_empty(value):
                 return
             if _jax.tree.is_box(value) and len(inside := _jax.tree.one_level(value) or ()) == 1:
                 ((_, part),) = inside
                 self._visit_array(hint, part, subject, leaf)
                 return
-            self.failures.append(found)
-        elif (unbound := found[0].unbound) and self.is_second_visit and self.region.role != "placement":
-            # What is placed by itself may have a dim like seq+1 whose seq belongs to another array.
+            self.failures.append(result)
+        elif (unbound := result[0].unbound) and self.is_second_visit and self.region.role != "placement":
+            # A value that is placed alone may have a dim like seq+1 whose seq belongs to another array.
             self.failures.append(Failure(unbound, subject, hint.text, _jax.array.type_text(value)))
         else:
-            self.sizes, must_be_invarying = found[0].sizes, found[1]
+            self.sizes, must_be_invarying = result[0].sizes, result[1]
             if unbound:
                 self.deferred.append(Deferred(ArrayLeaf(hint), value, subject, leaf, len(self.leaves)))
         self.leaves.append(CheckedLeaf(value, hint, subject, must_be_invarying))
@@ -212,7 +212,7 @@ class TreeCheck:
     def _flatten(
         self, value: Any, subject: Subject, is_leaf: Callable[[Any], bool] | None = None
     ) -> tuple[list[Any], tuple[Subject, ...], Any]:
-        """The leaves of a value, their subjects, and its treedef; None and no leaves if JAX cannot take it apart."""
+        """The leaves of a value, their subjects, and its treedef; no leaves and None if JAX cannot flatten it."""
         try:
             leaves, paths, treedef = _jax.tree.flatten_with_paths(value, is_leaf)
         except _jax.tree.BadTree as bad:
@@ -228,7 +228,7 @@ class TreeCheck:
         self.leaves.extend(CheckedLeaf(leaf, None, subject) for leaf in _jax.tree.leaves(value))
 
     def _visit_numbers(self, parts: Node, value: Any, subject: Subject) -> bool:
-        """Check a container in which numbers are arrays; False if none is."""
+        """Check a container in which numbers may be arrays of rank 0; False if none is."""
         branch = self._branch(self.is_second_visit)
         branch.visit(parts, value, subject)
         if all(leaf.hint is None for leaf in branch.leaves):
@@ -238,9 +238,9 @@ class TreeCheck:
         return True
 
     def _visit_bare_tree(self, kind: type, hint: ArrayHint, value: Any, subject: Subject) -> None:
-        """Check a container whose hint does not say what it holds: arrays are unsharded where they are placed.
+        """Check a container whose hint has no item hints: arrays are unsharded when they are placed.
 
-        Where they are only looked at nothing is said of them, and what is not an array is static.
+        When they are only checked, they may be anything; leaves that are not arrays are static.
         """
         if not isinstance(value, kind):
             what = failures.WrongType(str(hint.text), describe(value))
@@ -261,7 +261,7 @@ class TreeCheck:
                 self.leaves.append(CheckedLeaf(part, None, at))
 
     def _visit_by_spec(self, specs: Sequence[Any], value: Any, subject: Subject) -> None:
-        """Take what JAX takes by a spec; what varies by its type where the spec has it the same must not leave."""
+        """Check a value by its specs; a leaf whose type varies over axes that its spec omits must not leave."""
         leaves, subjects, _ = self._flatten(value, subject)
         region, kinds = self.region, list(zip(specs, map(len, _jax.array.shapes_of(leaves)), strict=True))
         hints = {kind: None if kind[0] is None else hint_of_spec(*kind) for kind in dict.fromkeys(kinds)}
@@ -278,9 +278,9 @@ class TreeCheck:
                 self.failures.append(Failure(what, at, hint.text, _type_text(part)))
 
     def _visit_union(self, node: UnionOf, value: Any, subject: Subject, leaf: str | None) -> None:
-        """Take the first member that fits; the others bind nothing.
+        """Choose the first member that fits; the others bind nothing.
 
-        While a member is deferred, no member is taken, since one that fits now may be the wrong one.
+        While a member is deferred, none is chosen, since a member that fits now may be the wrong one.
         """
         branches = [self._branch(self.is_second_visit) for _ in node.options]
         for option, branch in zip(node.options, branches, strict=True):
@@ -289,12 +289,12 @@ class TreeCheck:
         if any(branch.deferred for branch in branches):
             self.deferred.append(Deferred(node, value, subject, leaf, len(self.leaves)))
         elif fitting:
-            # A member that says how the value varies comes before one for which it would have to be invarying.
+            # A member that mentions the varying axes comes before one that needs the value to be invarying.
             best = min(fitting, key=lambda branch: any(leaf.must_be_invarying for leaf in branch.leaves))
             self.sizes = best.sizes
             self.leaves += best.leaves
             return
-        else:  # that the value is not None need not be said
+        else:  # omit that the value is not None
             options = zip(node.options, branches, strict=True)
             meant = [(option, branch) for option, branch in options if option is not structure.NONE or value is None]
             near = [branch for option, branch in meant if may_match(option, value)]
@@ -333,13 +333,13 @@ class TreeCheck:
             self.deferred.append(Deferred(node, value, subject, leaf, first))
 
     def _visit_container(self, node: Container | LikeOf, value: Any, subject: Subject, leaf: str | None) -> None:
-        """Check the children; of a value of a known structure the leaves at once, by their hints."""
+        """Check the children; for a known treedef, check the leaves directly by their hints."""
         is_fixed, known = known_structures(node)
         try:
             leaves, treedef = _jax.tree.flatten(value) if is_fixed and leaf is None else (None, None)
         except _jax.tree.BadTree:
             leaves, treedef = None, None  # the walk reports where
-        key = (treedef, self.region.role == "value")  # where what has no hint has none either
+        key = (treedef, self.region.role == "value")  # in a value, leaves of bare containers have no hint
         if leaves is not None and (hints := known.get(key)) is not None:
             self._visit_leaves(hints, leaves, subject)
             return
@@ -348,18 +348,24 @@ class TreeCheck:
             self._visit_like(node, value, subject)
         else:
             self._visit_children(node, value, subject, leaf)
-        found = self.leaves[first:]
+        visited = self.leaves[first:]
         # A value that JAX flattens may be one array to its hint.
-        if leaves is None or len(found) != len(leaves) or not all(map(is_, [one.value for one in found], leaves)):
+        if (
+            leaves is None
+            or len(visited) != len(leaves)
+            or not all(map(is_, [visited_leaf.value for visited_leaf in visited], leaves))
+        ):
             return
-        hints = tuple([one.hint for one in found if one.hint is not None])
-        if len(self.failures) == failed and len(hints) == len(found):
+        hints = tuple([visited_leaf.hint for visited_leaf in visited if visited_leaf.hint is not None])
+        if len(self.failures) == failed and len(hints) == len(visited):
             if len(known) >= MOST_STRUCTURES:
                 known.clear()
-            known[key] = LeafHints(hints, tuple([one.subject.path[len(subject.path) :] for one in found]))
+            known[key] = LeafHints(
+                hints, tuple([visited_leaf.subject.path[len(subject.path) :] for visited_leaf in visited])
+            )
 
     def _visit_leaves(self, hints: LeafHints, leaves: list[Any], subject: Subject) -> None:
-        """Check the leaves of a value of a known structure, unless all are of the types that fitted last."""
+        """Check the leaves of a value of a known treedef, unless all have the types that fitted last."""
         region, before, subjects = self.region, self.sizes, subjects_at(subject, hints.paths)
         types = self._types(leaves) if self.check is check_array else list[Any]()
         fitting = hints.fitting.get(subject)
@@ -367,18 +373,20 @@ class TreeCheck:
             self.sizes = fitting[3]
             self.leaves += checked_leaves(leaves, hints.hints, subjects)
             return
-        others, first = (len(self.failures), len(self.deferred)), len(self.leaves)
+        before_counts, first = (len(self.failures), len(self.deferred)), len(self.leaves)
         for part, hint, at in zip(leaves, hints.hints, subjects, strict=True):
             self._visit_array(hint, part, at)
-        # What must still be found invarying is known of a value, and not of its type.
+        # Whether a leaf is invarying depends on the value, not on its type.
         if not types or any(leaf.must_be_invarying for leaf in self.leaves[first:]):
             return
         compiled = [region.compiled.get(hint) for hint in hints.hints]
-        if others == (len(self.failures), len(self.deferred)) and all(each and each.is_by_type for each in compiled):
+        if before_counts == (len(self.failures), len(self.deferred)) and all(
+            known_hint and known_hint.is_by_type for known_hint in compiled
+        ):
             hints.keep_fitting(subject, (region, before, types, self.sizes))
 
     def _types(self, leaves: list[Any]) -> list[Any]:
-        """What decides whether leaves fit a hint that `is_by_type`, if they are alike; empty where more does."""
+        """The types that decide whether leaves fit a hint that `is_by_type`; empty if they do not decide."""
         classes = set(map(type, leaves))
         if classes == {_jax.array.STAGED} and (self.region.role == "boundary" or self.region.manual):
             return list(map(_aval, leaves))
@@ -407,12 +415,12 @@ class TreeCheck:
                 children = self._field_children(node, value, children, subject)
                 hints = tuple(node.fields.get(key_name(key), structure.UNHINTED) for key, _ in children)
         for (key, part), inner in zip(children, hints, strict=True):
-            # A module whose leaves are filtered, and its gradient, has None in place of what is not an array.
+            # A filtered module, and its gradient, has None instead of leaves that are not arrays.
             if part is not None or not isinstance(inner, Static):
                 self.visit(inner, part, subject if _jax.tree.is_box(value) else subject.at(str(key)), leaf)
 
     def _visit_like(self, node: LikeOf, value: Any, subject: Subject) -> None:
-        """Check the largest sub-trees of the parameters' structure, and the other arrays."""
+        """Check the largest subtrees with the parameters' structure, and the other arrays."""
         if (wrong := wrong_container(node, value)) is not None:
             self.failures.append(Failure(wrong, subject))
             self._close_over(value, subject)
@@ -421,28 +429,28 @@ class TreeCheck:
             if is_similar:
                 first = len(self.failures)
                 self.visit(node.parameters, part, at)
-                found = [_with_cure(failure, node) for failure in self.failures[first:]]
-                # Of arrays of other ranks some may have the rank by accident, and another size.
-                self.failures[first:] = sorted(found, key=lambda failure: not isinstance(failure.what, RankMismatch))
+                cured = [_with_cure(failure, node) for failure in self.failures[first:]]
+                # If ranks differ, some arrays may have the expected rank by accident, with another size.
+                self.failures[first:] = sorted(cured, key=lambda failure: not isinstance(failure.what, RankMismatch))
             elif isinstance(part, _ARRAYS):
                 self._visit_array(node.other.hint, part, at)
             else:
                 self.leaves.append(CheckedLeaf(part, None, at))
 
     def parts_like(self, node: LikeOf, value: Any, subject: Subject) -> list[tuple[Subject, Any, bool]]:
-        """The largest sub-trees of the parameters' structure, and the leaves beside them; each with its subject."""
+        """The largest subtrees with the parameters' structure, and the other leaves; each with its subject."""
         members, similar = node.members, set[int]()
 
         def is_similar(part: Any) -> bool:
-            if found := any(self._has_structure(member, part) for member in members):
+            if matches := any(self._has_structure(member, part) for member in members):
                 similar.add(id(part))
-            return found
+            return matches
 
         parts, subjects, _ = self._flatten(value, subject, is_similar)
         return [(at, part, id(part) in similar) for part, at in zip(parts, subjects, strict=True)]
 
     def _has_structure(self, node: Node, value: Any) -> bool:
-        """Whether a value has the structure of a hint; one that no class or key shows also has to have its ranks."""
+        """Whether a value has the structure of a hint; without class or key names, also its ranks."""
         has_rank = False
 
         def check(part: Any, hint: ArrayHint, region: MeshContext, sizes: Sizes, subject: Subject, *rest: Any) -> Any:
@@ -460,7 +468,7 @@ class TreeCheck:
     def _field_children(
         self, node: Fields, value: Any, children: list[tuple[Any, Any]], subject: Subject
     ) -> list[tuple[Any, Any]]:
-        """A record's children by the names of its fields; the hint of a field that is not a child must be static."""
+        """The children of a record by the names of its fields; a field that is not a child must have a static hint."""
         names = {key_name(key) for key, _ in children}
         if node.kind not in ("dataclass", "class") or names == node.fields.keys() or not isinstance(value, node.cls):
             return children
@@ -477,7 +485,7 @@ class TreeCheck:
                 continue
             branch = self._branch(False)
             branch.visit(inner, getattr(value, name), at)
-            if any(found.hint is not None for found in branch.leaves):
+            if any(leaf.hint is not None for leaf in branch.leaves):
                 what = failures.NonPytreeField(node.cls.__name__, name, node.kind == "dataclass")
                 self.failures.append(Failure(what, at))
             else:
@@ -486,7 +494,7 @@ class TreeCheck:
 
 
 def _is_registered_late(hint: Any, value: Any) -> bool:
-    """Whether a class that was static when its hint was read is flattened by JAX now, into arrays."""
+    """Whether a class that was static when its hint was read is now a registered pytree of arrays."""
     if not isinstance(hint, type) or hint.__module__ == "builtins" or not _jax.tree.is_registered(hint):
         return False
     return any(isinstance(part, _ARRAYS) for part in _jax.tree.leaves(value))
@@ -497,12 +505,12 @@ _ARRAYS = (*_jax.array.ARRAYS, *_jax.array.SHAPES, *_jax.array.SCALARS)
 
 
 def _value_of(subject: Subject, leaves: Sequence[CheckedLeaf]) -> Any:
-    """The leaf that a message speaks of; None where it speaks of no leaf."""
+    """The leaf that is the subject of a message; None if no leaf is."""
     return next((leaf.value for leaf in leaves if leaf.subject == subject), None)
 
 
 def result_place(typed: HintedSignature, failures: Sequence[Failure], leaves: Sequence[CheckedLeaf]) -> str:
-    """Where the user wrote what made the first part of a result that does not fit, or where it was returned."""
+    """The place of the operation that made the first leaf that failed, or of the ``return``."""
     return _jax.staging.value_place(_value_of(failures[0].subject, leaves)) or typed.return_place
 
 
@@ -511,7 +519,7 @@ def _type_text(value: Any) -> str | None:
 
 
 def _with_cure(failure: Failure, node: LikeOf) -> Failure:
-    """A failure of what has the structure of parameters, with what to write where it is meant to have other ranks."""
+    """A failure of a subtree with the structure of parameters, with the cure for intended other ranks."""
     what, name = failure.what, structure.node_name(node.parameters)
     if not isinstance(what, RankMismatch):
         return failure
@@ -530,7 +538,7 @@ def check_value(
     sizes: Sizes = NO_SIZES,
     check: ArrayCheck = check_array,
 ) -> TreeCheck:
-    """Check one value, such as a result; what does not fit is in the failures."""
+    """Check one value, such as a result; the check has the failures."""
     checked = TreeCheck(context, named, sizes, check=check)
     checked.visit(node, value, subject)
     checked.check_deferred()
@@ -538,7 +546,7 @@ def check_value(
 
 
 def with_other_leaves(value: Any, before: list[CheckedLeaf], after: list[CheckedLeaf]) -> Any:
-    """A value with other leaves; the same object if all are the same."""
+    """The value with other leaves; the same object if no leaf changed."""
     if after is before:
         return value
     if len(before) == 1 and before[0].value is value:
@@ -551,27 +559,27 @@ def with_other_leaves(value: Any, before: list[CheckedLeaf], after: list[Checked
 
 
 StatedShard = tuple[Any, LayoutAssertion, Layout | None]
-"""A shard, what is asserted of it, and the layout that this means."""
+"""A shard, its assertion, and the asserted layout."""
 
 
 def assert_layout(value: Any, stated: LayoutAssertion, layout: Layout | None, sink: AssertionSink | None) -> Any:
-    """A shard, its layout recorded for the operations that follow, and analyzed if there is a sink.
+    """The shard with its layout recorded for later operations, and passed to the analysis if there is a sink.
 
-    In a loop or a call within the region it may be another value, with a claim in the program.
+    In a loop or a call within the region it may be another value, with a claim in the jaxpr.
     """
     if sink is None:
         record_layout(value, stated)
         return value
-    if stated.subject.kind == "checked":  # tools ask for each check, also for those that are implied
+    if stated.subject.kind == "checked":  # observers need every check, also implied ones
         return _assert_unsaid(value, stated, layout, False, sink)
-    (found,) = assert_each([(value, stated, layout)], sink)
-    return found
+    (asserted,) = assert_each([(value, stated, layout)], sink)
+    return asserted
 
 
 def assert_each(shards: Sequence[StatedShard], sink: AssertionSink | None) -> list[Any]:
-    """The same for arguments or results, most of which have the hints that they had before."""
+    """`assert_layout` for arguments or results, most of which have the same hint already."""
     if sink is None:
-        return [assert_layout(*each, sink) for each in shards]
+        return [assert_layout(*shard, sink) for shard in shards]
     known = restate_layouts(shards)
     return [
         value if is_said else _assert_unsaid(value, stated, layout, is_said, sink)
@@ -596,18 +604,19 @@ def assert_layouts(
     is_assumed: bool = False,
     is_proven: bool = False,
 ) -> list[CheckedLeaf]:
-    """Record for the operations that follow how shards are laid out, as their hints say, and have it analyzed.
+    """Record the layouts of shards by their hints, for later operations, and pass them to the analysis.
 
     Args:
       leaves: the shards, and static leaves.
-      region: where they are.
-      function: the function whose hints they have.
+      region: the mesh context.
+      function: the function with the hints.
       sizes: the sizes of its dims.
-      is_assumed: whether the analysis believes the hints.
-      is_proven: whether it knows already, as at the boundary of a region.
+      is_assumed: whether the analysis trusts the hints.
+      is_proven: whether the layouts are known already, as at the boundary of a region.
 
     Returns:
-      The leaves, in a loop or a call within the region some with a claim in the program; the same list if none has.
+      The leaves, in a loop or a call within the region perhaps with claims in the jaxpr; the same list if no leaf
+      changed.
     """
     sink, claimed = None if is_proven else current_sink(), leaves
     if sink is None:

@@ -1,4 +1,4 @@
-"""Whether a value can be taken apart as its hint says, and by which names its children go."""
+"""Whether a value has the container of its hint, and the names of its children."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .structure import (
 
 
 def wrong_container(node: Container | LikeOf, value: Any) -> failures.Fault | None:
-    """Why a value cannot be taken apart by its hint."""
+    """The fault of a value that is not the container of its hint."""
     if isinstance(node, LikeOf):
         names = " or ".join(map(structure.hint_name, node.classes))
         is_right = not node.classes or isinstance(value, node.classes)
@@ -48,26 +48,26 @@ def wrong_container(node: Container | LikeOf, value: Any) -> failures.Fault | No
         missing = [name for name in node.fields if name not in value and name not in node.optional]
         extra = [str(name) for name in value if name not in node.fields]
         problems = [f"lacks {quoted_axes(missing)}"] if missing else []
-        problems += [f"has {quoted_axes(extra)}, which its hint does not know"] if extra else []
+        problems += [f"has {quoted_axes(extra)}, which its hint does not have"] if extra else []
     return failures.PlainMessage(" and ".join(problems)) if problems else None
 
 
 def _has_fields(node: Fields, value: Any) -> bool:
-    """Whether a value of any class has the fields of a record that hold arrays, and no other arrays."""
+    """Whether a value of any class has the array fields of a record, and no other arrays."""
     try:
-        found = _jax.tree.one_level(value)
+        pairs = _jax.tree.one_level(value)
     except _jax.tree.BadTree:
         return False
-    if found is None:
+    if pairs is None:
         return False
-    children = {key_name(key): part for key, part in found}
+    children = {key_name(key): part for key, part in pairs}
     needed = {name for name, inner in node.fields.items() if structure.holds_arrays(inner)} - node.optional
-    others = children.keys() - node.fields.keys()
-    return needed <= children.keys() and all(_jax.tree.is_empty(children[name]) for name in others)
+    other_names = children.keys() - node.fields.keys()
+    return needed <= children.keys() and all(_jax.tree.is_empty(children[name]) for name in other_names)
 
 
 def may_match(node: Node, value: Any) -> bool:
-    """Whether a value is of the kind that a node wants, whatever its items are."""
+    """Whether a value has the class of a node, regardless of its items."""
     match node:
         case ArrayLeaf():
             return isinstance(value, (*_jax.array.ARRAYS, *_jax.array.SCALARS))
@@ -84,14 +84,14 @@ def may_match(node: Node, value: Any) -> bool:
 
 
 def key_name(key: Any) -> str:
-    """The field that a child's key names."""
+    """The field name in a child's key."""
     return getattr(key, "name", None) or str(getattr(key, "key", ""))
 
 
 def by_fields(node: Fields, value: Any, children: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """The children of a value of a class, by its fields: those whose keys name a field, else those that are attributes.
+    """The children of an instance by field: by the keys that name fields, else by the attributes that hold them.
 
-    A container that is another object than the attribute, but has its leaves, stands for the attribute.
+    A container that is a copy of an attribute, with the same leaves, counts as the attribute.
     """
     if all(key_name(key) in node.fields for key, _ in children):
         return children

@@ -1,9 +1,8 @@
-"""Where a value is checked, the sizes bound in the call around it, and the layouts known of tracers.
+"""The mesh context of a check, the scope of a call with its sizes, and the known layouts of tracers.
 
-A mesh context has the mesh axes by which a shape is read; a scope belongs to one call, and holds the sizes that its
-hints bound. Threads do not see each other's scopes. JAX's types have the shape of a shard and the axes over which it
-varies, never which dim is sharded over which axes in which order: that is recorded by the identity of the tracer, for
-as long as the tracer lives."""
+A mesh context has the mesh axes for reading a shape; a scope belongs to one call, and holds the sizes that its hints
+bound. Threads do not see each other's scopes. JAX's type of a shard has its shape and the axes over which it varies,
+but not the mesh axes of each dim: these are recorded by the identity of the tracer, for its lifetime."""
 
 from __future__ import annotations
 
@@ -35,26 +34,25 @@ _MOST_HINTS = 4096
 
 @dataclass(frozen=True)
 class MeshContext:
-    """Where values are checked.
+    """The context in which values are checked.
 
     Attributes:
-      mesh: all mesh axes with their sizes; None where no mesh is known.
-      manual: the axes over which a value here is one shard.
-      placed_axes: the axes over which it is about to be placed, so that no mark may name them.
-      boundary_axes: the axes of the boundary that it crosses, on its way in or out.
-      checked_axes: the axes over which a hint must say that a value varies, none of them of size 1.
+      mesh: all mesh axes with their sizes; None if no mesh is known.
+      manual: the axes over which a value is one shard.
+      placed_axes: the axes over which a value will be placed, which no mark may name.
+      boundary_axes: the axes of the boundary that an argument or a result crosses.
+      checked_axes: the axes over which a hint must mention that a value varies, without axes of size 1.
       has_vma: whether JAX types values as varying here.
       aliases: names in hints that stand for mesh axes.
-      role: what the check is for. ``"value"``: a value as it is; ``"boundary"``: an argument or
-        a result of a ``typed_shard_map``; ``"placement"``: a value that is about to be placed. In
+      role: the kind of check. ``"value"``: a value as it is; ``"boundary"``: an argument or
+        a result of a ``typed_shard_map``; ``"placement"``: a value that will be placed. In
         the last two NumPy arrays and Python scalars count as the JAX arrays that they become.
       explicit: the mesh axes of type Explicit.
       rules: mesh axes for dims of hints without brackets.
-      inferred_axes: the axes over which the traced body is analyzed, so that a value that JAX types as varying there
-        may turn out to be invarying.
-      layouts: the mesh axes that each hint means here; bounded, as the other two.
-      compiled: the matchers of hints.
-      plans: what else was computed here, by its key.
+      inferred_axes: the axes over which the traced body is analyzed, which may find a varying value invarying.
+      layouts: the layout of each hint; bounded, like the other two.
+      compiled: the compiled hints.
+      plans: other cached results, by their keys.
     """
 
     mesh: SizedAxes | None
@@ -68,7 +66,7 @@ class MeshContext:
     explicit: frozenset[str] = frozenset()
     rules: Rules | None = None
     inferred_axes: frozenset[str] = frozenset()
-    # What is computed in one context; a context that is made of it by `replace` starts anew.
+    # The caches of this context; a context made by `replace` has new ones.
     layouts: dict[ArrayHint, Layout | Unresolved] = field(init=False, compare=False, repr=False, default_factory=dict)
     compiled: dict[ArrayHint, Any] = field(init=False, compare=False, repr=False, default_factory=dict)
     plans: dict[Any, Any] = field(init=False, compare=False, repr=False, default_factory=dict)
@@ -87,7 +85,7 @@ class MeshContext:
         has_vma: bool = False,
         inferred_axes: frozenset[str] = frozenset(),
     ) -> MeshContext:
-        """Where values are checked over a mesh, if one is known."""
+        """The mesh context for a mesh, or for none."""
         axes, explicit = (None, frozenset[str]()) if mesh is None else (mesh.shape_tuple, _jax.mesh.explicit_axes(mesh))
         checked_axes = checked_axes.difference(axis for axis, size in manual if size == 1)
         where = (axes, manual, placed_axes, boundary_axes, checked_axes, has_vma)
@@ -95,40 +93,40 @@ class MeshContext:
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:
-        """The sizes of the axes over which a value here is one shard."""
+        """The sizes of the manual axes."""
         return dict(self.manual)
 
     @cached_property
     def nontrivial_axes(self) -> frozenset[str]:
-        """Those of several shards: over an axis of size 1 nothing varies, nothing is split, and no sum is due."""
+        """The manual axes with several shards: over an axis of size 1 nothing varies, is sharded or unreduced."""
         return frozenset(axis for axis, size in self.manual if size > 1)
 
     def layout(self, hint: ArrayHint) -> Layout | Unresolved:
-        """The mesh axes that a hint means here."""
-        found = self.layouts.get(hint)
-        if found is None:
+        """The layout of a hint."""
+        cached = self.layouts.get(hint)
+        if cached is None:
             if len(self.layouts) >= _MOST_HINTS:
                 self.layouts.clear()
                 self.compiled.clear()
             rules = self.rules if hint.takes_rules else None
             mesh = None if self.mesh is None else dict(self.mesh)
-            found = resolve(hint.spec, dict(self.aliases), mesh, rules, self.explicit, self.sizes)
-            self.layouts[hint] = found
-        return found
+            cached = resolve(hint.spec, dict(self.aliases), mesh, rules, self.explicit, self.sizes)
+            self.layouts[hint] = cached
+        return cached
 
     def plan(self, key: Any, make: Callable[[], T]) -> T:
-        """What ``make`` returned for a key, made of shapes, hints and patterns only; an error is not kept."""
-        found = self.plans.get(key)
-        if found is None:
+        """The cached result of ``make`` for a key of shapes, hints and patterns; an error is not cached."""
+        cached = self.plans.get(key)
+        if cached is None:
             if len(self.plans) >= _MOST_HINTS:
                 self.plans.clear()
-            found = self.plans[key] = make()
-        return found
+            cached = self.plans[key] = make()
+        return cached
 
     def manual_layout(self, hint: ArrayHint, rank: int) -> Layout | None:
         """The layout of a shard of a rank, over the nontrivial axes; None for a hint that names unknown mesh axes."""
-        if (found := self.plans.get((hint, rank))) is not None:
-            return found
+        if (cached := self.plans.get((hint, rank))) is not None:
+            return cached
 
         def make() -> Layout | None:
             layout = self.layout(hint)
@@ -139,10 +137,10 @@ class MeshContext:
         return self.plan((hint, rank), make)
 
     def spec(self, hint: ArrayHint, rank: int) -> Any:
-        """The PartitionSpec of full rank that a hint means here, over the boundary's axes if there is one."""
+        """The PartitionSpec of a hint, of full rank, over the boundary's axes if there is a boundary."""
 
-        if (found := self.plans.get(("spec", hint, rank))) is not None:
-            return found
+        if (cached := self.plans.get(("spec", hint, rank))) is not None:
+            return cached
 
         def make() -> Any:
             layout = self.layout(hint)
@@ -154,7 +152,7 @@ class MeshContext:
         return self.plan(("spec", hint, rank), make)
 
     def report(self, function: str, failures: tuple[Failure, ...], sizes: Sizes, place: str = "") -> Report:
-        """The facts of an error here."""
+        """The report of failures in this context."""
         used = tuple((name, axes) for name, axes in self.aliases if axes != (name,))
         manual = tuple(self.sizes) if self.manual else None
         rules = self.rules.pairs if self.rules is not None else ()
@@ -163,18 +161,18 @@ class MeshContext:
     def error(
         self, function: str, failures: Iterable[Failure], sizes: Sizes = NO_SIZES, place: str = ""
     ) -> TypedShmapError:
-        """The error for what does not fit here."""
+        """The error for failures in this context."""
         return error_of(self.report(function, tuple(failures), sizes, place))
 
 
 @lru_cache(maxsize=256)
 def intern_context(region: MeshContext) -> MeshContext:
-    """The equal mesh context that was made before, with what was computed in it."""
+    """The first equal mesh context, with its caches."""
     return region
 
 
 class AssertionSink(Protocol):
-    """Takes the assertions about values of a body that is analyzed once it is traced."""
+    """Collects the assertions about values of a body, which is analyzed after its trace."""
 
     @property
     def axes(self) -> frozenset[str]:
@@ -188,19 +186,19 @@ class AssertionSink(Protocol):
 
         Args:
           value: a value.
-          assertion: what is asserted of it.
-          layout: the layout that this means for its rank; None for a hint that names unknown mesh axes.
-          known: the layout that is known of it.
+          assertion: the assertion.
+          layout: the asserted layout for its rank; None for a hint that names unknown mesh axes.
+          known: the known layout of the value.
         """
         ...
 
     def with_cause(self, value: Any, what: Fault, layout: Layout | None) -> Fault:
-        """What is wrong with a value, with its cause, as far as the body has been traced.
+        """A fault of a value, with its cause, as far as the body has been traced.
 
         Args:
           value: the value.
-          what: what is wrong.
-          layout: what it has to be, if that is known.
+          what: the fault.
+          layout: the expected layout, if it is known.
         """
         ...
 
@@ -214,7 +212,7 @@ class LayoutAssertion(NamedTuple):
       subject: the value's name.
       function: the function that asserts it.
       sizes: the sizes of names.
-      must_be_invarying: the mesh axes over which JAX types it as varying, and the hint as invarying.
+      must_be_invarying: the mesh axes over which it is varying by JAX's type, and invarying by the hint.
       is_assumed: whether it holds without proof.
     """
 
@@ -232,18 +230,18 @@ _NOWHERE = MeshContext(None, ())
 
 @dataclass
 class CallScope:
-    """What is bound in one call.
+    """The scope of one call.
 
     Attributes:
       function: the called function's name.
       arguments: its arguments, for ``{self.heads}``.
       sizes: the sizes bound so far.
-      naming: what names in hints mean by the decorators around.
-      region: the mesh context that the scope belongs to.
-      sink: the analysis of the region's body, which takes the assertions about its values.
-      depth: how many naming contexts were entered before the scope; those entered since replace ``naming``.
-      cached: the mesh context that was asked for last, behind what it was derived from.
-      jaxtyped_depth: how many calls of jaxtyping's were open when it was entered.
+      naming: the naming of the enclosing decorators.
+      region: the mesh context of the scope.
+      sink: the analysis of the region's body, which collects assertions about its values.
+      depth: the number of naming contexts entered before the scope; later ones override ``naming``.
+      cached: the last mesh context, after the values that it was derived from.
+      jaxtyped_depth: the number of open calls of ``jaxtyped`` functions when it was entered.
     """
 
     function: str
@@ -266,7 +264,7 @@ def current_scope() -> CallScope | None:
 
 
 class scope_entered:
-    """Make a scope the innermost one."""
+    """Make a scope the innermost one, inside a ``with``."""
 
     __slots__ = ("scope", "token")
 
@@ -286,20 +284,20 @@ _JAXTYPING = "jaxtyping._storage"
 
 
 def _jaxtyped_calls() -> Sequence[Any]:
-    """The calls of ``jaxtyping.jaxtyped`` functions that run in this thread, each with its names and arguments.
+    """The running calls of ``jaxtyping.jaxtyped`` functions in this thread, each with its names and arguments.
 
-    Read where jaxtyping keeps them, since there is no other way to ask; where they are not there, there are none.
+    They are read from jaxtyping's private storage, since it has no public interface; empty if that is missing.
     """
     return getattr(getattr(sys.modules.get(_JAXTYPING), "_shape_storage", None), "memo_stack", ())
 
 
 def isinstance_scope() -> CallScope:
-    """The innermost scope, or that of a ``jaxtyping.jaxtyped`` function inside of it, whose names are its own."""
+    """The innermost scope, or the scope of a ``jaxtyping.jaxtyped`` function inside of it, with its own names."""
     scope, calls = _scope.get(), _jaxtyped_calls()
     if len(calls) > (0 if scope is None else scope.jaxtyped_depth):
         match calls[-1]:
             case (dict() as names, *_, dict() as arguments):
-                # Kept among the names of the call, to end with it; jaxtyping shows none that begin like this.
+                # Stored among the names of the call, so that it ends with the call; jaxtyping hides names like this.
                 return names.setdefault("~~delete~~ typedshmap", CallScope("", arguments))
             case _:
                 pass
@@ -307,11 +305,11 @@ def isinstance_scope() -> CallScope:
 
 
 def current_mesh_context(own: AxisNaming = NO_NAMING, is_stated: bool = True) -> MeshContext:
-    """The mesh context of the running program: JAX's own mesh, with what the innermost scope adds.
+    """The current mesh context: JAX's mesh, and the naming and checked axes of the innermost scope.
 
     Args:
-      own: the naming of the decorator that asks.
-      is_stated: whether a match is asserted of the value, so that the analysis of the body may decide it.
+      own: the naming of the calling decorator.
+      is_stated: whether a match is asserted in the jaxpr, so that the analysis of the body may decide it.
     """
     mesh, context, scope = _jax.mesh.context_mesh(), naming_context.value, _scope.get()
     flax = flax_naming() if FLAX in modules else NO_NAMING
@@ -328,7 +326,7 @@ def current_mesh_context(own: AxisNaming = NO_NAMING, is_stated: bool = True) ->
     outer = scope.region if scope is not None else _NOWHERE
     if is_own := outer.sizes == dict(manual_axes):
         checked_axes, has_vma = outer.checked_axes, outer.has_vma
-    else:  # a plain jax.shard_map, inside of the scope's region or by itself: hints must mention its axes
+    else:  # a plain jax.shard_map, perhaps inside of the scope's region: hints must mention its axes
         checked_axes = frozenset(dict(manual_axes)) - (frozenset(outer.sizes) - outer.checked_axes)
         has_vma = bool(manual_axes) and _jax.mesh.are_values_typed(manual_axes[0][0])
     sink = scope.sink if scope is not None and is_stated else None
@@ -340,7 +338,7 @@ def current_mesh_context(own: AxisNaming = NO_NAMING, is_stated: bool = True) ->
         has_vma=has_vma,
         inferred_axes=sink.axes & checked_axes if sink is not None else frozenset(),
     )
-    # A region nested in the scope's own is not known by its mesh alone.
+    # The mesh alone does not identify a region nested in the scope's own.
     if scope is not None and is_own:
         scope.cached = (mesh, context, flax, own, is_stated, region)
     return region
@@ -353,22 +351,22 @@ def _context_outside(mesh: _jax.mesh.AnyMesh, contexts: tuple[AxisNaming, ...], 
 
 
 def current_sink() -> AssertionSink | None:
-    """The analysis of the body that is being traced, if there is one."""
+    """The analysis of the body that is being traced, if any."""
     scope = _scope.get()
     return scope.sink if scope is not None else None
 
 
 def with_cause(value: Any, what: Fault, layout: Layout | None = None) -> Fault:
-    """What is wrong with a value, which has to be of a layout, with its cause, where the body around is analyzed."""
+    """A fault of a value with an expected layout; with its cause, if the enclosing body is analyzed."""
     sink = current_sink()
     return what if sink is None else sink.with_cause(value, what, layout)
 
 
 def current_axis_naming(own: AxisNaming = NO_NAMING) -> AxisNaming:
-    """What names in hints mean here: the innermost of decorators and context managers wins.
+    """The current naming: the innermost of decorators and context managers wins.
 
     Args:
-      own: the naming of the decorator that asks, which is the innermost.
+      own: the naming of the calling decorator, which is the innermost.
     """
     scope, contexts = _scope.get(), naming_context.value
     flax = flax_naming() if FLAX in modules else NO_NAMING
@@ -379,7 +377,7 @@ def current_axis_naming(own: AxisNaming = NO_NAMING) -> AxisNaming:
 
 
 def decorator_axis_naming(own: AxisNaming) -> AxisNaming:
-    """The naming of a new scope's decorators: its own, after those of the scope around it."""
+    """The naming of the decorators of a new scope: its own, applied to that of the enclosing scope."""
     scope = _scope.get()
     return own if scope is None else scope.naming if own is NO_NAMING else scope.naming.then(own)
 
@@ -391,11 +389,11 @@ class KnownLayout(Layout, kw_only=True):
     """The known layout of a shard, over the manual axes.
 
     Attributes:
-      invarying: the axes over which all shards are the same, whatever JAX's type says.
-      covered_axes: the axes that the layout describes; nothing is known of those of outer regions.
-      addend_axes: those over which each shard holds its own addend of a sum that was not taken.
-      text: the hint or pattern as it was written.
-      place: where that was written, as a message names it.
+      invarying: the axes over which all shards are the same, regardless of JAX's type.
+      covered_axes: the axes that the layout describes; it does not describe the axes of outer regions.
+      addend_axes: the axes over which each shard holds an addend of a sum that was not taken.
+      text: the hint or the pattern.
+      place: the name of its place in messages.
     """
 
     invarying: frozenset[str]
@@ -405,18 +403,18 @@ class KnownLayout(Layout, kw_only=True):
     place: str
 
     def differs_over(self, axes: frozenset[str]) -> bool:
-        """Whether shards are known to differ over one of the axes: a dim is sharded, or each holds an addend."""
+        """Whether shards are known to differ over one of the axes: a dim is sharded, or the value is unreduced."""
         return not axes.isdisjoint(self.sharded | self.unreduced | self.addend_axes)
 
 
-# Weak, and keyed by identity since a tracer compares by value: an entry goes with its tracer.
+# Weak references, keyed by identity since a tracer compares by value: an entry is removed with its tracer.
 _known: dict[int, tuple[weakref.ref[Any], KnownLayout | LayoutAssertion]] = {}
 
 
 def record_layout(value: Any, what: KnownLayout | LayoutAssertion) -> None:
-    """Record the layout of a tracer; other values may be shared by programs, and nothing is recorded of them.
+    """Record the layout of a tracer; other values may be shared by programs, and are not recorded.
 
-    An assertion becomes a layout when it is looked up. What was known to be invarying stays so, whatever a hint says.
+    An assertion becomes a layout when it is looked up. Axes known to be invarying stay so, regardless of the hint.
     """
     if type(value) is not _jax.array.STAGED and not _jax.array.is_tracer(value):
         return
@@ -438,7 +436,7 @@ def record_layouts(
     sizes: Sizes,
     is_assumed: bool,
 ) -> None:
-    """Record what the hints of values assert, of which most have no record; without a call for each."""
+    """Record the assertions of many values, most of which have no record yet, without a call for each."""
     if not leaves:
         return
     values, hints, subjects, invarying = zip(*leaves, strict=True)
@@ -453,12 +451,12 @@ def record_layouts(
 
 
 def restate_layouts(shards: Iterable[tuple[Any, LayoutAssertion, Layout | None]]) -> list[bool | None]:
-    """Record assertions that have the hint of the last one of their value, so that they say nothing new of its layout.
+    """Record assertions whose value has the same hint already, so that its layout does not change.
 
     Returns:
-      For each whether it has; None if nothing is recorded of the value.
+      For each whether that is so; None if nothing is recorded for the value.
     """
-    found: list[bool | None] = []
+    restated: list[bool | None] = []
     for value, stated, _ in shards:  # every argument of a helper comes by here
         key, has_hint = id(value), None
         ref, before = _known.get(key, _NO_ENTRY)
@@ -471,8 +469,8 @@ def restate_layouts(shards: Iterable[tuple[Any, LayoutAssertion, Layout | None]]
             )
             if has_hint:
                 _known[key] = (ref, stated)
-        found += [has_hint]
-    return found
+        restated += [has_hint]
+    return restated
 
 
 def lookup_layout(value: Any) -> KnownLayout | None:
@@ -490,19 +488,19 @@ def lookup_layout(value: Any) -> KnownLayout | None:
 
 
 def lookup_assertion(value: Any) -> LayoutAssertion | None:
-    """The hint that a value was given last, if no operation returned it."""
+    """The last assertion about a value, if no operation returned the value."""
     ref, what = _known.get(id(value), _NO_ENTRY)
     return what if ref is not None and ref() is value and isinstance(what, LayoutAssertion) else None
 
 
 class StatedSharding(NamedTuple):
-    """How a traced global value is sharded over Auto axes, by what was said of it; JAX's type does not tell.
+    """The stated sharding of a traced global value over Auto axes, which JAX's type does not have.
 
     Attributes:
-      layout: the mesh axes of its dims, of those.
-      axes: the Auto axes, which it tells of.
+      layout: its layout over these axes.
+      axes: the Auto axes.
       mesh: the mesh.
-      source: who said so, as a message names it.
+      source: the name of the statement in messages.
     """
 
     layout: Layout
@@ -515,7 +513,7 @@ _stated: dict[int, tuple[weakref.ref[Any], StatedSharding]] = {}
 
 
 def state_sharding(value: Any, layout: Layout, region: MeshContext, source: str) -> None:
-    """Record how a traced global value is sharded, by a layout of its rank."""
+    """Record the sharding of a traced global value, as a layout of its rank."""
     if region.mesh is None or not _jax.array.is_tracer(value):
         return
     auto = frozenset(axis for axis, size in region.mesh if size > 1).difference(region.explicit, region.sizes)
@@ -525,13 +523,13 @@ def state_sharding(value: Any, layout: Layout, region: MeshContext, source: str)
 
 
 def stated_sharding(value: Any) -> StatedSharding | None:
-    """What was said of a traced global value."""
+    """The stated sharding of a traced global value, if any."""
     ref, what = _stated.get(id(value), _NO_ENTRY)
     return what if ref is not None and ref() is value else None
 
 
 def recorded_values() -> list[Any]:
-    """The tracers whose layouts are recorded, those recorded first first."""
+    """The tracers with recorded layouts, in the order of recording."""
     return [value for ref, _ in list(_known.values()) if (value := ref()) is not None]
 
 

@@ -15,7 +15,7 @@ _NAME = "TYPEDSHMAP_CHECKS"
 
 def _read(value: str) -> bool:
     if value.lower() not in ("", "on", "off"):
-        raise ValueError(f"{_NAME} in the environment is 'on' or 'off', got {value!r}")
+        raise ValueError(f"{_NAME} in the environment must be 'on' or 'off', got {value!r}")
     return value.lower() != "off"
 
 

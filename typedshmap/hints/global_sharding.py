@@ -1,13 +1,12 @@
-"""How a global array is sharded, compared with its hint: when it is checked, or once XLA has chosen.
+"""Compare the sharding of a global array with its hint: at the check, or after XLA has chosen it.
 
-Known at once are the sharding of a committed array, through ``jax.grad`` and ``jax.vmap`` as well, and the type of an
-array on Explicit mesh axes. Under ``jax.jit`` no type says how an array is sharded over Auto mesh axes, so JAX is asked
-to call back when the program is compiled, and our error is found in the one that JAX raises then. The primitive around
-``jax.debug.inspect_array_sharding`` is our own for two reasons: under ``jax.vmap`` JAX's calls back for the value with
-the mapped dim and does not say which one that is, and a program that is exported, or lowered for a mesh without
-devices, has nobody to call back.
+The sharding of a committed array is known at once, also under ``jax.grad`` and ``jax.vmap``, and so is the type of an
+array on Explicit mesh axes. Under ``jax.jit`` a type does not have the sharding over Auto mesh axes, so JAX calls back
+when the program is compiled, and the text of our error is in the error that JAX raises. Our own primitive wraps
+``jax.debug.inspect_array_sharding`` for two reasons: under ``jax.vmap`` the callback of JAX gets the value with the
+mapped dim, without its index; and a program that is exported, or lowered for a mesh without devices, cannot call back.
 
-Invariant: an array on another mesh is compared over the mesh that it is on."""
+Invariant: an array on another mesh is compared over its own mesh."""
 
 from __future__ import annotations
 
@@ -43,18 +42,18 @@ def place_stated(
     source: str,
     memory_kind: str | None = None,
 ) -> Any:
-    """A value placed by a layout of its rank, which is recorded of it where it is traced.
+    """Place a value by a layout of its rank; for a tracer, record the layout.
 
     Args:
       value: a global value, or a shard in a region that is not manual over all axes.
       layout: the layout, over axes that are not manual.
-      mesh: the mesh; in a region the region's.
+      mesh: the mesh; in a region the region's mesh.
       region: the mesh context.
-      source: who says so.
-      memory_kind: where it is kept; None for where it is.
+      source: the name of the statement in messages.
+      memory_kind: the kind of memory; None for the current one.
 
     Raises:
-      ShardingError: for what XLA does not survive.
+      ShardingError: for a layout that crashes XLA.
     """
     before, added = _jax.placing.fatal_axes(value, layout)
     if added:
@@ -66,7 +65,7 @@ def place_stated(
 
 
 def with_value_mesh(value: Any, region: MeshContext) -> MeshContext:
-    """The mesh context with the mesh that a global value is on, if it has one."""
+    """The mesh context with the mesh of a global value, if it has one."""
     if region.role != "value" or region.manual or not _jax.array.is_jax_array(value):
         return region
     inner = _jax.array.strip_transforms(value).value
@@ -77,7 +76,7 @@ def with_value_mesh(value: Any, region: MeshContext) -> MeshContext:
 
 
 def with_mesh(mesh: _jax.mesh.AnyMesh, region: MeshContext) -> MeshContext:
-    """The mesh context with a mesh that is known by something else than the context."""
+    """The mesh context with another mesh."""
     return region.plan((with_mesh, mesh), lambda: _with_mesh(mesh, region))
 
 
@@ -88,12 +87,12 @@ def _with_mesh(mesh: _jax.mesh.AnyMesh, region: MeshContext) -> MeshContext:
 def sharding_mismatch(
     value: Any, layout: Layout, hint: ArrayHint, region: MeshContext, reads_stated: bool = True
 ) -> WrongSharding | BoundaryMark | None:
-    """What is wrong with the sharding of a global array, as far as that is known when it is traced.
+    """The mismatch of the sharding of a global array, as far as it is known while tracing.
 
     Args:
-      region: where it is checked, with the array's own mesh. At a boundary on Auto axes
-        ``jax.shard_map`` reshards, so nothing is wrong there.
-      reads_stated: whether what was said of a traced value counts.
+      region: the mesh context, with the array's own mesh. At a boundary on Auto axes
+        ``jax.shard_map`` reshards, so there is no mismatch.
+      reads_stated: whether to compare the stated sharding of a tracer.
     """
     type_sharding = _jax.array.explicit_spec(value)
     is_boundary = region.role == "boundary"
@@ -117,7 +116,7 @@ def sharding_mismatch(
         return None
     if isinstance(placed, NamedSharding):
         return named_sharding_mismatch(placed, spec, inner.dims, len(inner.value.shape), PLACE_IT)
-    # An array that is not on a mesh, but on one device as a rule, is unsharded.
+    # An array that is not on a mesh, usually on one device, is unsharded.
     if prod(shard_counts(spec, region)) == 1 or not placed.is_fully_replicated:
         return None
     got = f"on {', '.join(f'device {number}' for number in _jax.array.device_ids(placed, len(spec)))}, not on the mesh"
@@ -125,7 +124,7 @@ def sharding_mismatch(
 
 
 def mismatch_beside_manual(value: Any, layout: Layout, region: MeshContext) -> WrongSharding | None:
-    """What is wrong with the sharding of a shard over the axes that are not manual; the layout is of its rank."""
+    """The mismatch of the sharding of a shard over axes that are not manual; the layout has the shard's rank."""
     inner = _jax.array.strip_transforms(value)
     return _known_mismatch(_jax.array.explicit_spec(value), inner, _jax.array.spec_of(layout), region, True)
 
@@ -137,32 +136,32 @@ def _known_mismatch(
     region: MeshContext,
     reads_stated: bool,
 ) -> WrongSharding | None:
-    """Compare what is known when a value is traced: its type on Explicit axes, and what was said of it on Auto ones."""
+    """Compare the sharding known while tracing: the type over Explicit axes, and statements over Auto axes."""
     ambient = _jax.mesh.context_mesh()
     if type_sharding is None and region.explicit & _jax.mesh.explicit_axes(ambient):
-        # What jit is given without a mesh is unsharded on the ambient one.
+        # An argument of jit without a mesh is unsharded on the ambient mesh.
         type_sharding = NamedSharding(ambient, _jax.array.partition_spec([()] * len(inner.dims)))
     wrong = None if type_sharding is None else _type_mismatch(type_sharding, want)
     return wrong or (_compare_stated(inner, want, region) if reads_stated else None)
 
 
 def stated_mismatch(value: Any, want: Any, region: MeshContext) -> WrongSharding | None:
-    """Compare a traced value with what was said of its sharding over Auto axes."""
+    """Compare the stated sharding of a tracer over Auto axes."""
     return _compare_stated(_jax.array.strip_transforms(value), want, region)
 
 
 def named_sharding_mismatch(
     placed: NamedSharding, want: Any, dims: tuple[int, ...], rank: int, cure: str
 ) -> WrongSharding | None:
-    """What is wrong with a sharding.
+    """The mismatch of a NamedSharding.
 
     Args:
       placed: the sharding of an array.
       want: the PartitionSpec of its hint.
-      dims: the dims of the array that the hint describes; others are mapped over by ``jax.vmap``, and may have any
+      dims: the dims of the array that the hint describes; ``jax.vmap`` maps over the others, which may have any
         sharding.
-      rank: how many dims the array has.
-      cure: what to do about it.
+      rank: the rank of the array.
+      cure: the cure in the message.
     """
     wanted = _jax.array.spec_entries(want)
     if len(dims) == rank and not wanted.unconstrained:
@@ -204,13 +203,13 @@ def _is_equivalent(placed: NamedSharding, spec: Any, rank: int) -> bool:
 
 
 def shard_counts(spec: Any, region: MeshContext) -> tuple[int, ...]:
-    """In how many shards a PartitionSpec cuts each dim, over the mesh of a context."""
+    """The number of shards of each dim, by a PartitionSpec over the mesh of a context."""
     sizes = dict(region.mesh or ())
     return tuple(prod(sizes.get(axis, 1) for axis in axes) for axes in _jax.array.spec_entries(spec).dim_axes)
 
 
 def _with_sharding(function: str, spec: Any) -> str:
-    """A call for a sharding, which is right under no mesh, too."""
+    """The text of a call with a sharding, which is valid without an ambient mesh, too."""
     return f"{function}(x, NamedSharding(mesh, {_jax.array.spec_text(spec)}))"
 
 
@@ -221,13 +220,15 @@ def _mismatch(want: Any, have: Any, cure: str) -> WrongSharding:
 def wrong_marks(
     layout: Layout, spec: Any, region: MeshContext, has_typed_mesh: bool
 ) -> WrongSharding | BoundaryMark | None:
-    """Marks that a global array cannot have: over Auto axes, or where its type has no mesh."""
+    """The fault of marks that a global array cannot have: over Auto axes, or without a mesh in its type."""
     if region.mesh is None or not (layout.unreduced or layout.reduced):
         return None
     auto = frozenset(axis for axis, _ in region.mesh) - region.explicit
     for sign, axes in (("+", layout.unreduced), ("-", layout.reduced)):
         for axis in sorted(axes & auto):
-            reason = f"mesh axis '{axis}' is of type Auto, over which JAX has no such global array"
+            reason = (
+                f"mesh axis '{axis}' is of type Auto, and JAX has unreduced and reduced arrays over Explicit axes only"
+            )
             return BoundaryMark(sign, axis, reason, f"make '{axis}' an Explicit axis of the mesh, or drop the mark")
     if has_typed_mesh:
         return None
@@ -235,9 +236,9 @@ def wrong_marks(
 
 
 def _mismatch_at_boundary(type_sharding: NamedSharding | None, want: Any, region: MeshContext) -> WrongSharding | None:
-    """On Explicit axes JAX requires the argument's spec to be the boundary's, axes of size 1 included by default.
+    """On Explicit axes JAX requires the argument and the boundary to have one spec, by default with axes of size 1.
 
-    Where there are Auto axes too, JAX reshards over all; yet a mismatch in the type is refused there as well.
+    With Auto axes too, JAX reshards over all axes; a mismatch in the type is an error here all the same.
     """
     explicit = region.explicit if type_sharding is None else _jax.mesh.explicit_axes(type_sharding.mesh)
     if not _jax.trace.types_have_unit_axes():
@@ -255,9 +256,9 @@ def _mismatch_at_boundary(type_sharding: NamedSharding | None, want: Any, region
 
 
 def _type_mismatch(type_sharding: NamedSharding, want: Any) -> WrongSharding | None:
-    """Compare the type of a global array on Explicit axes, which does not describe Auto axes.
+    """Compare the type of a global array, which describes Explicit axes only.
 
-    Axes of size 1 make no difference.
+    Axes of size 1 are ignored.
     """
     wanted, sizes = _jax.array.spec_entries(want), type_sharding.mesh.shape
     have = _jax.array.spec_entries(type_sharding.spec, len(wanted.dim_axes))
@@ -269,14 +270,14 @@ def _type_mismatch(type_sharding: NamedSharding, want: Any) -> WrongSharding | N
     return _mismatch(want, type_sharding.spec, f"{PLACE_IT}, or by {_with_sharding('jax.reshard', want)}")
 
 
-# JAX calls back while it compiles, on 0.10 in another thread, so that no context leads to the call
-# that waits: a report is found again by its text. Reports are kept, not errors, which hold frames.
+# JAX calls back while it compiles, on 0.10 in another thread, so that no context leads to the waiting call: a report
+# is found by its text. Keep reports, not errors, which hold frames.
 _MOST = 64
 _recent_reports: deque[tuple[type[TypedShmapError], Report]] = deque(maxlen=_MOST)
 
 
 def original_error(error: BaseException) -> TypedShmapError | None:
-    """The error of ours that a compilation failed with, if it did.
+    """The error of this library with which a compilation failed, if any.
 
     ```python
     try:
@@ -288,10 +289,10 @@ def original_error(error: BaseException) -> TypedShmapError | None:
     ```
 
     Args:
-      error: what JAX raised; our text is in its text.
+      error: the exception of JAX, whose text includes ours.
 
     Returns:
-      A new error of the class, text and report of the one that was raised in JAX's callback.
+      A new error with the class, text and report of the error raised in JAX's callback.
     """
     text = str(error)
     return next((kind(report) for kind, report in reversed([*_recent_reports]) if str(report) in text), None)
@@ -306,16 +307,16 @@ def check_at_compile_time(
     sizes: Sizes,
     place: str,
 ) -> None:
-    """Compare the sharding of a traced value with its hint when the program is compiled, if it is not known before.
+    """Compare the sharding of a traced value with its hint when the program is compiled, if it is not known earlier.
 
     Args:
-      value: a value that fits the hint as far as is known now.
-      hints: its hint; several for a union, any of which will do.
+      value: a value that fits the hint as far as is known.
+      hints: its hint; several for a union, of which one must fit.
       subject: the value's name.
       region: the mesh context.
       function: the function that an error names.
       sizes: the sizes bound so far.
-      place: where the user's program checks it.
+      place: the place of the check in the user's program.
     """
     region, inner = with_value_mesh(value, region), _jax.array.strip_transforms(value).value
     if region.manual or not _jax.array.is_tracer(inner) or any(_is_silent(hint, region) for hint in hints):
@@ -330,13 +331,13 @@ def check_at_compile_time(
         return
     got, shape = _jax.array.type_text(value), tuple(_jax.array.aval_of(value).shape)
 
-    # It holds no value, since the program keeps it alive.
+    # This closure must not hold the value: the program keeps the closure alive.
     def compare(sharding: Any, dims: tuple[int, ...], rank: int, mesh: Any) -> None:
-        """Compare, at every compilation anew.
+        """Compare at every compilation.
 
         Args:
           sharding: the sharding of the value in the compiled program.
-          dims: the dims that the hint describes; others are mapped over by ``jax.vmap``.
+          dims: the dims that the hint describes; ``jax.vmap`` maps over the others.
           rank: the value's rank.
           mesh: the abstract mesh of the program; None if it has none.
         """
@@ -363,8 +364,8 @@ def _indivisible(
 ) -> Indivisible | None:
     layout = region.layout(hint)
     assert isinstance(layout, Layout)
-    found = match(shape, compile_dims(hint.spec, layout, dict(region.mesh or ()), {}), sizes, subject, {})
-    return found if isinstance(found, Indivisible) else None
+    result = match(shape, compile_dims(hint.spec, layout, dict(region.mesh or ()), {}), sizes, subject, {})
+    return result if isinstance(result, Indivisible) else None
 
 
 def _is_silent(hint: ArrayHint, region: MeshContext) -> bool:
@@ -380,7 +381,7 @@ def _axes_of(hint: ArrayHint, region: MeshContext) -> frozenset[str]:
 def _compiled_mismatch(
     hint: ArrayHint, region: MeshContext, is_late: bool, sharding: Any, dims: tuple[int, ...], rank: int
 ) -> Fault | None:
-    """What is wrong with the sharding that XLA has chosen; ``is_late`` if the mesh was not known before."""
+    """The fault of the sharding that XLA has chosen; ``is_late`` if the mesh was not known while tracing."""
     layout = region.layout(hint)
     if not isinstance(layout, Layout):
         return layout
@@ -389,7 +390,7 @@ def _compiled_mismatch(
         cure = "call it under jax.set_mesh(mesh), or with arguments placed by shard(x, hint, mesh)"
         return PlainMessage(f"names {named} in its hint, but no mesh is known", cure)
     spec = region.spec(hint, len(dims))
-    # Where the mesh was known when the value was traced, the marks were compared then.
+    # If the mesh was known while tracing, the marks were compared then.
     if is_late and (marked := wrong_marks(layout, spec, region, has_typed_mesh=False)):
         return marked
     wanted = replace(_jax.array.spec_entries(spec), unreduced=frozenset[str](), reduced=frozenset[str]())
@@ -398,19 +399,19 @@ def _compiled_mismatch(
     placed = _jax.array.named_sharding(sharding, region.mesh or (), rank)
     if placed is not None:
         return named_sharding_mismatch(placed, spec, dims, rank, cure)
-    # One that no PartitionSpec expresses is compared by its number of parts along each dim.
+    # Compare a sharding without a PartitionSpec by its number of parts along each dim.
     parts = _jax.array.shard_counts(sharding, rank)
     counts = tuple(parts[at] for at in dims)
     expected = shard_counts(spec, region)
     if all(count == expected[at] or at in wanted.unconstrained for at, count in enumerate(counts)):
         return None
-    got = f"sharded in ({', '.join(map(str, counts))}) parts, which no PartitionSpec says"
+    got = f"sharded in ({', '.join(map(str, counts))}) parts, which no PartitionSpec describes"
     return WrongSharding(_jax.array.spec_text(spec), got, cure)
 
 
 @cache
 def _inspection_jaxpr() -> Any:
-    """A jaxpr with JAX's own inspection, whose effect makes JAX lower the program with the devices at hand."""
+    """A jaxpr with JAX's own inspection, whose effect makes JAX lower the program with its devices."""
     return jax.make_jaxpr(lambda x: jax.debug.inspect_array_sharding(x, callback=print))(0)
 
 
@@ -448,7 +449,7 @@ def _lower(context: Any, x: Any, *, compare: Callable[..., None], own: tuple[int
         jax.debug.inspect_array_sharding(numbers, callback=lambda sharding: compare(sharding, own, rank, mesh))
         return ()
 
-    # Without the mesh JAX passes XLA's sharding on as it is; with it, a dim that is sharded over a part
-    # of an axis is an error in JAX, since no PartitionSpec expresses that.
+    # Without the mesh JAX passes on XLA's sharding; with it, JAX raises for a dim that is sharded over a part of an
+    # axis, which a PartitionSpec cannot express.
     bare = context.replace(module_context=module.replace(axis_context=replace(where, abstract_mesh=None)))
     return mlir.lower_fun(inspect, multiple_results=True)(bare, x)

@@ -1,4 +1,4 @@
-"""A Python type hint, read into the tree of its nodes, once, when a function is decorated.
+"""Parse a Python type hint into a tree of nodes, once, when a function is decorated.
 
 `parse_hint` reads ``tuple list dict NamedTuple TypedDict``, classes that JAX flattens, however they were registered,
 unions, ``PyTree``, ``Stacked`` and ``Like``; a hint without arrays is `Static`."""
@@ -65,7 +65,7 @@ def parse_hint_or_dims(hint: Any) -> Node:
     """The tree of a hint, which may be just its dims as a string, or a tuple, list or dict of hints.
 
     Raises:
-      AnnotationSyntaxError: for something that is not a hint.
+      AnnotationSyntaxError: for a value that is not a hint.
     """
     if isinstance(array := getattr(hint, "__typedshmap__", None), ArrayHint):
         return _leaf_of(array)
@@ -81,8 +81,8 @@ def parse_hint_or_dims(hint: Any) -> Node:
     return _trees.setdefault(content, node)
 
 
-# A class is read each time, since what its hints name may have changed. If it says the same, its tree is the one that
-# knows the values that were compared with it before.
+# A class is read each time, since the meaning of names in its hints may change. If its content is equal, the earlier
+# tree is used, with its caches.
 _trees: dict[Any, Node] = {}
 _MOST_TREES = 64
 
@@ -110,7 +110,7 @@ def parse_given_hint(hint: Any, names: NameScope, may_be_dims: bool = False) -> 
 
 @lru_cache(maxsize=1024)
 def _leaf_of(array: ArrayHint) -> Node:
-    """The tree of one array, which is the same each time that `check` is called."""
+    """The tree of one array, the same object for each call of `check`."""
     return ArrayLeaf(array)
 
 
@@ -120,15 +120,15 @@ def _parse_dims(dims: str) -> Node:
 
 
 class NameScope(Record):
-    """Where names in string annotations are looked up, and which classes are being read.
+    """The scope of names in string annotations, and the classes that are being read.
 
     Attributes:
       local: names local to the enclosing function.
-      types: the hint of each type variable, with the names of the place where that was written.
+      types: the hint of each type variable, with the scope of that hint.
       open: the records that are being read.
       aliases: the type aliases that are being read, in the innermost record.
-      parts: the number of parts that have been read, each as often as it stands in the hint; all scopes share the list.
-      known: the parts that were read with these names, by their ids: each with its tree and how many parts it has.
+      parts: the number of parts read so far, repeated ones included; all scopes share the list.
+      known: the parts read in this scope, by id: each with its tree and its number of parts.
     """
 
     local: Mapping[str, Any] = field(default_factory=dict)
@@ -139,18 +139,18 @@ class NameScope(Record):
     known: dict[int, tuple[Any, Node, int]] = field(init=False, compare=False, repr=False, default_factory=dict)
 
     def count(self, more: int) -> None:
-        """Count parts: of a hint in which each part stands twice in another there are very many."""
+        """Count parts, whose number may be exponential in the length of a hint."""
         self.parts[0] += more
         if self.parts[0] > _MOST_PARTS:
             raise AnnotationSyntaxError(f"a hint of more than {_MOST_PARTS} parts")
 
     def with_type_variables(self, variables: tuple[Any, ...], args: tuple[Any, ...]) -> NameScope:
-        """These names, with arguments for a generic class's type variables."""
+        """This scope with arguments for the type variables of a generic class."""
         more = {variable: (arg, self) for variable, arg in zip(variables, args, strict=False)}
         return replace(self, types={**self.types, **more})
 
     def within_alias(self, alias: Any) -> NameScope:
-        """These names, within a type alias, which may not hold itself."""
+        """This scope within a type alias, which must not hold itself."""
         if alias in self.aliases:
             raise AnnotationSyntaxError(f"the type alias {alias.__name__} holds itself\n\nHint: {_ANY_DEPTH}")
         return replace(self, aliases=(*self.aliases, alias))
@@ -183,7 +183,7 @@ def parse_hint(hint: Any, names: NameScope | None = None) -> Node:
         if hint.__constraints__:
             return _parse_union(hint.__constraints__, hint, names)
         return parse_hint(hint.__bound__, names) if hint.__bound__ is not None else Untyped()
-    if isinstance(hint, (str, ForwardRef)):  # what the annotations of a function do not resolve
+    if isinstance(hint, (str, ForwardRef)):  # not resolved with the annotations of a function
         text = hint if isinstance(hint, str) else hint.__forward_arg__
         cure = "names in strings are looked up for the annotations of functions only" if text.isidentifier() else None
         raise AnnotationSyntaxError(
@@ -202,7 +202,7 @@ def parse_hint(hint: Any, names: NameScope | None = None) -> Node:
         return ArrayLeaf(bare_array_hint(bare))
     name = getattr(hint, "__name__", None)
     if name in NAMES and getattr(hint, "__module__", "").startswith(("typedshmap", "jaxtyping")):
-        raise AnnotationSyntaxError(f'{name}: wants an array type and dims, as in {name}[Array, "b d"]')
+        raise AnnotationSyntaxError(f'{name}: expects an array type and dims, as in {name}[Array, "b d"]')
     _, node, parts = names.known.get(id(hint), (None, None, 0))
     if node is None:
         before = names.parts[0]
@@ -229,9 +229,9 @@ def _parse_tree(hint: Any, names: NameScope) -> Node | None:
         text = HintText(f"unsharded, in no {node_name(node)} of {hint.__name__}")
         return LikeOf(hint.__name__, plain_classes(kind), node, ArrayLeaf(replace(_ANY_ARRAY, text=text)))
     if (hint.__module__, hint.__name__) == ("typedshmap.hints.types", "Stacked"):
-        raise AnnotationSyntaxError('Stacked: wants leading dims and a hint, as in Stacked["layers", Layer]')
+        raise AnnotationSyntaxError('Stacked: expects leading dims and a hint, as in Stacked["layers", Layer]')
     if (hint.__module__, hint.__name__) == ("typedshmap.hints.types", "Like"):
-        raise AnnotationSyntaxError("Like: wants a class and a hint, as in Like[optax.OptState, Params]")
+        raise AnnotationSyntaxError("Like: expects a class and a hint, as in Like[optax.OptState, Params]")
     if "PyTree" not in hint.__name__ or hint.__module__.split(".")[0] not in ("typedshmap", "jaxtyping"):
         return None
     if hint.__name__ == "PyTree":
@@ -250,7 +250,7 @@ def parse_structure(text: Any) -> tuple[str, ...]:
     cure = 'write a name, as in "S", names of structures inside of each other, "S T", or "S ..." or "... S"'
     if not isinstance(text, str):
         raise AnnotationSyntaxError(f"PyTree[..., {value_text(text)}]: the structure is a string\n\nHint: {cure}")
-    pieces = [(found.group(), found.span()) for found in re.finditer(r"\S+", text)]
+    pieces = [(piece.group(), piece.span()) for piece in re.finditer(r"\S+", text)]
     hint = HintText('PyTree[..., "', text, '"]')
     if not pieces:
         raise SyntaxFault("the structure has no name", (0, 0), cure).in_hint(hint)
@@ -263,7 +263,7 @@ def parse_structure(text: Any) -> tuple[str, ...]:
 
 
 def _parse_inner(hint: Any, names: NameScope, around: str) -> Node:
-    """The tree of a hint whose arrays ``Stacked`` or ``Like`` change, so that it must be read completely."""
+    """The complete tree of a hint inside ``Stacked`` or ``Like``, which change its arrays."""
     node = parse_given_hint(hint, names)
     if not holds_arrays(node):
         raise AnnotationSyntaxError(f"{around}: {hint_name(hint)} holds no arrays")
@@ -277,14 +277,14 @@ _ANY_ARRAY = bare_array_hint(jax.typing.ArrayLike)
 
 
 def plain_classes(kind: Any) -> tuple[type, ...]:
-    """The classes that a value may be of; none where it may be anything, as ``optax.OptState`` says."""
+    """The allowed classes of a value; empty if any class is allowed, as for ``optax.OptState``."""
     is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
-    found = typing.get_args(kind) if is_union else (typing.get_origin(kind) or kind,)
-    return found if all(map(_is_checkable, found)) else ()
+    classes = typing.get_args(kind) if is_union else (typing.get_origin(kind) or kind,)
+    return classes if all(map(_is_checkable, classes)) else ()
 
 
 def _is_checkable(cls: Any) -> bool:
-    """Whether ``isinstance`` takes this, and not everything is of this class; a Protocol may refuse."""
+    """Whether ``isinstance`` accepts a class, and not every object is an instance; a Protocol may raise."""
     try:
         return isinstance(cls, type) and not isinstance(_NOTHING, cls)
     except TypeError:
@@ -298,7 +298,7 @@ def _parse_generic(hint: Any, names: NameScope) -> Node:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     variables = getattr(origin, "__parameters__", None)
     if origin is typing.Unpack or getattr(hint, "__unpacked__", False):
-        raise AnnotationSyntaxError(f"{hint_name(hint)}: a hint that unpacks another one is not read")
+        raise AnnotationSyntaxError(f"{hint_name(hint)}: unpacking in a hint is not supported")
     if is_type_alias(origin):
         inner = names.with_type_variables(origin.__type_params__, args).within_alias(origin)
         node = parse_hint(origin.__value__, inner)
@@ -327,7 +327,7 @@ def _parse_generic(hint: Any, names: NameScope) -> Node:
     elif isinstance(origin, type) and issubclass(origin, collections.abc.Mapping) and origin is not collections.Counter:
         if len(args) != 2:
             raise AnnotationSyntaxError(
-                f"{hint_name(hint)}: wants the types of keys and of values, as in dict[str, Array]"
+                f"{hint_name(hint)}: expects the types of keys and of values, as in dict[str, Array]"
             )
         node = MappingOf(origin, parse_hint(args[1], names))
     if not args or not _is_static(node):
@@ -336,7 +336,7 @@ def _parse_generic(hint: Any, names: NameScope) -> Node:
 
 
 def _is_static(node: Node) -> bool:
-    """Whether a node holds neither arrays nor trees, whose leaves and structures are checked here."""
+    """Whether a node holds neither arrays nor PyTrees."""
     return not holds_arrays(node) and not any(isinstance(part, PyTreeOf) for _, part in walk(node))
 
 
@@ -370,7 +370,7 @@ def _parse_union(args: tuple[Any, ...], hint: Any, names: NameScope) -> Node:
 
 
 def _parse_class(cls: Any, names: NameScope, hint: Any) -> Node:
-    """A class by its fields, a container of anything; a class that JAX does not flatten is static, but for records."""
+    """The node of a class: its fields, or a container; static if JAX does not flatten it and it is not a record."""
     is_registered = _jax.tree.is_registered(cls)
     kind = _record_kind(cls, is_registered)
     if cls in _BARE:
@@ -386,7 +386,7 @@ def _parse_class(cls: Any, names: NameScope, hint: Any) -> Node:
     if kind is None and (container := _parse_container_class(cls, inner)) is not None:
         return container
     hints = class_hints(cls, inner.local)
-    if kind == "TypedDict":  # whose own list of optional keys is wrong where its hints were strings
+    if kind == "TypedDict":  # __optional_keys__ is wrong for string annotations
         marked = {name: typing.get_origin(hint) for name, hint in hints.items()}
         optional = cls.__optional_keys__ | {name for name, mark in marked.items() if mark is typing.NotRequired}
         record.optional = frozenset(name for name in optional if marked.get(name) is not typing.Required)
@@ -394,9 +394,9 @@ def _parse_class(cls: Any, names: NameScope, hint: Any) -> Node:
     elif kind == "NamedTuple":
         fields = list(cls._fields)
     elif kind == "dataclass":
-        fields = [each.name for each in dataclasses.fields(cls)]
+        fields = [declared.name for declared in dataclasses.fields(cls)]
     else:
-        fields = [name for name, each in hints.items() if (typing.get_origin(each) or each) is not typing.ClassVar]
+        fields = [name for name, type_ in hints.items() if (typing.get_origin(type_) or type_) is not typing.ClassVar]
         fields = [name for name in fields if not isinstance(hints[name], dataclasses.InitVar)]
     are_loose = is_registered
     for name in fields:
@@ -404,7 +404,7 @@ def _parse_class(cls: Any, names: NameScope, hint: Any) -> Node:
             node = parse_hint(hints.get(name, Any), inner)
         except AnnotationSyntaxError as error:
             raise AnnotationSyntaxError(f"field '{name}' of {cls.__name__}: {error.sentence}") from None
-        # What a library says of a field of its own without arrays is its own affair; Flax's are not true of its values.
+        # Ignore a library's hints of its own fields without arrays: those of Flax are not true of its values.
         is_loose = is_registered and not declares_arrays(node) and not is_users_class(field_owner(cls, name))
         if not is_loose:
             record.fields[name] = node
@@ -422,7 +422,7 @@ def _parse_class(cls: Any, names: NameScope, hint: Any) -> Node:
 
 
 def _parse_container_class(cls: type, names: NameScope) -> Node | None:
-    """A registered class of a list or a mapping by the hint of its items, a variable of Flax's by that of its value."""
+    """The node of a registered list or mapping, by the hint of its items, or of a Flax variable, by its value's."""
     variables = [variable for base in cls.__mro__ for variable in getattr(base, "__parameters__", ())]
     if _jax.tree.is_variable_class(cls):
         known = [names.types[variable] for variable in variables if variable in names.types]
@@ -442,7 +442,7 @@ def _parse_container_class(cls: type, names: NameScope) -> Node | None:
 
 
 def _with_base_type_variables(cls: type, names: NameScope) -> NameScope:
-    """The names of a class's body, with arguments for the type variables of its generic bases."""
+    """The scope of a class body, with arguments for the type variables of its generic bases."""
     for base in getattr(cls, "__orig_bases__", ()):
         origin = typing.get_origin(base)
         variables = getattr(origin, "__parameters__", ())
@@ -456,6 +456,6 @@ def _record_kind(cls: type, is_registered: bool) -> str | None:
         return "TypedDict"
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return "NamedTuple"
-    # A class of a dataclass has more fields than that if it is flattened by itself, as those of ``nnx`` are.
+    # A registered subclass of a dataclass may have more fields, as in ``nnx``.
     is_own = "__dataclass_fields__" in vars(cls) or not is_registered
     return "dataclass" if dataclasses.is_dataclass(cls) and is_own else None

@@ -1,4 +1,4 @@
-"""Hints that are written as strings, evaluated; an alias of trees that names itself is a bare tree.
+"""Evaluate hints that are strings; a recursive alias of trees becomes a bare tree.
 
 ``optax.OptState``, and whatever else is defined as ``ArrayTree = Array | Iterable["ArrayTree"] | ...``, names itself by
 a string that only the module that defines it can look up. It says no more than that arrays are in a tree."""
@@ -19,7 +19,7 @@ from ..errors.places import is_users
 
 
 class RecursiveTree:
-    """What stands for an alias of trees that names itself, in a hint."""
+    """The replacement of a recursive alias of trees in a hint."""
 
 
 RecursiveTree.__module__, RecursiveTree.__qualname__ = "typing", "PyTree"  # as messages name it
@@ -29,22 +29,22 @@ def class_hints(cls: type, local: Mapping[str, Any]) -> dict[str, Any]:
     """The annotations of a class and its bases.
 
     Raises:
-      NameError: for a name that is not defined, but in a class of a library, where the annotation counts as ``Any``.
+      NameError: for an undefined name; in a class of a library the annotation counts as ``Any`` instead.
     """
     try:
         return typing.get_type_hints(cls, localns=dict(local), include_extras=True)
     except NameError:
         pass
-    found: dict[str, Any] = {}
+    hints: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         for name, hint in inspect.get_annotations(base).items():
             try:
-                found[name] = resolved_hint(hint, vars(sys.modules.get(base.__module__, types)), local, base)
+                hints[name] = resolved_hint(hint, vars(sys.modules.get(base.__module__, types)), local, base)
             except NameError:
                 if is_users_class(base):
                     raise
-                found[name] = Any
-    return found
+                hints[name] = Any
+    return hints
 
 
 def field_owner(cls: type, name: str) -> type:

@@ -87,7 +87,7 @@ def _made_check(hint: Any) -> Callable[[Any], None]:
     except TypeError:  # it has no hash
         return _beartype_check.__wrapped__(hint)
     except AttributeError:  # of beartype's own
-        raise TypeError("it has more parts than beartype takes") from None
+        raise TypeError("it has more parts than beartype accepts") from None
 
 
 @lru_cache(maxsize=1024)

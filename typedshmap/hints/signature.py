@@ -1,7 +1,7 @@
 """The hints of a function's signature, strings (PEP 563) included, and the arguments of a call bound to them.
 
-Invariant: the frame of a decoration is looked at and let go. Of its names only those that strings name are kept,
-and only while one of them is not defined yet.
+Invariant: the frame of a decoration is not kept. Only names in string hints are kept, and only while one of them is
+not defined yet.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ TAKEN_BY_SPECS = (*POSITIONAL, inspect.Parameter.VAR_POSITIONAL)
 
 
 class Specs(Record, eq=False):
-    """What is given in the place of hints, as ``jax.shard_map`` takes it.
+    """Specs instead of hints, as for ``jax.shard_map``.
 
     Attributes:
-      in_specs: the specs of the positional arguments; ``...`` where none are given.
-      out_specs: those of the result; ``...`` where it has a hint.
+      in_specs: the specs of the positional arguments; ``...`` if the caller passed none.
+      out_specs: the specs of the result; ``...`` if it has a hint.
     """
 
     in_specs: Any
@@ -57,10 +57,10 @@ class Specs(Record, eq=False):
 
 
 class BoundCall(Record):
-    """A call's arguments by name, defaults included, and the arguments as they were given.
+    """A call's arguments by name, defaults included, and the arguments as passed.
 
     Attributes:
-      is_plain: whether each parameter takes one argument by position or name, and all are given.
+      is_plain: whether all parameters are positional-or-keyword, and all are passed.
     """
 
     signature: inspect.Signature
@@ -71,7 +71,7 @@ class BoundCall(Record):
     is_plain: bool = False
 
     def with_arguments(self, changes: Iterable[tuple[str, Subject, Any]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments to call the function with: some replaced, and defaults left to the function.
+        """The arguments for the function, some of them replaced; the function fills in its defaults.
 
         Args:
           changes: the parameter, the subject and the new value of each.
@@ -102,14 +102,14 @@ class HintedSignature(Record):
     """A function with its hints read.
 
     Attributes:
-      function: the function as it is called.
+      function: the function to call.
       name: its name in messages.
-      signature: how its arguments are bound.
-      parameters: by name; those of ``in_types`` by position for a function without names.
+      signature: its signature.
+      parameters: the hints of its parameters by name.
       positional: hints by position, from ``in_types``.
-      result: the hint of what it returns; None where it has none.
-      given: arguments that a partial has bound by position.
-      yielded: the hint of what a generator yields; ``result`` is then that of what it returns in the end.
+      result: the hint of the result; None without one.
+      given: positional arguments of a partial.
+      yielded: the hint of the items of a generator; ``result`` is then the hint of its return value.
     """
 
     function: Callable[..., Any]
@@ -149,7 +149,7 @@ class HintedSignature(Record):
         args = (*self.given, *args)
         plain = self._plain_parameters
         if plain is not None and len(args) + len(kwargs) == len(plain):
-            # Each parameter is given once, or one is missing; ``inspect`` is slow.
+            # Each parameter is passed once, or one is missing; ``inspect`` is slow.
             named = {**dict(zip(plain, args, strict=False)), **kwargs}
             if named.keys() == plain.keys():
                 ordered = {name: named[name] for name in plain} if kwargs else named
@@ -168,25 +168,25 @@ class HintedSignature(Record):
 
     @property
     def by_position(self) -> HintedSignature:
-        """The function as one of arguments by position that have no hints."""
+        """The function with positional arguments only, and without hints."""
         return replace(self, signature=_BY_POSITION, parameters={}, positional=())
 
     @property
     def has_plain_parameters(self) -> bool:
-        """Whether each parameter has a hint and takes one argument by position or name, which no partial has bound."""
+        """Whether all parameters have hints, are positional-or-keyword, and are not bound by a partial."""
         plain = self._plain_parameters
         return plain is not None and len(plain) == len(self.parameters) and not self.given
 
     @cached_property
     def _plain_parameters(self) -> dict[str, tuple[Subject, Node]] | None:
-        """The subject and the node of each parameter, if each takes one argument by position or name."""
+        """The subject and the node of each parameter, if all are positional-or-keyword."""
         parameters = self.signature.parameters.values()
         if self.positional or any(p.kind is not p.POSITIONAL_OR_KEYWORD for p in parameters):
             return None
         return {p.name: (Subject("argument", p.name), self.parameters.get(p.name, Untyped())) for p in parameters}
 
     def _wrong_call_error(self, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str) -> StructureError:
-        """Name the argument that is missing or too many; else give Python's own reason."""
+        """The error that names a missing or an extra argument; else with Python's own reason."""
         parameters = self.signature.parameters
         kinds = {p.kind for p in parameters.values()}
         positional = [p.name for p in parameters.values() if p.kind in POSITIONAL]
@@ -209,24 +209,24 @@ class HintedSignature(Record):
         return StructureError(f"{self.name}: {problem}\n\n    {self.name}{inspect.Signature(bare)}")
 
     def arguments(self, bound: BoundCall) -> list[tuple[str, Subject, Node, Any]]:
-        """Each argument but the defaults of options: its parameter, its subject, its node, its value."""
-        found: list[tuple[str, Subject, Node, Any]] = []
+        """All arguments except defaults of options: the parameter, the subject, the node, the value."""
+        bound_arguments: list[tuple[str, Subject, Node, Any]] = []
         if (plain := self._plain_parameters) is not None:
-            found = [(name, *plain[name], value) for name, value in bound.arguments.items()]
-            return [each for each in found if each[2] is not OPTION or each[0] in bound.given]
+            bound_arguments = [(name, *plain[name], value) for name, value in bound.arguments.items()]
+            return [argument for argument in bound_arguments if argument[2] is not OPTION or argument[0] in bound.given]
         for at, (name, value) in enumerate(bound.arguments.items()):
             kind = self.signature.parameters[name].kind
             node = self.parameters.get(name, Untyped())
             if kind is inspect.Parameter.VAR_POSITIONAL:
                 pairs = zip(chain(self.positional[at:], repeat(node)), value, strict=False)
-                found += [(name, Subject("argument", name, f"[{i}]"), n, v) for i, (n, v) in enumerate(pairs)]
+                bound_arguments += [(name, Subject("argument", name, f"[{i}]"), n, v) for i, (n, v) in enumerate(pairs)]
             elif kind is inspect.Parameter.VAR_KEYWORD:
-                found += [(name, Subject("argument", key), node, v) for key, v in value.items()]
+                bound_arguments += [(name, Subject("argument", key), node, v) for key, v in value.items()]
             else:
                 is_positional = at < len(self.positional) and kind is not inspect.Parameter.KEYWORD_ONLY
                 node = self.positional[at] if is_positional else node
-                found.append((name, Subject("argument", name), node, value))
-        return [each for each in found if each[2] is not OPTION or each[0] in bound.given]
+                bound_arguments.append((name, Subject("argument", name), node, value))
+        return [argument for argument in bound_arguments if argument[2] is not OPTION or argument[0] in bound.given]
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -234,7 +234,7 @@ def name_of(function: Callable[..., Any]) -> str:
     inner = function
     while isinstance(inner, functools.partial):
         inner = inner.func
-    # A method by its class, a nested function without the functions around it.
+    # With the class of a method, but without enclosing functions.
     name: str = getattr(inner, "__qualname__", getattr(inner, "__name__", type(inner).__name__))
     return name.rpartition("<locals>.")[2]
 
@@ -243,9 +243,9 @@ class LazySignature:
     """A function whose hints are read when it is decorated, or at its first call if a name is not defined yet.
 
     Attributes:
-      known: the function with its hints read, if they could be read so far.
-      in_types: the hints of the arguments that were given instead of annotations.
-      out_types: the hint of the result that was given instead of the annotation.
+      known: the function with its hints, if they are read already.
+      in_types: the hints of the arguments that replace annotations.
+      out_types: the hint of the result that replaces the annotation.
     """
 
     def __init__(
@@ -262,17 +262,17 @@ class LazySignature:
         Args:
           function: the function to decorate.
           frame: the frame in which it is decorated, for names local to an enclosing function.
-          in_types: a tuple of hints, one per positional argument, or one hint; instead of annotations.
+          in_types: a tuple of hints, one per positional argument, or a single hint; instead of annotations.
           out_types: the hint of the result, instead of the annotation.
           strict: whether a parameter or a result without a hint is an error.
-          specs: what is given in the place of hints that are missing, or that cannot be read.
+          specs: the specs that replace missing or unreadable hints.
 
         Raises:
           AnnotationSyntaxError: for a hint that is missing or cannot be read.
         """
         if not callable(function):
             got = f"{value_text(function)} of type {type(function).__name__}"
-            raise StructureError(f"a function is wanted, got {got}", running_place())
+            raise StructureError(f"expects a function, got {got}", running_place())
         self._given = (function, in_types, out_types, strict, specs)
         self.in_types, self.out_types = in_types, out_types
         self._string_locals: Mapping[str, Any] = {}
@@ -295,9 +295,9 @@ class LazySignature:
     @classmethod
     def of(cls, known: HintedSignature) -> LazySignature:
         """A function whose hints are known."""
-        found = cls.__new__(cls)
-        found.known, found.in_types, found.out_types = known, None, EMPTY
-        return found
+        made = cls.__new__(cls)
+        made.known, made.in_types, made.out_types = known, None, EMPTY
+        return made
 
     def read(self, args: tuple[Any, ...]) -> HintedSignature:
         """The function with its hints read, for a call with these arguments.
@@ -309,11 +309,11 @@ class LazySignature:
             try:
                 self.known = _read(*self._given, self._string_locals)
             except _Undefined:
-                # A method of a local class may name that class, which only its instances lead to.
+                # A method of a local class may name that class, which only an instance leads to.
                 first = args[0] if args else None
                 owner = first if isinstance(first, type) else type(first)
-                own = {cls.__name__: cls for cls in reversed(owner.__mro__)}
-                local, has_specs = {**own, **self._string_locals}, self._given[-1] is not None
+                classes = {cls.__name__: cls for cls in reversed(owner.__mro__)}
+                local, has_specs = {**classes, **self._string_locals}, self._given[-1] is not None
                 self.known = _read(*self._given, local, may_be_undefined=has_specs)
         return self.known
 
@@ -335,12 +335,12 @@ def _read(
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        # Kernels written in C show no signature; in_types gives them one by position.
+        # Functions written in C have no signature; in_types gives them one by position.
         signature = _BY_POSITION
     if in_types is not None and not isinstance(in_types, tuple):
         if isinstance(in_types, (list, dict)):
             got = type(in_types).__name__
-            raise AnnotationSyntaxError(f"{name}: in_types= wants a tuple of hints, one per argument; got {got}")
+            raise AnnotationSyntaxError(f"{name}: in_types= expects a tuple of hints, one per argument; got {got}")
         in_types = (in_types,)
     covered = _parameters_covered(signature, in_types, name, len(given))
 
@@ -379,13 +379,13 @@ def _read(
 
     positional = [_node(hint, names, name, f"in_types[{i}]") for i, hint in enumerate(in_types or ())]
     if positional:
-        positional = [*(parameters.get(each, Untyped()) for each in first), *positional]
+        positional = [*(parameters.get(parameter, Untyped()) for parameter in first), *positional]
     _warn_of_misspelling(source, name, {**parameters, **dict(enumerate(positional)), "return": result})
     return HintedSignature(function, name, signature, parameters, tuple(positional), result, given, yielded)
 
 
 def is_generator(function: Any) -> bool:
-    """Whether a function, or the one that it wraps, is a generator, asynchronous or not."""
+    """Whether a function, or the function that it wraps, is a generator, asynchronous or not."""
     function = _unwrap_annotations(function)
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
@@ -397,7 +397,7 @@ _GENERATORS = (
 
 
 def _generator_hints(hint: Any, name: str) -> tuple[Any, Any]:
-    """The hints of what a generator yields and of what it returns in the end."""
+    """The hints of the items and of the return value of a generator."""
     origin, args = typing.get_origin(hint) or hint, typing.get_args(hint)
     if origin in _GENERATORS or not isinstance(hint, type):
         has_result = origin is collections.abc.Generator and len(args) == 3
@@ -406,7 +406,7 @@ def _generator_hints(hint: Any, name: str) -> tuple[Any, Any]:
 
 
 def _is_any(node: Node) -> bool:
-    """Whether a node takes anything, or a container of anything."""
+    """Whether a node accepts anything, or a container of anything."""
     if isinstance(node, Static) and typing.get_origin(node.hint) in (tuple, list, dict):
         return Any in typing.get_args(node.hint)
     return isinstance(node, Untyped)
@@ -415,7 +415,7 @@ def _is_any(node: Node) -> bool:
 def _parameters_covered(
     signature: inspect.Signature, in_types: tuple[Any, ...] | None, name: str, given: int
 ) -> set[str]:
-    """The parameters whose hints ``in_types`` gives, after those that are given; it may not have more."""
+    """The parameters with hints from ``in_types``, after those bound by a partial; raises if it has more hints."""
     if in_types is None:
         return set()
     positional = [p.name for p in signature.parameters.values() if p.kind in POSITIONAL][given:]
@@ -427,14 +427,18 @@ def _parameters_covered(
 
 
 def _warn_of_misspelling(function: Any, name: str, nodes: Mapping[Any, Node | None]) -> None:
-    """Warn of the name of a dim that stands once and looks like another one."""
-    found = [
-        (key, each) for key, node in nodes.items() if node for hint in array_hints(node) for each in hint.spec.names
+    """Warn of a dim name that stands once and looks like another name."""
+    keyed_names = [
+        (key, dim_name)
+        for key, node in nodes.items()
+        if node
+        for hint in array_hints(node)
+        for dim_name in hint.spec.names
     ]
-    wrong = misspelt_name(each for _, each in found)
+    wrong = misspelt_name(dim_name for _, dim_name in keyed_names)
     if wrong is None:
         return
-    key = next(key for key, each in found if each == wrong[0])
+    key = next(key for key, dim_name in keyed_names if dim_name == wrong[0])
     line = hint_line(function, str(key))
     if line is not None:
         text = f"{name}: dim '{wrong[0]}' stands once, and looks like '{wrong[1]}'\n\nAt: {Place.of(*line)}"
@@ -449,14 +453,14 @@ def _missing_hint(name: str, what: str, example: str, place: str) -> AnnotationS
 
 
 def _node(hint: Any, names: NameScope, name: str, what: str, source: Any = None) -> Node:
-    """A hint, read: what a parameter or the result of a function has, or one of ``in_types`` or ``out_types``.
+    """The node of a hint: of an annotation, of ``in_types`` or of ``out_types``.
 
     Args:
       hint: the hint.
-      names: where its names are looked up.
+      names: the scope of its names.
       name: the function's name in messages.
-      what: the parameter, or ``"return"``; of a given hint, what messages call it.
-      source: the function that has the hint; None for a given one.
+      what: the parameter, or ``"return"``; for a hint that is not an annotation, its name in messages.
+      source: the function with the annotation; None for a hint that is not one.
     """
     try:
         return parse_given_hint(hint, names) if source is None else parse_hint(hint, names)
@@ -485,7 +489,7 @@ _Undefined.__module__ = AnnotationSyntaxError.__module__
 
 
 def _undefined_name(name: str, what: str, error: NameError, place: str) -> _Undefined:
-    """The error for a name that is not defined where a function is decorated."""
+    """The error for a name that is not defined at decoration."""
     text = f"{name}: the hint of {what} names '{error.name}', which is not defined"
     cure = f"define '{error.name}' above {name}; a name of an outer function must stand in the function around {name}"
     return _Undefined(f"{text}\n\nHint: {cure}", place)
@@ -518,49 +522,49 @@ def _resolved_hints(
     may_be_text: bool = False,
     may_be_undefined: bool = False,
 ) -> dict[str, Any]:
-    """A function's annotations, its strings evaluated.
+    """A function's annotations, with strings evaluated.
 
     Args:
-      function: the object that carries them.
-      local: names beside the function's globals.
+      function: the object with the annotations.
+      local: names in addition to the function's globals.
       name: the function's name in messages.
       covered: the parameters whose annotations are not read, and may use undefined names.
-      may_be_text: whether an annotation that is no expression is left out.
-      may_be_undefined: whether one is that uses an undefined name.
+      may_be_text: whether to omit an annotation that is not an expression.
+      may_be_undefined: whether to omit an annotation with an undefined name.
     """
     annotations = getattr(function, "__annotations__", None) or {}
-    found = {parameter: hint for parameter, hint in annotations.items() if parameter not in covered}
+    resolved = {parameter: hint for parameter, hint in annotations.items() if parameter not in covered}
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     names = getattr(function, "__globals__", None) or vars(module or builtins)
-    for parameter, hint in list(found.items()):
+    for parameter, hint in list(resolved.items()):
         if not (strings := _strings_in(hint)):
             continue
         what, place = _phrase(parameter), partial(hint_place, function, parameter)
-        # By itself, so that it is known which one cannot be read.
+        # One at a time, so that an error names the parameter.
         try:
-            found[parameter] = resolved_hint(hint, names, local, function)
+            resolved[parameter] = resolved_hint(hint, names, local, function)
         except TypedShmapError as error:
             error.place = place()
             raise
         except NameError as error:
             if not may_be_undefined:
                 raise _undefined_name(name, what, error, place()) from None
-            del found[parameter]
+            del resolved[parameter]
         except Exception as error:  # whatever the expression raises
             if may_be_text:
-                del found[parameter]
+                del resolved[parameter]
                 continue
-            if bad := [text for text in strings if _parse_expression(text) is None]:
-                text = bad[0] if len(bad[0]) < _LONGEST else bad[0][: _LONGEST - 4] + "..."
-                problem = f"a hint is a string that is not a Python expression: {text}"
+            if bad := [bad_text for bad_text in strings if _parse_expression(bad_text) is None]:
+                bad_text = bad[0] if len(bad[0]) < _LONGEST else bad[0][: _LONGEST - 4] + "..."
+                problem = f"a hint is a string that is not a Python expression: {bad_text}"
                 raise AnnotationSyntaxError(f"{name}: {problem}", place()) from None
             problem = f"the hint of {what} cannot be read: {error or type(error).__name__}"
             raise AnnotationSyntaxError(f"{name}: {problem}", place()) from error
-    return found
+    return resolved
 
 
 def _strings_in(hint: Any) -> list[str]:
-    """The strings that are a hint, or a part of one."""
+    """The strings in a hint."""
     if isinstance(hint, (str, typing.ForwardRef)):
         return [hint if isinstance(hint, str) else hint.__forward_arg__]
     args = () if typing.get_origin(hint) is typing.Literal else typing.get_args(hint)
@@ -576,39 +580,39 @@ def _parse_expression(text: str) -> ast.Expression | None:
 
 
 def _closure_variables(function: Any) -> dict[str, Any]:
-    """What a function closes over, by name."""
+    """The variables that a function closes over, by name."""
     cells = getattr(function, "__closure__", None) or ()
     names = getattr(getattr(function, "__code__", None), "co_freevars", ())
-    found: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     for name, cell in zip(names, cells, strict=True):
         with suppress(ValueError):  # a name that is assigned later
-            found[name] = cell.cell_contents
-    return found
+            variables[name] = cell.cell_contents
+    return variables
 
 
 def _enclosing_locals(function: Any, frame: types.FrameType | None) -> Mapping[str, Any]:
-    """The names local to the function around a function's definition; those of a class body in it first.
+    """The local names around a function's definition; names of a class body first.
 
     Args:
       function: the function whose hints are read.
-      frame: the frame in which it is decorated. Where a helper decorates, the definition is further up
-        the stack; where it is not on the stack at all, the frame's names are used, and do not hide the
+      frame: the frame in which it is decorated. If a helper decorates, the definition is further up
+        the stack; if it is not on the stack at all, the frame's names are used, and do not hide the
         function's own globals.
     """
     name, module, home = str(getattr(function, "__qualname__", "")), getattr(function, "__globals__", None), frame
     while home is not None and not (home.f_globals is module and name.startswith(f"{home.f_code.co_qualname}.")):
         home = home.f_back
-    found: dict[str, Any] = {}
+    local: dict[str, Any] = {}
     around = home or frame
     while around is not None and around.f_locals is not around.f_globals:
         shown = around.f_locals
-        found = {**shown, **found}
+        local = {**shown, **local}
         if around.f_code.co_flags & inspect.CO_OPTIMIZED:
-            # Before Python 3.13 the frame keeps the dict that it once showed, and with it every value in it until its
-            # function returns; the function's own variables are not touched.
+            # Before Python 3.13 the frame keeps the dict of f_locals, and with it every value in it until its
+            # function returns; clearing it does not change the function's variables.
             if sys.version_info < (3, 13):
                 shown.clear()
             break  # a function; a class body is run by the function around it
         around = around.f_back
     known = {} if home is not None else getattr(function, "__globals__", {})
-    return {name: value for name, value in found.items() if name not in known}
+    return {name: value for name, value in local.items() if name not in known}

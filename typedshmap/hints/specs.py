@@ -1,6 +1,6 @@
-"""``in_specs`` and ``out_specs`` for what has no hint, as ``jax.shard_map`` takes them: prefix trees, None, ``Infer``.
+"""``in_specs`` and ``out_specs`` for values without hints, as in ``jax.shard_map``: prefix trees, None, ``Infer``.
 
-A spec becomes the hint of an array of any dims, for all that reads hints. What JAX refuses of specs, JAX words.
+A spec becomes the hint of an array with any dims. JAX raises for specs that it does not accept.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from .signature import TAKEN_BY_SPECS, BoundCall, HintedSignature, Specs
 from .structure import BySpec, Node, Untyped, array_hints, holds_arrays
 
 INFER = inspect.signature(_jax.mesh.shard_map).parameters["in_specs"].default
-"""What ``jax.shard_map`` has in the place of ``in_specs`` that are not given."""
+"""The default of ``in_specs`` in ``jax.shard_map``."""
 
 
 class Unreadable(Exception):
-    """Specs that JAX refuses, or that only JAX can read."""
+    """Specs that JAX rejects, or that only JAX can read."""
 
 
 def specs_of_arguments(
@@ -39,14 +39,14 @@ def specs_of_arguments(
     arguments: Sequence[BoundArgument],
     infer: Callable[[Any], PartitionSpec] | None,
 ) -> list[tuple[Any, ...] | None]:
-    """For each argument the specs of its leaves; None where its hint says all, or it is static.
+    """The specs of the leaves of each argument; None if its hint suffices, or if it is static.
 
     Args:
-      specs: what is given in the place of hints.
+      specs: the specs that replace hints.
       typed: the function.
       bound: the call.
       arguments: its arguments.
-      infer: the spec in an array's type; None where the mesh axes do not let it be inferred.
+      infer: returns the spec in an array's type; None if the mesh axes are not Explicit.
 
     Raises:
       Unreadable: for specs that do not fit the arguments.
@@ -57,32 +57,32 @@ def specs_of_arguments(
     while taken and arguments[taken[-1]][0] not in bound.given:
         taken.pop()
     counts = {at: len(_jax.tree.leaves(arguments[at][3])) for at in positional}
-    # What a partial gives, and a default, is the function's own, unless a hint says how it is sharded.
-    own = [at for at in positional if at not in taken and not says_sharding(arguments[at][2])]
-    found: dict[int, tuple[Any, ...] | None] = {at: (None,) * counts[at] for at in own}
+    # Arguments of a partial, and defaults, are closed over, unless a hint has their sharding.
+    closed_over = [at for at in positional if at not in taken and not says_sharding(arguments[at][2])]
+    by_position: dict[int, tuple[Any, ...] | None] = {at: (None,) * counts[at] for at in closed_over}
     if specs.in_specs is not ... and specs.in_specs is not INFER:
-        each = iter(leaf_specs(specs.in_specs, tuple([arguments[at][3] for at in taken]), takes_none=True))
-        found |= {at: tuple(islice(each, counts[at])) for at in taken}
-        return [found.get(at) for at in range(len(arguments))]
+        remaining = iter(leaf_specs(specs.in_specs, tuple([arguments[at][3] for at in taken]), takes_none=True))
+        by_position |= {at: tuple(islice(remaining, counts[at])) for at in taken}
+        return [by_position.get(at) for at in range(len(arguments))]
     is_bare = [at for at in taken if isinstance(arguments[at][2], Untyped) and arguments[at][0] not in ("self", "cls")]
     if infer is not None:
         silent = [at for at in taken if holds_arrays(arguments[at][2]) and not says_sharding(arguments[at][2])]
-        found |= {at: tuple(map(infer, _jax.tree.leaves(arguments[at][3]))) for at in (*is_bare, *silent)}
+        by_position |= {at: tuple(map(infer, _jax.tree.leaves(arguments[at][3]))) for at in (*is_bare, *silent)}
     elif is_bare:
         raise Unreadable("in_specs are inferred over Explicit axes only")
-    return [found.get(at) for at in range(len(arguments))]
+    return [by_position.get(at) for at in range(len(arguments))]
 
 
 def leaf_specs(specs: Any, tree: Any, takes_none: bool) -> list[Any]:
-    """The specs of the leaves of a tree, of which they are a prefix.
+    """The specs of the leaves of a tree, from a prefix tree of specs.
 
     Args:
       specs: the prefix tree.
       tree: the tree.
-      takes_none: whether None stands for a tree that is static, and not for no leaves.
+      takes_none: whether None is the spec of a static subtree; otherwise it has no leaves.
 
     Raises:
-      Unreadable: for specs that are no prefix.
+      Unreadable: for specs that are not a prefix.
     """
     try:
         leaves, structure = jax.tree_util.tree_flatten(tree)
@@ -109,14 +109,14 @@ def _is_none(spec: Any) -> bool:
 
 
 def _length(spec: Any) -> int:
-    """For how many dims a spec has entries."""
+    """The number of dims with entries in a spec."""
     if not isinstance(spec, PartitionSpec) or _jax.array.non_name_entries(spec):
         raise Unreadable(f"{spec} does not name mesh axes")
     return len(_jax.array.spec_entries(spec).dim_axes)
 
 
 def with_specs(argument: BoundArgument, specs: tuple[Any, ...] | None) -> BoundArgument:
-    """An argument that has its specs for a hint, unless its hint says how it is sharded, or holds no array by both."""
+    """The argument with its specs as a hint, unless its hint has a sharding; untyped if all its specs are None."""
     name, subject, node, value = argument
     if specs is None or says_sharding(node):
         return argument
@@ -126,7 +126,7 @@ def with_specs(argument: BoundArgument, specs: tuple[Any, ...] | None) -> BoundA
 
 
 def says_sharding(node: Node | None) -> bool:
-    """Whether a hint says how arrays are sharded: a bare ``jax.Array``, and ``"..."``, leave it to a spec."""
+    """Whether a hint has a sharding: a bare ``jax.Array``, and ``"..."``, leave it to a spec."""
     hints = array_hints(node) if node is not None else ()
     return any(hint.spec.marks or hint.spec.rest is None or len(hint.spec.dims) > 1 for hint in hints)
 
@@ -134,36 +134,36 @@ def says_sharding(node: Node | None) -> bool:
 def disagreements(
     leaves: Iterable[CheckedLeaf], specs: Iterable[Any], name: str, context: MeshContext
 ) -> list[Failure]:
-    """Where hints say otherwise than the specs of the same leaves.
+    """The failures of leaves whose hints and specs disagree.
 
     Args:
-      leaves: those of an argument, or of a result, that has a hint.
+      leaves: the leaves of an argument or a result with a hint.
       specs: their specs.
-      name: what the specs are called.
-      context: where the leaves enter or leave a region.
+      name: ``in_specs`` or ``out_specs``.
+      context: the mesh context of the boundary.
     """
-    found: list[Failure] = []
+    failures: list[Failure] = []
     for leaf, spec in zip(leaves, specs, strict=True):
         given = f"{'None (static)' if spec is None else _jax.array.spec_text(spec)} in {name}"
         if leaf.hint is None:
             if spec is not None:
                 what = WrongSharding("a static value", given, f"write None in {name}, or hint it as an array")
-                found.append(Failure(what, leaf.subject))
+                failures.append(Failure(what, leaf.subject))
             continue
         rank = len(_jax.array.shapes_of([leaf.value])[0])
         hinted = context.spec(leaf.hint, rank)
         if spec is not None and _jax.array.spec_entries(spec, rank) == _jax.array.spec_entries(hinted, rank):
             continue
-        cure = f"write one and the same in {name} and in the hint"
+        cure = f"make {name} and the hint agree"
         if spec is not None and leaf.hint.spec.rest is None:
             cure = f'if {name} is right, write "{_with_axes(leaf.hint, spec, rank)}" in the hint'
         what = WrongSharding(_jax.array.spec_text(hinted), given, cure)
-        found.append(Failure(what, leaf.subject, leaf.hint.text, _jax.array.type_text(leaf.value)))
-    return found
+        failures.append(Failure(what, leaf.subject, leaf.hint.text, _jax.array.type_text(leaf.value)))
+    return failures
 
 
 def _with_axes(hint: ArrayHint, spec: PartitionSpec, rank: int) -> str:
-    """The dims of a hint, sharded as a spec says."""
+    """The dims of a hint with the sharding of a spec."""
     layout = _jax.array.spec_entries(spec, rank)
     parts: list[str] = []
     for dim, axes in zip(hint.spec.dims, layout.dim_axes, strict=True):

@@ -1,6 +1,6 @@
 """The structure of a Python type hint: a tree of nodes.
 
-Invariant: a node is never changed once it is built, so that trees share their parts."""
+Invariant: a node is immutable after it is built, so that trees share subtrees."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Untyped(Record, eq=False):
 
 
 class FixedTuple(Record, eq=False):
-    """A tuple of so many items, or a list, for hints given in a list."""
+    """A tuple of fixed length, or a list for hints in a list."""
 
     items: tuple[Node, ...]
     kind: type = tuple
@@ -62,10 +62,10 @@ class MappingOf(Record, eq=False):
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Fields:
-    """Named fields: a NamedTuple, a TypedDict or a dataclass; or any class that has them, if it goes by their names.
+    """Named fields: a NamedTuple, a TypedDict or a dataclass; with ``goes_by_names``, any class with these fields.
 
     ``fields`` is filled after the record is made, so that a class may hold itself; until then the
-    record is open, and taken to hold arrays.
+    record is open, and counts as holding arrays.
     """
 
     cls: type
@@ -86,8 +86,8 @@ class UnionOf(Record, eq=False):
 class PyTreeOf(Record, eq=False):
     """Any pytree of such leaves.
 
-    ``structure`` has the names of its structure, outermost first: each stands at the leaves of the one before it. Trees
-    of one name have one structure, and ``...`` before or behind the names stands for any.
+    ``structure`` has the names of its structure, outermost first: each is the structure at the leaves of the one
+    before. Trees with one name have one structure; ``...`` before or after the names stands for any structure.
     """
 
     leaf: Node
@@ -95,12 +95,12 @@ class PyTreeOf(Record, eq=False):
 
 
 class LikeOf(Record, eq=False):
-    """Any pytree: the sub-trees of some parameters' structure have their hints, and its other arrays are unsharded.
+    """Any pytree: subtrees with the parameters' structure have their hints, and other arrays are unsharded.
 
     Attributes:
-      name: the hint as a message names it.
-      classes: the classes that its root may be of; empty for any.
-      parameters: the hint of the sub-trees, in which an array may be of any dtype, and missing.
+      name: the name of the hint in messages.
+      classes: the allowed classes of its root; empty for any.
+      parameters: the hint of the subtrees, with any dtypes and optional arrays.
       other: the hint of the other arrays.
     """
 
@@ -111,9 +111,9 @@ class LikeOf(Record, eq=False):
 
     @property
     def members(self) -> tuple[Node, ...]:
-        """The hints whose structure is looked for: of a union those that say one."""
+        """The hints whose structure is searched for: of a union, the members that have one."""
         options = self.parameters.options if isinstance(self.parameters, UnionOf) else (self.parameters,)
-        return tuple(each for each in options if not isinstance(each, PyTreeOf | Static | Untyped)) or options
+        return tuple(option for option in options if not isinstance(option, PyTreeOf | Static | Untyped)) or options
 
 
 class BareTree(Record, eq=False):
@@ -124,7 +124,7 @@ class BareTree(Record, eq=False):
 
 
 class BySpec(Record, eq=False):
-    """Any pytree: each leaf has a PartitionSpec in the place of a hint, or None, and is static."""
+    """Any pytree: each leaf has a PartitionSpec instead of a hint, or None if it is static."""
 
     specs: tuple[Any, ...]
 
@@ -135,33 +135,33 @@ def bare_tree(kind: type, name: str) -> BareTree:
 
 
 UNHINTED = bare_tree(object, "PyTree")
-"""What a class holds beside its hints."""
+"""The node of leaves without a hint in a class."""
 
 Container: TypeAlias = FixedTuple | SequenceOf | MappingOf | Fields
 Node: TypeAlias = ArrayLeaf | Static | Untyped | Container | UnionOf | PyTreeOf | BareTree | LikeOf | BySpec
 
 NONE = Static(type(None))
 ABSENT = Static(type(None))
-"""None as a member of a union: what it says is that there is no array."""
+"""None as a member of a union: no array."""
 OPTION = Static(object)
-"""A parameter without a hint that need not be given."""
+"""An optional parameter without a hint."""
 
 
 def tree_content(node: Node, around: tuple[Node, ...] = ()) -> Any:
-    """What a tree of containers and arrays says, with a hash; None for one with other nodes, or that holds itself."""
+    """The hashable content of a tree of containers and arrays; None for other nodes, or if it holds itself."""
     match node:
         case ArrayLeaf(hint):
             return hint
         case FixedTuple(items, kind):
-            own = kind
+            content = kind
         case SequenceOf(kind, item) | MappingOf(kind, item):
-            own, items = kind, (item,)
+            content, items = kind, (item,)
         case Fields(cls, kind, fields) if not any(node is outer for outer in around):
-            own, items = (cls, kind, node.optional, node.goes_by_names, *fields), tuple(fields.values())
+            content, items = (cls, kind, node.optional, node.goes_by_names, *fields), tuple(fields.values())
         case _:
             return None
     inside = [tree_content(item, (*around, node)) for item in items]
-    return None if None in inside else (type(node), own, *inside)
+    return None if None in inside else (type(node), content, *inside)
 
 
 def walk(node: Node) -> Iterator[tuple[str, Node]]:
@@ -191,42 +191,42 @@ def walk(node: Node) -> Iterator[tuple[str, Node]]:
 
 
 def array_hints(node: Node) -> Iterator[ArrayHint]:
-    """The hints of all arrays that a node declares."""
+    """The hints of all arrays in a node."""
     return (part.hint for _, part in walk(node) if isinstance(part, ArrayLeaf))
 
 
 def declares_arrays(node: Node, kinds: tuple[type, ...] = (ArrayLeaf,)) -> bool:
-    """Whether any array is declared in a node."""
+    """Whether a node declares arrays."""
     return any(isinstance(part, kinds) or (isinstance(part, Fields) and part.is_open) for _, part in walk(node))
 
 
 def holds_arrays(node: Node) -> bool:
-    """Whether any array is declared in a node, or may be in it undeclared."""
+    """Whether a node declares arrays, or may hold undeclared ones."""
     return isinstance(node, ArrayLeaf) or declares_arrays(node, (ArrayLeaf, BareTree, BySpec))
 
 
 def is_named(node: Node) -> bool:
-    """Whether a class or keys, and not only the arrays in it, show that a value has this structure."""
+    """Whether class or key names, and not only ranks, identify this structure."""
     match node:
         case SequenceOf(_, item) | MappingOf(_, item):
             return is_named(item)
         case FixedTuple(items):
             return any(map(is_named, items))
-        case Fields(cls, _, fields) if _jax.tree.is_variable_class(cls):  # which may be left out around its value
+        case Fields(cls, _, fields) if _jax.tree.is_variable_class(cls):  # a value may stand without its variable
             return any(map(is_named, fields.values()))
         case _:
             return isinstance(node, Fields)
 
 
 def hint_name(hint: Any) -> str:
-    """A hint as a message names it."""
+    """The name of a hint in messages."""
     if hint is type(None):
         return "None"
     return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint).replace("typing.", "")
 
 
 def node_name(node: Node) -> str:
-    """A node as a message names it."""
+    """The name of a node in messages."""
     match node:
         case ArrayLeaf(hint):
             return str(hint.text)
@@ -285,12 +285,12 @@ def map_hints(node: Node, change: Callable[[ArrayHint], ArrayHint]) -> Node:
 
 
 def loosen(node: Node) -> Node:
-    """The hint of what has the structure of parameters: of any dtype, and perhaps without some of the arrays.
+    """The hint of a subtree like parameters: with any dtypes, and optional arrays.
 
-    A record may be of another class with these fields, as a checkpoint has dicts, and other libraries their layers.
+    A record may be of another class with these fields: a dict in a checkpoint, or a layer of another library.
     """
-    found = map_hints(node, lambda hint: replace(hint, dtypes=None, may_be_missing=True))
-    for _, part in walk(found):
+    loose = map_hints(node, lambda hint: replace(hint, dtypes=None, may_be_missing=True))
+    for _, part in walk(loose):
         if isinstance(part, Fields):
             part.goes_by_names = True
-    return found
+    return loose

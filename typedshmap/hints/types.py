@@ -1,7 +1,7 @@
 """The public hints: ``Float[Array, "[batch/dp] d"]`` and ``PyTree[T, "S"]``, as classes.
 
-They are classes so that beartype, ``isinstance`` and unions take them as they are. ``isinstance`` makes the same check
-as every verb, in the current mesh context.
+They are classes so that beartype, ``isinstance`` and unions accept them. ``isinstance`` makes the same check as all
+verbs, in the current mesh context.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _CHECKED = Subject("checked", "checked")
 
 
 def _check_value(node: Node, value: Any) -> tuple[TreeCheck, CallScope]:
-    """Check a value where the program is, in whose scope nothing is bound yet."""
+    """Check a value in the current context; the scope's sizes are not updated."""
     scope = isinstance_scope()
-    # ``isinstance`` returns no value, so that nothing can be asserted of it for the analysis of the body.
+    # ``isinstance`` returns no value whose layout could be asserted for the analysis of the body.
     region = current_mesh_context(is_stated=False)
     return check_value(node, value, _CHECKED, region, scope.arguments, scope.sizes), scope
 
@@ -50,8 +50,8 @@ class CheckedMeta(type):
         return not checked.failures
 
     def _repr_html_(cls) -> str | None:
-        """What a notebook shows of the hint of an array; of others it shows the text."""
-        # Only a notebook draws.
+        """The picture of the hint of an array for notebooks; other hints are shown as text."""
+        # Imported for notebooks only.
         from .picture import picture_of
 
         hint = getattr(cls, "__typedshmap__", None)
@@ -83,7 +83,7 @@ class _PackedArray:
 
 
 def _replaced(item: Any, old: type, new: type) -> Any:
-    """What a hint was made of, with one class for another."""
+    """The item of a hint, with one class replaced."""
     if isinstance(item, tuple):
         return tuple(_replaced(part, old, new) for part in item)
     if get_origin(item) in (Union, UnionType):
@@ -92,7 +92,7 @@ def _replaced(item: Any, old: type, new: type) -> Any:
 
 
 def _make_cached(make: Any, *items: Any) -> Any:
-    """The class that a cached function makes of what is in a hint's brackets, which may have no hash."""
+    """The class that a cached function makes from a hint's items, which may be unhashable."""
     try:
         return make(*items)
     except TypeError as error:
@@ -105,7 +105,7 @@ class Dtype:
     """A dtype name: ``Float``, which makes hints by ``Float[Array, "[batch/dp] d"]``.
 
     Attributes:
-      dtypes: JAX's names of the dtypes that it takes; None for all.
+      dtypes: JAX's names of the dtypes that it accepts; None for all.
     """
 
     def __init__(self, name: str, dtypes: tuple[str, ...] | None) -> None:
@@ -130,7 +130,7 @@ class Dtype:
     def __getitem__(self, item: Any) -> Any:
         members = list(union_members(item[0])) if isinstance(item, tuple) and item else []
         if len(members) > 1 and any(read_array_hint(member) is not None for member in members):
-            # A hint inside a hint goes into every member of a union.
+            # A hint inside a union: distribute over the members.
             return reduce(or_, (self[(member, *item[1:])] for member in members))
         return _make_cached(_hint_class, self, item)
 
@@ -160,7 +160,7 @@ def _node_of_class(cls: Any) -> Node:
 
 
 class _LateMeta(CheckedMeta):
-    # Built when it is asked for, since a class may stack itself, in a string, while it is being read.
+    # A property, since a class may stack itself, in a string, while it is being read.
     __node__ = property(_node_of_class)  # type: ignore[assignment]
 
 
@@ -169,7 +169,7 @@ class _TreeMeta(_LateMeta):
         if isinstance(item, tuple) and len(item) != 2:
             got = count_text(len(item), "item")
             raise AnnotationSyntaxError(
-                f'PyTree[...]: wants a hint and at most a structure, as in PyTree[T, "S"]; got {got}'
+                f'PyTree[...]: expects a hint and at most a structure, as in PyTree[T, "S"]; got {got}'
             )
         leaf, structure = item if isinstance(item, tuple) else (item, None)
         if get_origin(structure) is Literal:  # how the name is written for static checkers
@@ -181,7 +181,7 @@ class _TreeMeta(_LateMeta):
 def _tree_class(leaf: Any, structure: str | None) -> Any:
     try:
         leaf_name = node_name(parse_hint(leaf))
-    except NameError:  # a class that names what is defined later; it is read when it is asked for
+    except NameError:  # a class with names that are defined later; it is read at its first use
         leaf_name = hint_name(leaf)
     name = f"PyTree[{leaf_name}{f', {structure!r}' if structure else ''}]"
     members = {
@@ -196,7 +196,7 @@ def _tree_class(leaf: Any, structure: str | None) -> Any:
 class _StackedMeta(_LateMeta):
     def __getitem__(cls, item: Any) -> Any:
         if not isinstance(item, tuple) or len(item) != 2:
-            raise AnnotationSyntaxError('Stacked[...]: wants leading dims and a hint, as in Stacked["layers", Layer]')
+            raise AnnotationSyntaxError('Stacked[...]: expects leading dims and a hint, as in Stacked["layers", Layer]')
         dims, hint = item
         if get_origin(dims) is Literal:  # how the dims are written for static checkers
             dims = get_args(dims)[0]
@@ -204,7 +204,7 @@ class _StackedMeta(_LateMeta):
             raise AnnotationSyntaxError(
                 f'Stacked[{hint_name(dims)}, ...]: the leading dims are a string, as in Stacked["layers", Layer]'
             )
-        if isinstance(hint, str) and not hint.isprintable():  # nor could a class bear it in its name
+        if isinstance(hint, str) and not hint.isprintable():  # a class cannot have it in its name
             raise AnnotationSyntaxError(f"Stacked[{dims!r}, {value_text(hint)}]: {value_text(hint)} is not a hint")
         members = {"__module__": "typedshmap", "__stacked__": (dims, hint), "__made_of__": ("Stacked", (dims, hint))}
         return _StackedMeta(f"Stacked[{dims!r}, {hint_name(hint)}]", (), members)
@@ -213,18 +213,18 @@ class _StackedMeta(_LateMeta):
 class _LikeMeta(_LateMeta):
     def __getitem__(cls, item: Any) -> Any:
         if not isinstance(item, tuple) or len(item) != 2:
-            raise AnnotationSyntaxError("Like[...]: wants a class and a hint, as in Like[optax.OptState, Params]")
+            raise AnnotationSyntaxError("Like[...]: expects a class and a hint, as in Like[optax.OptState, Params]")
         kind, hint = item
         if not isinstance(kind, type) and kind is not Any and get_origin(kind) is None:
             raise AnnotationSyntaxError(f"Like[{value_text(kind)}, ...]: {value_text(kind)} is not a class, nor Any")
         name = f"Like[{hint_name(kind) if isinstance(kind, type) or kind is Any else '...'}, {_item_name(hint)}]"
-        # An alias such as optax.OptState names what cannot be pickled, and says nothing.
+        # An alias such as optax.OptState names classes that cannot be pickled, and requires nothing.
         made_of = ("Like", (kind if plain_classes(kind) else Any, hint))
         return _LikeMeta(name, (), {"__module__": "typedshmap", "__like__": item, "__made_of__": made_of})
 
 
 def _item_name(hint: Any) -> str:
-    """A hint in the name of a class, which bears no text that is long or cannot be printed."""
+    """A hint in the name of a class: short and printable."""
     return hint_name(hint) if isinstance(hint, type) or get_origin(hint) is not None else value_text(hint)
 
 
@@ -235,10 +235,10 @@ for _meta in (CheckedMeta, _TreeMeta, _StackedMeta, _LikeMeta):
 class PyTree(metaclass=_TreeMeta):
     """A pytree whose leaves all fit a hint: ``PyTree[Float[Array, "..."]]``.
 
-    ``PyTree[T, "S"]`` gives the tree's structure a name; every tree of that name in a call has the
-    same structure, and a dim ``?name`` in ``T`` may differ from leaf to leaf. ``"S T"`` is a tree of
-    structure ``S`` with one of structure ``T`` at each leaf, ``"S ..."`` one with any trees there, and
-    ``"... T"`` any tree of trees ``T``. A bare ``PyTree`` takes any tree, whose arrays are unsharded.
+    ``PyTree[T, "S"]`` names the tree structure; all trees with that name in a call have the same
+    structure, and a dim ``?name`` in ``T`` may differ between leaves. ``"S T"`` is a tree of structure
+    ``S`` with a tree of structure ``T`` at each leaf, ``"S ..."`` has any trees at the leaves, and
+    ``"... T"`` is any tree of trees ``T``. A bare ``PyTree`` accepts any tree; its arrays are unsharded.
     """
 
     leaftype: Any = Any
@@ -249,8 +249,8 @@ class PyTree(metaclass=_TreeMeta):
 class Stacked(metaclass=_StackedMeta):
     """A hint whose arrays all have leading dims: ``Stacked["layers", Layer]``.
 
-    It is what `jax.lax.scan` goes through and what `jax.vmap` of an initialiser makes. The leading
-    dims are written as in any hint, names and brackets included.
+    Use it for layers that `jax.lax.scan` scans over, or for the result of `jax.vmap` of an initializer.
+    The leading dims are written as in any hint, with names and brackets.
 
     ```python
     class Layer(NamedTuple):
@@ -267,10 +267,10 @@ class Stacked(metaclass=_StackedMeta):
 class Like(metaclass=_LikeMeta):
     """A pytree of another library, sharded like parameters that have hints: ``Like[optax.OptState, Params]``.
 
-    The first item is the class of its root, or anything: of ``Any`` and of an alias such as ``optax.OptState`` nothing
-    is required. Its largest sub-trees of the structure of ``Params`` have the shapes and shardings of ``Params``; their
-    dtypes are their own, and None, ``optax.MaskedNode`` or another empty node may be in the place of an array. Its
-    other arrays, such as counts, are unsharded.
+    The first item is the class of the root; ``Any`` and aliases such as ``optax.OptState`` require nothing. The
+    largest subtrees with the structure of ``Params`` have the shapes and shardings of ``Params``; their dtypes may
+    differ, and None, ``optax.MaskedNode`` or another empty node may replace an array. Other arrays, such as counts,
+    are unsharded.
 
     ```python
     @typed_jit(mesh=mesh, donate_argnames=("params", "state"))
@@ -281,10 +281,9 @@ class Like(metaclass=_LikeMeta):
         return optax.apply_updates(params, updates), state
     ```
 
-    The names of fields or keys show where a sub-tree is: whatever has those of the hint and no other arrays, layers of
-    other libraries too. A hint without names (one array, ``dict[str, W]``, ``list[W]``) is looked for by its ranks: it
-    is what has its containers and an array of as many dims.
-    Where trees of the parameters' structure hold arrays of other shapes, a union says which: ``Params |
+    A subtree matches if it has the field or key names of the hint and no other arrays; layers of other libraries too.
+    A hint without names (one array, ``dict[str, W]``, ``list[W]``) matches a subtree with its containers and ranks.
+    If subtrees with the parameters' structure hold arrays of other shapes, use a union: ``Params |
     Stacked["memory", Params]`` for L-BFGS, ``Params | PyTree[Float[Array, "..."]]`` for Adafactor, whose factors are
     then unsharded.
     """

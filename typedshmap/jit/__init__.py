@@ -1,4 +1,4 @@
-"""``typed_jit``: ``jax.jit`` whose ``in_shardings`` and ``out_shardings`` are the hints, checked on both sides."""
+"""``typed_jit``: ``jax.jit`` with shardings from hints; arguments and results are checked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class TypedJit(Protocol[P, R]):
-    """What ``typed_jit`` returns, as static checkers see it: the function with its signature, and more methods."""
+    """The static type of a ``typed_jit``: the function with its signature, and the methods of ``jax.jit``."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered: ...
@@ -67,11 +67,11 @@ def typed_jit(
     rules: RulesLike | AxisRules | None = None,
     **jit_options: Any,
 ) -> Any:
-    """Compile a function of global arrays, with ``in_shardings`` and ``out_shardings`` taken from its hints.
+    """Compile a function of global arrays, with ``in_shardings`` and ``out_shardings`` from its hints.
 
     `jax.jit` on global arrays: arguments are checked before the call, the result when the function is
     traced. Arguments that are not placed yet (NumPy, Python scalars, uncommitted arrays) are placed
-    as their hints say; placed ones must be sharded so already. Arguments may be passed by keyword.
+    by their hints; arguments that are placed must have that sharding already. Keyword arguments are allowed.
 
     ```python
     @typed_jit(mesh=mesh, donate_argnames="w")  # dp=4, tp=2
@@ -85,13 +85,13 @@ def typed_jit(
 
     A parameter whose hint holds no array, or that has a default and no hint, is static: its value is part
     of the program, and is compared by type and ``==``; an array of rank 0 for a ``float`` or an ``int`` is
-    traced. One hinted ``Any`` is traced, and its sharding left to JAX; so are the
-    arrays of ``self``, which otherwise is static. Traces are cached as `jax.jit` caches them: what the
-    function closes over is read when it is traced. Another mesh, other rules or aliases trace anew.
-    The function is traced before it is compiled, so that the shardings of its result are known then.
+    traced. A parameter hinted ``Any`` is traced, and JAX chooses its sharding. The arrays of ``self`` are
+    traced in the same way; the rest of ``self`` is static. Traces are cached as by `jax.jit`: values that the
+    function closes over are read at trace time. Another mesh, other rules or aliases trace anew.
+    The function is traced before it is compiled, since the shardings of the result depend on the trace.
 
     Args:
-      f: the function. Every parameter but ``self`` and ``cls`` has a hint, and so has the result.
+      f: the function. The result and every parameter except ``self`` and ``cls`` need a hint.
       mesh: the mesh; by default that of a ``typed_shard_map`` right below, else the ambient one, else the
         arguments' own, looked up at every call.
       axes: names in the hints that stand for mesh axes: one, several (major to minor), or None.
@@ -102,30 +102,30 @@ def typed_jit(
 
     Returns:
       The compiled function, with `jax.jit`'s methods ``lower``, ``trace``, ``eval_shape`` and
-      ``clear_cache``, which take the arguments of a call or `jax.ShapeDtypeStruct`. What is compiled
-      from ``lower`` takes the traced arguments, in order, by position.
+      ``clear_cache``, which take the arguments of a call or `jax.ShapeDtypeStruct`. The program compiled
+      from ``lower`` takes the traced arguments by position, in order.
 
     Raises:
       AnnotationSyntaxError: when decorating, for a hint that is missing or cannot be read.
       StructureError: when decorating, for an option that names no parameter, or for shardings, which
-        the hints say.
-      MeshAxisError: for no mesh, an axis that the mesh does not have, or a call inside a manual region.
-      ShapeError, DtypeError, ShardingError, StructureError: for arguments or a result that are not
-        what their hints say; ``error.failures`` holds all of them.
+        the hints determine.
+      MeshAxisError: without a mesh, for an axis that the mesh does not have, or a call inside a manual region.
+      ShapeError, DtypeError, ShardingError, StructureError: for arguments or a result that contradict
+        their hints; ``error.failures`` holds all of them.
     """
     _jax.trace.load_extend()
     with placed_at_decoration():
-        own_mesh, own = read_mesh(mesh), read_naming(axes, rules)
+        own_mesh, own_naming = read_mesh(mesh), read_naming(axes, rules)
 
     def wrap(function: Callable[..., Any], hinted: LazySignature, below: DecoratedInfo | None) -> Any:
-        found, naming = own_mesh, own
+        own_or_below, naming = own_mesh, own_naming
         if below is not None:
-            found, naming = own_mesh or below.mesh, below.naming.then(own)
+            own_or_below, naming = own_mesh or below.mesh, below.naming.then(own_naming)
         with placed_at_decoration():
-            jitted = JitFunction(hinted, found, naming, function, jit_options)
+            jitted = JitFunction(hinted, own_or_below, naming, function, jit_options)
 
-        # A plain function, so that it binds as a method, with the methods of what jax.jit returns.
-        @wraps(function, DecoratedInfo("typed_jit", hinted, found, naming))
+        # A plain function, which binds as a method, with the methods of a jax.jit function.
+        @wraps(function, DecoratedInfo("typed_jit", hinted, own_or_below, naming))
         def typed_jit_call(*args: Any, **kwargs: Any) -> Any:
             try:
                 if observers():

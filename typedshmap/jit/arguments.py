@@ -1,7 +1,7 @@
 """The arguments of a ``typed_jit``: the options of ``jax.jit`` that select some of them, and each argument flattened.
 
-Invariant: the key of an argument has all that a trace depends on, but for the types of the traced leaves, which are in
-the key of the call."""
+Invariant: the key of an argument has everything that a trace depends on, except the types of the traced leaves, which
+are in the key of the call."""
 
 from __future__ import annotations
 
@@ -30,19 +30,21 @@ class ArgSelector(NamedTuple):
 
     Attributes:
       names: by name.
-      numbers: by number, for a function that takes ``*args``, whose arguments are known at each call only.
+      numbers: by number, for a function with ``*args``, whose arguments are known only at a call.
     """
 
     names: frozenset[str] = frozenset()
     numbers: tuple[int, ...] = ()
 
-    def select(self, given: Sequence[BoundArgument], kinds: Mapping[str, Any], skipped: int) -> list[Subject]:
-        """Those of the arguments of a call that are selected; the first ones, of a partial, have no number."""
+    def select(self, arguments: Sequence[BoundArgument], kinds: Mapping[str, Any], skipped: int) -> list[Subject]:
+        """The selected arguments of a call; arguments of a partial come first and have no number."""
         if not self.names and not self.numbers:
             return []
-        numbered = [each for name, each, *_ in given if kinds[name] in (*POSITIONAL, VAR_POSITIONAL)][skipped:]
+        positional = (*POSITIONAL, VAR_POSITIONAL)
+        numbered = [subject for name, subject, *_ in arguments if kinds[name] in positional][skipped:]
         by_number = [numbered[at] for at in self.numbers if -len(numbered) <= at < len(numbered)]
-        return by_number + [each for _, each, *_ in given if each.name in self.names and not each.path]
+        by_name = [subject for _, subject, *_ in arguments if subject.name in self.names and not subject.path]
+        return by_number + by_name
 
 
 def parse_options(
@@ -52,11 +54,11 @@ def parse_options(
 
     Returns:
       The arguments that ``static_argnums`` and ``static_argnames`` select; those that ``donate_argnums`` and
-      ``donate_argnames`` select; and the options that ``jax.jit`` gets as they are.
+      ``donate_argnames`` select; and the options that are passed to ``jax.jit``.
 
     Raises:
-      StructureError: for a parameter that does not exist, or shardings, which the hints say.
-      TypeError, ValueError: of ``jax.jit``, for an option that it does not take.
+      StructureError: for a parameter that does not exist, or for shardings, which the hints determine.
+      TypeError, ValueError: from ``jax.jit``, for an option that it does not accept.
     """
     name, others = name_of(function), dict(options)
     for given in ("in_shardings", "out_shardings"):
@@ -65,27 +67,27 @@ def parse_options(
     static, donated = _parse_selector(function, "static", others), _parse_selector(function, "donate", others)
     if both := sorted(static.names & donated.names):
         raise StructureError(f"{name}: parameter '{both[0]}' is both static and donated, but no static one has buffers")
-    # With in_shardings, as every call has it, so that JAX refuses an option when the function is decorated.
+    # With in_shardings, as at every call: JAX refuses an option when the function is decorated.
     jax.jit(lambda: None, in_shardings=(), **others)
     return static, donated, others
 
 
 def _parse_selector(function: Callable[..., Any], kind: str, options: dict[str, Any]) -> ArgSelector:
-    """Take ``static_argnums`` and ``static_argnames``, or those of ``donate``, out of the options."""
+    """Pop ``static_argnums`` and ``static_argnames``, or those of ``donate``, from the options."""
     owner, by_number, by_name = name_of(function), f"{kind}_argnums", f"{kind}_argnames"
     numbers, names = options.pop(by_number, None), options.pop(by_name, None)
     try:
         several: Any = () if numbers is None else (numbers,) if hasattr(numbers, "__index__") else numbers
         found_numbers = tuple(map(operator.index, several))
     except TypeError:
-        raise StructureError(f"{owner}: {by_number}= wants a number, or several; got {value_text(numbers)}") from None
+        raise StructureError(f"{owner}: {by_number}= expects a number, or several; got {value_text(numbers)}") from None
     is_one = isinstance(names, (str, *_jax.array.ARRAYS)) or not isinstance(names, Iterable)
     try:
         found_names: tuple[Any, ...] = () if names is None else (names,) if is_one else tuple(names)
-    except TypeError:  # iterable by its class, as a type of typing is
+    except TypeError:  # only its class is iterable, as of a type of typing
         found_names = (names,)
     if not all(isinstance(name, str) for name in found_names):
-        raise StructureError(f"{owner}: {by_name}= wants a parameter's name, or several; got {value_text(names)}")
+        raise StructureError(f"{owner}: {by_name}= expects a parameter's name, or several; got {value_text(names)}")
     if not found_numbers and not found_names:
         return ArgSelector()
     kinds = {name: parameter.kind for name, parameter in inspect.signature(function).parameters.items()}
@@ -119,7 +121,7 @@ class StaticLeaf:
 
 
 TracedLeaf = tuple[ArrayHint | None, int]
-"""The hint and the rank of a leaf that is traced; without a hint, JAX chooses its sharding."""
+"""The hint and the rank of a traced leaf; without a hint, JAX chooses its sharding."""
 
 
 def traced_leaf(leaf: CheckedLeaf) -> TracedLeaf:
@@ -131,7 +133,7 @@ _LEAF = jax.tree_util.tree_structure(0)
 
 
 class ArgumentKey(NamedTuple):
-    """What a trace depends on in one argument."""
+    """The part of an argument that a trace depends on."""
 
     parameter: str
     subject: Subject
@@ -145,21 +147,21 @@ class ArgumentKey(NamedTuple):
 
     @property
     def is_mixed(self) -> bool:
-        """Whether JAX gets a list of the traced leaves: others are static, or a class takes only arrays."""
+        """Whether JAX gets a list of the traced leaves: others are static, or a class accepts only arrays."""
         traced = len(self.traced)
         return traced > 0 and (traced < len(self.leaves) or not _jax.tree.takes_any_leaves(self.structure))
 
     @property
     def is_replaced(self) -> bool:
-        """Whether the function gets another value than the call: all but a static leaf.
+        """Whether the function gets another object than the call: always, except for a static leaf.
 
-        A static tree is made anew, as ``jax.jit`` does with traced ones: what its structure does not
-        have, such as the order of a dict's keys, is not in this key.
+        A static tree is rebuilt, as ``jax.jit`` rebuilds traced ones: this key omits everything that the
+        structure omits, such as the order of a dict's keys.
         """
         return bool(self.traced) or self.structure != _LEAF
 
     def unflatten(self, traced: Iterator[Any]) -> Any:
-        """The argument, from the next traced value, if it has one, and its static leaves."""
+        """The argument from its static leaves and the next traced value, if it has traced leaves."""
         if self.traced and not self.is_mixed:
             return next(traced)
         remaining = iter(next(traced) if self.traced else ())
@@ -167,31 +169,33 @@ class ArgumentKey(NamedTuple):
         return jax.tree_util.tree_unflatten(self.structure, leaves)
 
     def shardings(self, context: JitContext) -> Any:
-        """Its shardings for ``jax.jit``; None where that chooses."""
-        found = [context.sharding(*leaf) for leaf in self.traced]
+        """Its shardings for ``jax.jit``; None where JAX chooses."""
+        leaf_shardings = [context.sharding(*leaf) for leaf in self.traced]
         if self.is_mixed:
-            return found
-        return jax.tree_util.tree_unflatten(self.structure, found) if any(each is not None for each in found) else None
+            return leaf_shardings
+        if all(sharding is None for sharding in leaf_shardings):
+            return None
+        return jax.tree_util.tree_unflatten(self.structure, leaf_shardings)
 
 
 def flatten_argument(
     parameter: str, subject: Subject, value: Any, checked: Sequence[CheckedLeaf], is_any: bool
 ) -> tuple[ArgumentKey, Any]:
-    """Separate what is traced of an argument from what is static.
+    """Separate the traced leaves of an argument from the static ones.
 
     Args:
       parameter: the parameter's name.
       subject: the argument.
       value: its value.
       checked: its leaves, with their hints.
-      is_any: whether all its leaves are traced, whatever they are (a parameter hinted ``Any``).
+      is_any: whether all its leaves are traced (a parameter hinted ``Any``).
 
     Returns:
       The key of the argument, and its value for ``jax.jit``.
     """
     try:
         structure = jax.tree_util.tree_structure(value)
-    except Exception:  # what JAX cannot flatten is static as a whole
+    except Exception:  # a value that JAX cannot flatten is one static leaf
         return ArgumentKey(parameter, subject, _LEAF, (StaticLeaf(value),)), value
     arrays = (*_jax.array.ARRAYS, *_jax.array.SHAPES)
     leaves = tuple(
@@ -202,14 +206,15 @@ def flatten_argument(
     )
     key = ArgumentKey(parameter, subject, structure, leaves)
     if key.is_mixed:
-        value = [leaf.value for leaf, each in zip(checked, leaves, strict=True) if not isinstance(each, StaticLeaf)]
+        pairs = zip(checked, leaves, strict=True)
+        value = [leaf.value for leaf, key_leaf in pairs if not isinstance(key_leaf, StaticLeaf)]
     return key, value
 
 
 def place_unplaced(key: ArgumentKey, value: Any, context: JitContext) -> Any:
-    """A traced argument whose arrays have their shardings in their types on Explicit axes, also those not placed yet.
+    """A traced argument on Explicit axes, whose arrays all have their sharding in their type, placed before or here.
 
-    ``jax.jit`` places such an array as ``in_shardings`` says, but types it as unsharded where it is traced.
+    ``jax.jit`` places an unplaced array by ``in_shardings``, but its tracer is typed as unsharded.
     """
     leaves, structure = jax.tree_util.tree_flatten(value)
     placed: list[Any] = []

@@ -1,17 +1,18 @@
 """A call of a ``typed_jit``: check the arguments, flatten them, and run the program that fits them.
 
-A program is one function that ``jax.jit`` compiled: for a mesh, the types and the structure of the arguments, their
-static values, and the meaning of names. It is found by a key that is made when the arguments are checked. A call like
-one before is not checked again: its program is found by a dispatch key, for which the arguments are only flattened.
-Both keys are needed. Several dispatch keys may lead to one program, which must be traced once: an argument comes by
-position or by keyword, placed or not. And a call under a transformation has no dispatch key, so that no tracer is kept.
-Where the calls of a form (how many arguments, which keywords) have all run one program, JAX's own cache decides: a call
-is checked if JAX has not seen one like it. Where they run several, a call is compared with the last one, leaf by leaf,
-before its leaves are hashed: the types and the shardings of arrays are mostly the same objects, which Python compares
-at once.
+A program is one function compiled by ``jax.jit``, for a mesh, the types and the tree structure of the arguments, their
+static values, and the meaning of names. Its key is made when the arguments are checked. A call like an earlier one is
+not checked again: a dispatch key, for which the arguments are only flattened, leads to its program. Both keys are
+needed. Several dispatch keys may lead to one program, which must be traced once: an argument may be positional or
+keyword, placed or not. A call under a transformation has no dispatch key, so that no tracer is kept.
 
-Invariant: what a program's function reads when it is traced is in its key, and a dispatch key has all that a check
-depends on."""
+The form of a call is its number of arguments and its keywords. If all calls of a form have run one program, JAX's own
+cache decides: a call is checked only if that cache misses. If they have run several, a call is compared with the last
+one, leaf by leaf, before its leaves are hashed: types and shardings are mostly the same objects, so that the
+comparison is cheap.
+
+Invariant: everything that the function of a program reads at trace time is in the program's key, and everything that a
+check depends on is in the dispatch key."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ from .context import jit_context, sharding_failure
 
 T = TypeVar("T")
 Dispatched = tuple[Any, tuple[int | str, ...]]
-"""A program, and the position or the keyword in a call of each of its values."""
+"""A program, and for each of its arguments the position or the keyword in the call."""
 _MOST = 4096
 _STATIC = Static(Any)
 _LEAVE_OUT = "return the arrays alone, as eqx.filter(x, eqx.is_array) does, or make it a static field"
@@ -59,26 +60,26 @@ _CURE = "annotate it by its own type, or name it in static_argnames, so that it 
 
 
 class JitFunction:
-    """A function and the programs that were compiled from it."""
+    """A function and its compiled programs."""
 
     def __init__(
         self, hinted: LazySignature, mesh: _jax.mesh.AnyMesh | None, naming: AxisNaming, function: Any, options: Any
     ) -> None:
         self.name, self.signature, self.mesh, self.naming = name_of(function), hinted, mesh, naming
-        self._has_devices = isinstance(mesh, Mesh)  # else they are those of the ambient mesh, or of the arguments
+        self._has_devices = isinstance(mesh, Mesh)  # else the ambient mesh or the arguments determine the devices
         self.static, self.donated, self.options = parse_options(function, options)
         self._typed: HintedSignature | None = None
         self._reads_values = False
         self._programs: dict[Any, Any] = {}
         self._dispatch_cache: dict[Any, Dispatched] = {}
-        # By what surrounds a call, the leaves of the last one there.
+        # The last call, by its surroundings.
         self._last_calls: dict[Any, LastCall] = {}
-        # By the form of a call; None where calls of it run several programs.
+        # By the form of a call; None if its calls have run several programs.
         self._trusted: dict[Any, TrustedForm | None] = {}
         self._trusts_jax = True
-        self._calls = count()  # those that are observed
+        self._calls = count()  # the observed calls
         below = find_decorated(function)
-        # A region over all axes has the same hints.
+        # A typed_shard_map over all axes has the same hints.
         self._has_region_below = below is not None and below.verb == "typed_shard_map" and not below.axis_names
         self._lock = threading.Lock()
         if hinted.known is not None:
@@ -100,7 +101,7 @@ class JitFunction:
             if name in self.donated.names and not holds_arrays(node) and not isinstance(node, Untyped):
                 problem = f"parameter '{name}' is to be donated, but its hint holds no arrays"
                 raise StructureError(f"{typed.name}: {problem}", typed.hint_place(name))
-        # A size like {self.heads} may change though no key shows it.
+        # A size like {self.heads} may change without a change of the key.
         self._reads_values = any("{" in str(h.spec) for node in typed.parameters.values() for h in array_hints(node))
         self._typed = typed
         return typed
@@ -133,7 +134,7 @@ class JitFunction:
         if cached is not None:
             program, sources = cached
             values = [args[source] if isinstance(source, int) else kwargs[source] for source in sources]
-            # Should JAX trace it again, which it may at any time, the call is checked again.
+            # JAX may trace it again at any time; then the call is checked again.
             return _run(program, values, lambda: JitCall(self, args, kwargs))
         call = JitCall(self, args, kwargs)
         program = self.program(call) if is_compiled else call.traceable()
@@ -145,7 +146,7 @@ class JitFunction:
         return result
 
     def run_observed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the function as observers have it."""
+        """Call the function under the observers."""
         values = jax.tree_util.tree_leaves((args, kwargs))
         call = ObservedCall(self.name, values, self._calls, lambda: self._boundary(args, kwargs))
         return run_observed(call, lambda: self.run(args, kwargs))
@@ -185,8 +186,8 @@ class JitFunction:
     ) -> None:
         """Let JAX's cache decide on calls of this form, unless they run several programs.
 
-        It cannot where the mesh comes from the arguments, or where an argument is to be placed before JAX types it; and
-        a donated argument is checked before JAX takes it.
+        It cannot decide if the mesh comes from the arguments, if an argument must be placed before JAX types it, or if
+        an argument is donated, since it must be checked before JAX takes its buffer.
         """
         is_typed, is_donated = call.context.boundary_context.explicit, bool(self.donated.names)
         has_mesh = self._has_devices or isinstance(_jax.mesh.ambient_devices(), Mesh)
@@ -198,7 +199,7 @@ class JitFunction:
             self._trusted[form] = None
 
     def distrust(self) -> None:
-        """Compare all calls leaf by leaf from now on: JAX's cache has one that is wrong."""
+        """Compare all calls leaf by leaf from now on: JAX's cache has an entry that must not be used."""
         self._trusts_jax, self._trusted = False, {}
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
@@ -217,7 +218,7 @@ class JitFunction:
         return _run(self.program(call).eval_shape, call.values, lambda: call)
 
     def clear_cache(self) -> None:
-        """Forget all programs."""
+        """Clear all caches."""
         with self._lock:
             programs, self._programs, self._dispatch_cache, self._last_calls = self._programs, {}, {}, {}
             self._trusted, self._trusts_jax = {}, True
@@ -225,28 +226,28 @@ class JitFunction:
             program.clear_cache()
 
     def program(self, call: JitCall) -> Any:
-        """The program that fits a call; a new one is traced first, which determines the shardings of its result."""
+        """The program for a call; a new one is traced first, which determines the shardings of its result."""
         key = call.key()
-        found = self._programs.get(key)
-        if found is not None:
-            return found
+        cached = self._programs.get(key)
+        if cached is not None:
+            return cached
         function, traced = call.traceable(), call.traced_keys
         options: dict[str, Any] = {
-            "in_shardings": tuple(each.shardings(call.context) for each in traced),
+            "in_shardings": tuple(argument_key.shardings(call.context) for argument_key in traced),
             **self.options,
         }
-        if donated := tuple(at for at, each in enumerate(traced) if each.subject in call.donated):
+        if donated := tuple(at for at, argument_key in enumerate(traced) if argument_key.subject in call.donated):
             options["donate_argnums"] = donated
         token = _running.set(lambda: call)
         try:
-            # From this frame, since JAX records the whole stack with every equation; it uses this trace again.
+            # From this frame, since JAX records the whole stack with every equation; it reuses this trace.
             jax.jit(function, **options).trace(*call.values)
         finally:
             _running.reset(token)
         return self._keep(self._programs, key, jax.jit(function, out_shardings=call.out_shardings, **options))
 
     def _keep_last(self, surroundings: Any, call: LastCall) -> None:
-        """Keep a call in the place of the one before it; the oldest one goes."""
+        """Set the last call of its surroundings; evict the oldest entry."""
         with self._lock:
             self._last_calls.pop(surroundings, None)
             if len(self._last_calls) >= _MOST:
@@ -254,7 +255,7 @@ class JitFunction:
             self._last_calls[surroundings] = call
 
     def _keep(self, cache: dict[Any, T], key: Any, value: T) -> T:
-        """Keep a value, unless another thread was faster; the oldest one goes."""
+        """Keep a value, unless another thread was faster; evict the oldest entry."""
         with self._lock:
             if len(cache) >= _MOST:
                 cache.pop(next(iter(cache)))
@@ -269,23 +270,25 @@ class JitCall:
     ) -> None:
         self.typed, self.naming = jitted.read(args), jitted.naming
         typed, self.bound = self.typed, self.typed.bind(args, kwargs)
-        given, kinds = typed.arguments(self.bound), {n: p.kind for n, p in typed.signature.parameters.items()}
-        self.donated = jitted.donated.select(given, kinds, len(typed.given))
-        if static := jitted.static.select(given, kinds, len(typed.given)):
-            given = [
+        arguments, kinds = typed.arguments(self.bound), {n: p.kind for n, p in typed.signature.parameters.items()}
+        self.donated = jitted.donated.select(arguments, kinds, len(typed.given))
+        if static := jitted.static.select(arguments, kinds, len(typed.given)):
+            arguments = [
                 (name, subject, _STATIC if subject in static and isinstance(node, (Untyped, BareTree)) else node, value)
-                for name, subject, node, value in given
+                for name, subject, node, value in arguments
             ]
         if inspect.Parameter.VAR_KEYWORD in kinds.values():
-            # Keywords in any order are one program, as they are to jax.jit.
-            given.sort(key=lambda each: each[1].name if kinds[each[0]] is inspect.Parameter.VAR_KEYWORD else "")
+            # The order of keyword arguments does not matter, as for jax.jit.
+            arguments.sort(
+                key=lambda argument: argument[1].name if kinds[argument[0]] is inspect.Parameter.VAR_KEYWORD else ""
+            )
 
-        self.context = jit_context(typed.name, jitted.mesh, self.naming, lambda: array_leaves(given), is_running)
+        self.context = jit_context(typed.name, jitted.mesh, self.naming, lambda: array_leaves(arguments), is_running)
         boundary = self.context.boundary_context
         if is_running:
-            checked = check_arguments(given, self.bound.arguments, boundary)
+            checked = check_arguments(arguments, self.bound.arguments, boundary)
         else:
-            checked = check_arguments_as_traced(given, self.bound.arguments, boundary, has_shardings=True)
+            checked = check_arguments_as_traced(arguments, self.bound.arguments, boundary, has_shardings=True)
         self.sizes, self.leaves = checked.sizes, checked.leaves
         failures, failed = list(checked.failures), {failure.subject for failure in checked.failures}
         failures += [
@@ -313,22 +316,23 @@ class JitCall:
         self.out_shardings: Any = None
 
     def key(self) -> Any:
-        """All that a trace depends on.
+        """Everything that a trace depends on.
 
         Raises:
-          StructureError: for a static value that has no hash.
+          StructureError: for a static value without a hash.
         """
         types = tuple(map(_jax.array.type_key, jax.tree_util.tree_leaves(self.values)))
         key = (self.context, decorator_axis_naming(self.naming), tuple(self.keys), types)
         try:
             hash(key)
         except TypeError:
-            for each, leaf in [(key, leaf) for key in self.keys for leaf in key.leaves if isinstance(leaf, StaticLeaf)]:
+            static = [(key.subject, leaf) for key in self.keys for leaf in key.leaves if isinstance(leaf, StaticLeaf)]
+            for subject, leaf in static:
                 try:
                     hash(leaf)
                 except TypeError:
                     problem = f"is static, and {describe(leaf.value)} has no hash"
-                    wrong = Failure(PlainMessage(problem, "pass a value that can be hashed"), each.subject)
+                    wrong = Failure(PlainMessage(problem, "pass a value that can be hashed"), subject)
                     raise self.context.boundary_context.error(self.typed.name, [wrong], self.sizes) from None
             raise
         return key
@@ -338,9 +342,9 @@ class JitCall:
         return [(key.subject, leaf.value) for key in self.keys for leaf in key.leaves if isinstance(leaf, StaticLeaf)]
 
     def traceable(self) -> Callable[..., Any]:
-        """What ``jax.jit`` traces, with the names of the function, which are in JAX's messages and profiles.
+        """The function that ``jax.jit`` traces, with the user's names, for JAX's messages and profiles.
 
-        It refers to no call, so that it keeps no arguments.
+        It has no reference to the call, so that it keeps no arguments alive.
         """
 
         def traced(*values: Any) -> Any:
@@ -365,8 +369,8 @@ class JitCall:
         return traced
 
     def sources(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | str, ...] | None:
-        """Where in a call the values of its program are; None if one is not an argument just as it was given."""
-        # Bound like the call itself, with the position or the keyword of each argument as its value.
+        """The position or the keyword of each argument of the program; None if a value is not an argument itself."""
+        # Bind positions and keywords as the arguments are bound.
         bound = self.typed.bind(tuple(range(len(args))), {name: name for name in kwargs})
         arguments = self.typed.arguments(bound)[len(self.typed.given) :]
         by_subject = {subject: source for name, subject, _, source in arguments if name in bound.given}
@@ -375,7 +379,7 @@ class JitCall:
         return sources if all(map(operator.is_, map(given.get, sources), self.values)) else None
 
     def arguments(self, values: Iterable[Any]) -> tuple[tuple[Any, ...], dict[str, Any], CallScope]:
-        """What the function is called with where ``jax.jit`` traces these values, and in which scope."""
+        """The arguments of the function, built from tracers, and the scope of the call."""
         traced = iter(values)
         replaced = [(key.parameter, key.subject, key.unflatten(traced)) for key in self.keys if key.is_replaced]
         args, kwargs = self.bound.with_arguments(replaced)
@@ -385,18 +389,18 @@ class JitCall:
         return args, kwargs, CallScope(self.typed.name, named.arguments, self.sizes, naming, region)
 
     def state_arguments(self, values: Iterable[Any]) -> None:
-        """Record for what the function calls how the traced values are sharded, by their hints."""
+        """Record the shardings of the tracers, by their hints, for the functions called in the body."""
         for key, value in zip(self.traced_keys, values, strict=True):
             for (hint, _), leaf in zip(key.traced, jax.tree_util.tree_leaves(value), strict=True):
                 if hint is not None:
                     self.context.state(leaf, hint, f"{self.typed.name}'s hint of {key.subject.phrase}")
 
     def check_result(self, result: Any, scope: CallScope) -> Any:
-        """Check the result, and note its shardings."""
+        """Check the result, and set its shardings."""
         assert self.typed.result is not None
         context, region = self.context, self.context.boundary_context
         checked = check_value(self.typed.result, result, RETURN, region, scope.arguments, scope.sizes)
-        # A constant is where it was made, and is placed like all results.
+        # A constant keeps its own sharding until it is placed like all results.
         leaves = [leaf for leaf in checked.leaves if _jax.array.is_tracer(leaf.value)]
         failures = (
             enforced(checked.failures)
@@ -408,7 +412,7 @@ class JitCall:
             raise region.error(self.typed.name, failures, checked.sizes, place)
         shardings = [context.sharding(*traced_leaf(leaf)) for leaf in checked.leaves]
         structure = jax.tree_util.tree_structure(result)
-        # JAX takes no tree of shardings where a class takes only arrays, and none of a dim of any sharding.
+        # JAX rejects a tree of shardings if a class accepts only arrays, and a sharding with an unconstrained dim.
         if takes_shardings := _jax.tree.takes_any_leaves(structure):
             self.out_shardings = structure.unflatten(shardings)
         placed = [
@@ -420,7 +424,7 @@ class JitCall:
 
 
 def _non_array_failures(leaves: Iterable[CheckedLeaf], why: str, cure: str) -> list[Failure]:
-    """A failure for each leaf that JAX does not take for an array."""
+    """A failure for each leaf that JAX does not accept as an array."""
     arrays = (*_jax.array.SHAPES, *_jax.array.ARRAYS)
     return [
         Failure(PlainMessage(f"is {describe(leaf.value)}, {why}", cure), leaf.subject)
@@ -433,9 +437,9 @@ _running: ContextVar[Callable[[], JitCall]] = ContextVar("typedshmap_jit_call")
 
 
 def _run(program: Callable[..., Any], values: Iterable[Any], call: Callable[[], JitCall]) -> Any:
-    """Call a program; if JAX traces it, then for this call.
+    """Run a program; if JAX traces it, it is traced for this call.
 
-    A ``check`` that fails while XLA compiles comes out of JAX as an error of JAX's own, with ours in its text.
+    If a ``check`` fails while XLA compiles, JAX raises an error of its own, with ours in its text.
     """
     token = _running.set(call)
     try:
@@ -449,15 +453,15 @@ def _run(program: Callable[..., Any], values: Iterable[Any], call: Callable[[], 
 
 
 class _OtherProgramError(Exception):
-    """A call does not run the program that those of its form have run."""
+    """A call does not run the program of its form."""
 
 
 class TrustedForm:
     """The program that all calls of one form have run so far.
 
-    JAX runs a program at once if the structure, types, shardings and commitment of its arguments, and JAX's contexts,
-    which ours are among, are those of a call before. Else its cache grows, by which this is known. Then the call is
-    checked, which JAX has done but for the devices: it moves what is on others.
+    JAX runs a program at once if the structure, types, shardings and commitment of its arguments, and JAX's contexts
+    (ours among them), equal those of an earlier call. Otherwise its cache grows; then the call is checked here,
+    because JAX does not check devices: it moves arrays from other devices.
     """
 
     def __init__(self, key: Any, dispatched: Dispatched, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -504,7 +508,7 @@ class TrustedForm:
     def _is_for(self, jitted: JitFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         try:
             self._checked(jitted, args, kwargs)
-        except Exception:  # also of what is wrong with the call, which is reported where it is checked again
+        except Exception:  # an error of the call itself is raised when it is checked again
             return False
         return True
 
@@ -515,7 +519,7 @@ def _static_key(value: Any) -> Any:
 
 
 def dispatch_leaves(args: tuple[Any, ...], kwargs: dict[str, Any], naming: AxisNaming) -> tuple[list[Any], Any]:
-    """The leaves of a call, and all else that a check of them depends on; None for that where one must be made."""
+    """The leaves of a call, and everything else that a check depends on; None if the call must be checked."""
     try:
         leaves, structure = jax.tree_util.tree_flatten((args, kwargs))
         context = _jax.mesh.context_mesh()
@@ -530,17 +534,17 @@ def dispatch_leaves(args: tuple[Any, ...], kwargs: dict[str, Any], naming: AxisN
             _jax.trace.has_64_bits(),
         )
         hash(surroundings)
-    except Exception:  # of arguments that cannot be flattened or hashed, which a check reports
+    except Exception:  # the check reports arguments that cannot be flattened or hashed
         return [], None
     return leaves, surroundings
 
 
 def dispatch_key(leaves: Sequence[Any], surroundings: Any) -> Any:
-    """All that a check of a call depends on; None where one must be made."""
+    """Everything that a check of a call depends on; None if it must be checked."""
     try:
         key = (surroundings, tuple(map(_dispatch_leaf_key, leaves)))
         hash(key)
-    except Exception:  # of a static value that cannot be hashed, which a check reports, and of a tracer
+    except Exception:  # a tracer, or a static value without a hash, which the check reports
         return None
     return key
 
@@ -548,7 +552,7 @@ def dispatch_key(leaves: Sequence[Any], surroundings: Any) -> Any:
 def _dispatch_leaf_key(leaf: Any) -> Any:
     kind = _array_kind(type(leaf))
     if kind is jax.Array:
-        # Its type has its shape and dtype, and JAX has one object for all types that are equal.
+        # Its type has its shape and dtype, and JAX interns types.
         return (jax.typeof(leaf), leaf.sharding if leaf.committed else None)
     if kind is np.ndarray:
         return (type(leaf), leaf.shape, leaf.dtype)
@@ -561,7 +565,7 @@ _aval, _sharding, _committed = map(operator.attrgetter, ("aval", "sharding", "co
 
 
 class LastCall:
-    """A call that had a dispatch key: what is in it of each leaf, in lists, and where the call led to."""
+    """A call with a dispatch key: the key's entries of all leaves, in lists, and the program of the call."""
 
     def __init__(self, leaves: Sequence[Any], dispatched: Dispatched) -> None:
         self.dispatched, self._classes = dispatched, list(map(type, leaves))
@@ -569,7 +573,7 @@ class LastCall:
         self._is_other = list(map(operator.not_, self._is_array))
         arrays = list(compress(leaves, self._is_array))
         self._avals, self._shardings = list(map(_aval, arrays)), list(map(_sharding, arrays))
-        # None where all are committed: one that is not fits wherever a committed one of its sharding does.
+        # None if all are committed: an uncommitted array fits wherever a committed one of its sharding does.
         self._committed = None if all(map(_committed, arrays)) else list(map(_committed, arrays))
         self._others = list(map(_dispatch_leaf_key, compress(leaves, self._is_other)))
 
@@ -583,7 +587,7 @@ class LastCall:
         avals, shardings = list(map(_aval, arrays)), list(map(_sharding, arrays))
         if avals != self._avals or shardings != self._shardings:
             return False
-        # The next call's are rather these objects.
+        # The next call is more likely to have these objects.
         self._avals, self._shardings = avals, shardings
         try:
             return list(map(_dispatch_leaf_key, compress(leaves, self._is_other))) == self._others

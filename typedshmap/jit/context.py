@@ -1,4 +1,4 @@
-"""Where a ``typed_jit`` runs: its mesh, what hints mean on it, and whether arrays are sharded as they say."""
+"""The mesh of a ``typed_jit``, the meaning of hints on it, and the comparison of shardings with hints."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from ..notation.layout import Layout
 
 
 class JitContext:
-    """A mesh, and what hints mean on it.
+    """A mesh, and the meaning of hints on it.
 
     Attributes:
-      mesh: the mesh; without devices where only those of the arguments matter, or none.
-      boundary_context: where global arrays are checked on their way in and out.
-      value_context: where the shardings of global arrays are checked.
-      by_spec: whether JAX gets PartitionSpecs, since it alone knows the devices.
+      mesh: the mesh; an AbstractMesh if the devices are those of the arguments, or do not matter.
+      boundary_context: the mesh context in which arguments and results are checked.
+      value_context: the mesh context in which the shardings of global arrays are checked.
+      by_spec: whether JAX gets PartitionSpecs, since only JAX knows the devices.
     """
 
     def __init__(self, mesh: _jax.mesh.AnyMesh, naming: AxisNaming, by_spec: bool) -> None:
@@ -53,7 +53,7 @@ class JitContext:
         return spec if self.by_spec else NamedSharding(self.mesh, spec)
 
     def layout(self, hint: ArrayHint, rank: int) -> Layout:
-        """The mesh axes that a hint means, whose axes are known."""
+        """The layout of a hint; its mesh axes must be known."""
         return _jax.array.spec_entries(self.boundary_context.spec(hint, rank))
 
     def place(self, value: Any, hint: ArrayHint) -> Any:
@@ -75,47 +75,47 @@ def jit_context(
     leaves: Callable[[], list[CheckedLeaf]],
     is_running: bool,
 ) -> JitContext:
-    """The mesh of a call, with devices if any are known: the mesh's own, the ambient one's, or the arguments'.
+    """The mesh of a call, with the devices of the mesh, the ambient mesh or the arguments, if any are known.
 
     Args:
       name: the function's name.
       mesh: the decorator's mesh.
       naming: the decorator's aliases and rules.
-      leaves: gives the arguments' arrays.
-      is_running: whether the call computes something, so that devices are needed.
+      leaves: returns the arguments' arrays.
+      is_running: whether the call computes, which needs devices.
 
     Raises:
-      MeshAxisError: for no mesh, meshes that contradict each other, or a call inside a manual region.
-      ShardingError: where a mesh without devices was given, for arrays that are not on a mesh like it.
+      MeshAxisError: without a mesh, for meshes that contradict each other, or for a call inside a manual region.
+      ShardingError: under an AbstractMesh, for arrays that are not placed on an equal mesh.
     """
     ambient = _jax.mesh.context_mesh()
     if manual := _jax.mesh.manual_axes(ambient):
         axes = ", ".join(f"'{axis}'" for axis, _ in manual)
         problem = f"is a typed_jit, called inside a manual region over {axes}, where arrays are shards"
         raise MeshAxisError(f"{name}: {problem}\n\nHint: decorate it by typed instead, or call it outside")
-    found = find_mesh(name, mesh, leaves, ambient)
-    if isinstance(found, AbstractMesh) and isinstance(devices := _jax.mesh.ambient_devices(), Mesh):
-        found = devices
-    if isinstance(found, AbstractMesh):
-        without, found = found, with_devices_of(found, (leaf.value for leaf in leaves()))
-        if found is without and is_running and _jax.trace.is_outside_traces():
+    call_mesh = find_mesh(name, mesh, leaves, ambient)
+    if isinstance(call_mesh, AbstractMesh) and isinstance(devices := _jax.mesh.ambient_devices(), Mesh):
+        call_mesh = devices
+    if isinstance(call_mesh, AbstractMesh):
+        without, call_mesh = call_mesh, with_devices_of(call_mesh, (leaf.value for leaf in leaves()))
+        if call_mesh is without and is_running and _jax.trace.is_outside_traces():
             refuse_other_devices(name, without, leaves())
     by_spec = False
-    if isinstance(found, AbstractMesh) and not ambient.empty:
-        # Under jax.grad and jax.vmap JAX computes at once, and only it knows the ambient mesh's devices there.
+    if isinstance(call_mesh, AbstractMesh) and not ambient.empty:
+        # Under jax.grad and jax.vmap JAX evaluates eagerly, and only JAX knows the ambient mesh's devices there.
         by_spec = not _jax.trace.is_staged()
-    return _cached_context(found, current_axis_naming(naming), by_spec)
+    return _cached_context(call_mesh, current_axis_naming(naming), by_spec)
 
 
 def _underlying_value(value: Any) -> Any:
-    """A value without the tracers of ``jax.grad`` and ``jax.vmap`` around it."""
+    """A value without the tracers of ``jax.grad`` and ``jax.vmap``."""
     return _jax.array.strip_transforms(value).value if _jax.array.is_tracer(value) else value
 
 
 def sharding_failure(leaf: CheckedLeaf, context: JitContext, is_result: bool = False) -> Failure | None:
-    """What is wrong with a value's sharding: that of its type on Explicit axes, else the one it was placed with.
+    """The failure of a value's sharding, if any: of its type on Explicit axes, else of its placement.
 
-    A value that is not placed has none, and is placed by ``jax.jit``; so is every result over Auto axes.
+    A value that is not placed has no sharding: ``jax.jit`` places it, as it places every result over Auto axes.
     """
     value, hint = leaf.value, leaf.hint
     if hint is None:
@@ -153,19 +153,19 @@ def _mismatch(
         if want.unreduced or want.reduced:
             return WrongSharding(_jax.array.spec_text(want), "not placed on the mesh")
         return None if is_result else stated_mismatch(value, want, context.value_context)
-    own = with_value_mesh(value, context.value_context)
-    layout = own.layout(hint)
-    wrong = sharding_mismatch(value, layout, hint, own, not is_result) if isinstance(layout, Layout) else None
+    value_context = with_value_mesh(value, context.value_context)
+    layout = value_context.layout(hint)
+    wrong = sharding_mismatch(value, layout, hint, value_context, not is_result) if isinstance(layout, Layout) else None
     mesh = context.mesh
     if wrong is not None or placed is None or isinstance(mesh, AbstractMesh):
         return wrong
-    # The same sharding over another mesh: of other devices, in another order, or with other axes.
+    # The same sharding over another mesh: other devices, another order, or other axes.
     placed_mesh = getattr(placed, "mesh", None)
     if placed_mesh is not None and placed_mesh.devices.tolist() == mesh.devices.tolist():
         return None
-    devices, others = [device.id for device in mesh.devices.flat], _jax.array.device_ids(placed, rank)
-    here, there = f"on {devices_text(devices)}", f"on {devices_text(others)}"
-    if placed_mesh is not None and others == devices:
+    devices, placed_on = [device.id for device in mesh.devices.flat], _jax.array.device_ids(placed, rank)
+    here, there = f"on {devices_text(devices)}", f"on {devices_text(placed_on)}"
+    if placed_mesh is not None and placed_on == devices:
         here, there = f"over {mesh_text(mesh.shape_tuple)}", f"over {mesh_text(placed_mesh.shape_tuple)}"
     have = f"sharded {_jax.array.spec_text(placed.spec) if placed_mesh is not None else placed}"
     return WrongSharding(f"{_jax.array.spec_text(want)} {here}", f"{have} {there}", PLACE_IT)

@@ -1,4 +1,4 @@
-"""Which mesh axes a spec's tokens mean: aliases and rules applied, every axis known and used once."""
+"""The mesh axes of a spec: aliases and rules applied, every axis known and used once."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Aliases = Mapping[str, tuple[str, ...]]
 
 
 ANY = ("?",)
-"""What a rule stands for that leaves a dim to be sharded in any way, as ``[dim/?]``."""
+"""The axes of a rule that allows any sharding of a dim, as ``[dim/?]``."""
 
 
 class Rules(Record):
     """Mesh axes for dims without brackets, by the dims' names.
 
     Attributes:
-      pairs: names, each with mesh axes, major to minor, or none, or `ANY`; the first whose axes are free wins.
-      fallback: what a name means for which no rule is left: an unsharded dim, one of any sharding, or an error.
+      pairs: names, each with mesh axes, major to minor, perhaps none, or `ANY`; the first pair with free axes wins.
+      fallback: the meaning of a name for which no rule is left: unsharded, unconstrained, or an error.
     """
 
     pairs: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -33,14 +33,14 @@ class Rules(Record):
 
 
 class Layout(Record):
-    """How an array is sharded: per dim its mesh axes, major to minor, and those over which its shards differ otherwise.
+    """The sharding of an array: the mesh axes of each dim, major to minor, and the axes of its marks.
 
-    Resolved from a spec it has one entry per token, so that a ``...`` counts as one dim.
+    A layout resolved from a spec has one entry per token, so that ``...`` counts as one dim.
 
     Attributes:
-      is_silent: whether no bracket, mark or rule says how the array is sharded, so that it is unsharded where it is
-        placed, and anything where it is only looked at.
-      unconstrained: the dims that may be sharded in any way; they have no mesh axes.
+      is_silent: whether no bracket, mark or rule applies, so that an array is unsharded if it is placed, and may have
+        any sharding if it is only checked.
+      unconstrained: the dims that may have any sharding; they have no mesh axes.
     """
 
     dim_axes: tuple[tuple[str, ...], ...]
@@ -56,7 +56,7 @@ class Layout(Record):
 
     @cached_property
     def axes(self) -> frozenset[str]:
-        """Every mesh axis that it mentions."""
+        """All its mesh axes."""
         return self.sharded | self.unreduced | self.reduced | self.varying
 
     def dim_of(self, axis: str) -> int | None:
@@ -64,7 +64,7 @@ class Layout(Record):
         return next((dim for dim, axes in enumerate(self.dim_axes) if axis in axes), None)
 
     def at_rank(self, rank: int, rest: int | None) -> Layout:
-        """The layout of arrays of a rank, one entry per dim, where the entry at ``rest`` is that of a ``...``."""
+        """The layout for a rank, with one entry per dim; ``rest`` is the index of the entry of ``...``."""
         if rest is None:
             return self
         more = rank - len(self.dim_axes)
@@ -74,7 +74,7 @@ class Layout(Record):
         )
 
     def over(self, axes: Collection[str]) -> Layout:
-        """What it says of some of the mesh axes."""
+        """The layout over some of the mesh axes."""
         dim_axes = tuple([tuple(filter(axes.__contains__, part)) for part in self.dim_axes])
         marks = (self.unreduced, self.reduced, self.varying)
         unreduced, reduced, varying = [marked.intersection(axes) for marked in marks]
@@ -91,11 +91,11 @@ class UnknownAxis(Unresolved):
     """A hint names a mesh axis that is neither in the mesh nor an alias.
 
     Attributes:
-      written: the name in the hint; another than ``axis`` for an alias, a dim's name for a rule.
-      axis: the mesh axis that it means.
+      written: the name in the hint: the axis, an alias of it, or the name of a dim with a rule.
+      axis: the mesh axis.
       mesh: the mesh's axes.
-      aliases: other names that would do.
-      by_rule: whether a rule for the dim means it.
+      aliases: the known aliases.
+      by_rule: whether it comes from a rule for the dim.
     """
 
     written: str
@@ -106,10 +106,10 @@ class UnknownAxis(Unresolved):
     by_rule: bool = False
 
     def words(self, terms: Terms) -> Sentence:
-        # An alias of an alias is none, and a mesh may call an axis by a number.
+        # Aliases are not resolved twice, and a mesh axis may be a number.
         aliases = self.aliases if self.written == self.axis else ()
         axis, known = str(self.axis), tuple(map(str, (*self.mesh, *aliases)))
-        # "data" is far from "dp" in letters, and yet what is meant; so a first letter will do.
+        # "data" and "dp" are far apart in letters, so compare first letters, too.
         similar = [name for name in known if name[:1] == axis[:1]]
         close = get_close_matches(axis, known, n=1) or (similar if len(similar) == 1 else [])
         cure = f"did you mean '{close[0]}'? " if close else ""
@@ -127,7 +127,7 @@ class UnknownAxis(Unresolved):
 
 
 class AxisTwice(Unresolved):
-    """Two names of a hint mean the same mesh axis."""
+    """A hint with one mesh axis twice."""
 
     axis: str
     span: Span
@@ -163,7 +163,7 @@ class NoRule(Unresolved):
 
     def words(self, terms: Terms) -> Sentence:
         axes = tuple(dict.fromkeys(self.taken))
-        given = f"whose rules give {quoted_axes(axes)}, which {'is' if len(axes) == 1 else 'are'} taken"
+        given = f"and its rules give {quoted_axes(axes)}, which another dim has"
         why = given if axes else "which no rule names"
         cure = f"add ('{self.name}', None) to the rules" + ("" if terms.is_box else f", or write [{self.name}/]")
         return Sentence(f"has dim '{self.name}'{terms.within}, {why}", self.span, cure)
@@ -176,7 +176,7 @@ class RuledTwice(Unresolved):
     span: Span
 
     def words(self, terms: Terms) -> Sentence:
-        problem = f"has dim '{self.name}' twice{terms.within}, so that the rule for it could mean either"
+        problem = f"has dim '{self.name}' twice{terms.within}, and its rule could mean either"
         cure = None if terms.is_box else f"write [{self.name}/axis] or [{self.name}/] for one of them"
         return Sentence(problem, self.span, cure)
 

@@ -40,7 +40,7 @@ class SizeMismatch(Mismatch):
 
     Attributes:
       origin: who bound the expected size; None for the spec itself.
-      missing: mesh axes without brackets here, over which a shard of the expected size would have this one.
+      missing: mesh axes without brackets here, over which a shard of the expected size would have this size.
     """
 
     dim: Dim | Rest
@@ -104,7 +104,7 @@ class UnboundNames(Mismatch):
 
 
 class BadExpression(Mismatch):
-    """An expression that gives no size, and why."""
+    """An expression without a value, and the reason."""
 
     dim: Dim
     index: int
@@ -127,7 +127,7 @@ class OutsideTree(Mismatch):
 
 
 def _dim_name(dim: Dim | Rest, index: int) -> str:
-    """How a sentence names a dim: by its name, its label, its expression, or its index."""
+    """A dim in a message: its name, its label, its expression, or its index."""
     if isinstance(dim, Rest):
         return f"*{dim.name}"
     if dim.label is not None:
@@ -143,23 +143,23 @@ def _dim_size_text(dim: Dim | Rest, index: int, size: int | tuple[int, ...]) -> 
 
 
 class Match(Record):
-    """A shape that fits: the sizes known now, and names that must be bound before it is known to fit."""
+    """A shape that matches: the sizes after the match, and the names that must be bound to complete it."""
 
     sizes: Sizes
     unbound: UnboundNames | None = None
 
 
 class CompiledDim(NamedTuple):
-    """A dim of a spec, or a ``...``, over the mesh axes of one place.
+    """A dim of a spec, or ``...``, compiled for one mesh context.
 
     Attributes:
-      dim: what was written.
+      dim: the dim.
       axes: its mesh axes, major to minor.
-      manual: those over which a value is already one shard.
-      shards: how many shards they make.
-      split: those over which it is, or is about to be, sharded as a global array, so that it has to divide.
-      divisor: how many shards these make.
-      must_divide: whether a symbolic size of ``jax.export`` has to be known to divide, as JAX wants it at a boundary.
+      manual: the axes that are manual, over which a value is already one shard.
+      shards: the number of shards over them.
+      split: the axes that are not manual, over which its size must divide.
+      divisor: the number of shards over them.
+      must_divide: whether a symbolic size of ``jax.export`` must be known to divide, as JAX requires at a boundary.
     """
 
     dim: Dim | Rest
@@ -177,11 +177,11 @@ def compile_dims(
     """The dims of a spec, for `match`.
 
     Args:
-      spec: what was written.
-      layout: its mesh axes.
-      mesh: all mesh axes with their sizes, as far as they are known.
-      manual: those over which a value is already one shard.
-      must_divide: whether a symbolic size has to be known to divide.
+      spec: the spec.
+      layout: its layout.
+      mesh: all known mesh axes with their sizes.
+      manual: the manual axes with their sizes.
+      must_divide: whether a symbolic size must be known to divide.
     """
     compiled: list[CompiledDim] = []
     for dim, axes in zip(spec.dims, layout.dim_axes, strict=True):
@@ -193,7 +193,7 @@ def compile_dims(
 
 
 class NoValue(Exception):
-    """An expression without a value; carries the names that it lacks, or the reason."""
+    """An expression without a value; its argument is the unbound names, or the reason."""
 
 
 def match(
@@ -207,16 +207,16 @@ def match(
     """Match a shape against the dims of a spec.
 
     Args:
-      shape: the shape as the value shows it; of one shard over manual axes.
-      dims: what was written.
+      shape: the shape of the value; the shard shape over manual axes.
+      dims: the compiled dims of the spec.
       sizes: the sizes bound so far.
       subject: the value whose shape it is.
       arguments: the call's arguments, for ``{self.heads}``.
       leaf: the path of the leaf in a structured PyTree, for ``?name``.
     """
-    extra = len(shape) - len(dims)  # how many dims more than one a "..." stands for
+    extra = len(shape) - len(dims)  # the number of dims in "..." minus one
     if extra:
-        has_rest = any(isinstance(each.dim, Rest) for each in dims)
+        has_rest = any(isinstance(compiled.dim, Rest) for compiled in dims)
         if extra < -has_rest or (extra > 0 and not has_rest):
             return RankMismatch(len(dims) - has_rest, has_rest, len(shape))
     index, unbound = 0, None
@@ -264,7 +264,7 @@ def match(
 
 
 def mismatch_of(unknown: NoValue, dim: Dim, index: int, span: Span) -> UnboundNames | BadExpression:
-    """An expression without a value as a mismatch."""
+    """The mismatch for an expression without a value."""
     if isinstance(unknown.args[0], str):
         return BadExpression(dim, index, unknown.args[0], span)
     return UnboundNames(dim, index, unknown.args[0], span)
@@ -273,7 +273,7 @@ def mismatch_of(unknown: NoValue, dim: Dim, index: int, span: Span) -> UnboundNa
 def _match_rest(
     dim: Rest, shape: tuple[int, ...], index: int, sizes: Sizes, subject: Subject, leaf: str | None
 ) -> Sizes | Mismatch:
-    """Compare the sizes of several dims with those of their name, by itself and with ``#``, or bind it."""
+    """Compare several dims with the sizes bound to their name, with or without ``#``, or bind it."""
     if dim.name is None:
         return sizes
     if dim.per_leaf and leaf is None:
@@ -297,7 +297,7 @@ def _match_rest(
 
 
 def _broadcast(a: Any, b: Any) -> tuple[int, ...] | None:
-    """The shape that two shapes broadcast to, as in NumPy; None if they do not."""
+    """The shape to which two shapes broadcast, as in NumPy; None if they do not."""
     pairs = list(zip_longest(reversed(a), reversed(b), fillvalue=1))
     if any(x != y and 1 not in (x, y) for x, y in pairs):
         return None
@@ -322,7 +322,7 @@ def evaluate(expression: Expression, sizes: Sizes, arguments: Mapping[str, Any])
     """The value of an expression.
 
     Raises:
-      NoValue: with the names that are not bound, or with the reason why there is no value.
+      NoValue: with the unbound names, or with the reason.
     """
     match expression:
         case Number(value):
@@ -353,7 +353,7 @@ def evaluate(expression: Expression, sizes: Sizes, arguments: Mapping[str, Any])
 
 
 def _read(argument: Argument, sizes: Sizes, arguments: Mapping[str, Any]) -> int:
-    """The integer that ``{argument.path}`` leads to, or the size of a dim that no argument is named as."""
+    """The integer at ``{argument.path}``, or the size of a dim if no argument has the name."""
     if argument.root not in arguments:
         if not argument.steps:
             return evaluate(Name(argument.root), sizes, arguments)
@@ -384,7 +384,7 @@ class Sizes:
 
     Attributes:
       bound: the sizes.
-      structures: names of tree structures, each with the structure and the value that first bore it.
+      structures: names of tree structures, each with the structure and the value that bound it.
     """
 
     bound: Mapping[str, Bound] = field(default_factory=dict)
@@ -397,11 +397,11 @@ class Sizes:
         return iter(self.bound.items())
 
     def bind(self, name: str, bound: Bound) -> Sizes:
-        """These sizes, and one name more."""
+        """These sizes with one more name."""
         return Sizes({**self.bound, name: bound}, self.structures)
 
     def bind_structure(self, name: str, structure: object, subject: Subject) -> Sizes:
-        """These sizes, and the name of a tree's structure."""
+        """These sizes with one more name of a tree structure."""
         return Sizes(self.bound, {**self.structures, name: (structure, subject)})
 
 

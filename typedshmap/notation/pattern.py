@@ -21,7 +21,7 @@ _AXES = re.compile(r"(,\w+)+")
 
 
 class Factor(Record):
-    """A name or a number in a pattern; a dim has one of them, or several that are merged."""
+    """A name or a number in a pattern; a dim has one factor, or several merged ones."""
 
     name: str
     span: Span = field(default=NOWHERE, compare=False)
@@ -72,7 +72,7 @@ class Side(Record):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names, in order; numbers left out."""
+        """The names, in order, without numbers."""
         return tuple(factor.name for factor in self.factors if factor.number is None)
 
     @property
@@ -81,9 +81,9 @@ class Side(Record):
         return next((item for item in self.items if isinstance(item, Rest)), None)
 
     def spec(self, pattern: Pattern) -> Spec:
-        """What this side says as a hint does: any sizes, these mesh axes, these marks.
+        """The spec of this side: any sizes, with its mesh axes and marks.
 
-        One bracket or mark in a pattern makes it a statement of the sharding of all its sides.
+        With one bracket or mark, a pattern states the sharding of all its sides.
         """
         unwritten = Axes(()) if pattern.has_sharding else None
         dims = (
@@ -93,7 +93,7 @@ class Side(Record):
 
 
 class Pattern(Record):
-    """Operands and a result; None where the pattern has only one side."""
+    """Operands and a result; the result is None if the pattern has only one side."""
 
     operands: tuple[Side, ...]
     result: Side | None
@@ -180,7 +180,7 @@ class _PatternParser(Cursor):
         self.take()
         self.axes()
         span = self.since(start)
-        # A comma divides operands; one without a space after it was meant for axes.
+        # A comma separates operands; without a space after it, it separates axes.
         more = _AXES.match(self.source, span[1])
         written = self.source[span[0] : more.end() if more else span[1]]
         problem = f"the pattern has '{written}', sharded without brackets"
@@ -220,7 +220,7 @@ class _PatternParser(Cursor):
             if not self.accept(","):
                 break
             if self.kind() != "name":
-                raise self.fault("the pattern wants a mesh axis after ','")
+                raise self.fault("the pattern expects a mesh axis after ','")
         if opened:
             self.expect(")", f"the pattern has an unexpected '{self.peek()}'")
         span = self.since(start) if self.at > start else self.here()

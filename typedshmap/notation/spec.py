@@ -1,10 +1,10 @@
 """A spec, ``"[batch/dp] d"``: its syntax as frozen nodes, and its parser, whose docstrings are the grammar.
 
-Whitespace separates dims and is ignored inside ``[] () {}``. A mistake is raised as `SyntaxFault`, which carries the
-text, the span and what to write instead.
+Whitespace separates dims and is ignored inside ``[] () {}``. A mistake is raised as `SyntaxFault`, with the problem,
+the span and the cure.
 
-Invariant: ``parse(str(node)) == node`` for every node that the parser can make. Spans take no part in equality, so a
-node that was moved is still the same node."""
+Invariant: ``parse(str(node)) == node`` for every node that the parser can make. Spans are not compared, so a node that
+was moved is equal."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ Expression: TypeAlias = Number | Name | Anything | Argument | Braces | Group | N
 
 
 class Axes(Record):
-    """The mesh axes between ``/`` and ``]``, major to minor; none for ``[dim/]``, any for ``[dim/?]``."""
+    """The mesh axes between ``/`` and ``]``, major to minor; none for ``[dim/]``, any sharding for ``[dim/?]``."""
 
     names: tuple[str, ...]
     parenthesised: bool = field(default=False)
@@ -124,7 +124,7 @@ class Axes(Record):
 
 
 class Dim(Record):
-    """One dim: its size, and how it is sharded over the mesh (``axes`` is None without brackets)."""
+    """One dim: its size and its mesh axes (``axes`` is None without brackets)."""
 
     size: Expression
     axes: Axes | None = None
@@ -142,7 +142,7 @@ class Dim(Record):
 
 
 class Rest(Record):
-    """Any number of dims, ``...`` or ``*name``; the name of a ``*`` alone is empty."""
+    """Any number of dims, ``...`` or ``*name``; a bare ``*`` has an empty name."""
 
     axes: ClassVar[None] = None
     name: str | None = None
@@ -156,7 +156,7 @@ class Rest(Record):
 
 
 class Mark(Record):
-    """What is said of a whole array over one mesh axis: ``+tp``, ``-tp`` or ``~tp``."""
+    """A mark of an array over one mesh axis: ``+tp``, ``-tp`` or ``~tp``."""
 
     sign: str
     axis: str
@@ -167,7 +167,7 @@ class Mark(Record):
 
 
 class Spec(Record):
-    """A whole hint's dims and marks."""
+    """The dims and marks of a hint."""
 
     dims: tuple[Dim | Rest, ...]
     marks: tuple[Mark, ...] = ()
@@ -183,12 +183,12 @@ class Spec(Record):
 
     @cached_property
     def names(self) -> list[str]:
-        """The names of its dims, those in expressions too."""
+        """The names of its dims, including those in expressions."""
         sizes = (names_in_expression(dim.size) if isinstance(dim, Dim) else (dim.name or "",) for dim in self.dims)
-        return [name for each in sizes for name in each]
+        return [name for size_names in sizes for name in size_names]
 
     def dim_at(self, index: int, rank: int) -> Dim | Rest:
-        """What is written for a dim of an array of a rank."""
+        """The token for a dim of an array of a rank."""
         if self.rest is None or index < self.rest:
             return self.dims[index]
         return self.dims[max(self.rest, index - rank + len(self.dims))]
@@ -222,7 +222,7 @@ def parse(source: str) -> Spec:
 
 
 def written_axes(dims: Iterable[Any], marks: Iterable[Mark]) -> Iterator[tuple[str, Span]]:
-    """The names of mesh axes in the brackets and marks of a spec, or of a pattern's side, each with its place."""
+    """The names of mesh axes in the brackets and marks of a spec, or of a side of a pattern, with their spans."""
     for dim in dims:
         if dim.axes is not None:
             yield from ((name, dim.axes.span) for name in dim.axes.names)
@@ -230,7 +230,7 @@ def written_axes(dims: Iterable[Any], marks: Iterable[Mark]) -> Iterator[tuple[s
 
 
 def refuse_repeated_axes(dims: Iterable[Any], marks: Iterable[Mark]) -> None:
-    """Refuse a mesh axis that one array has twice."""
+    """Raise for a mesh axis that one array has twice."""
     seen: set[str] = set()
     for axis, span in written_axes(dims, marks):
         if axis in seen:
@@ -239,7 +239,7 @@ def refuse_repeated_axes(dims: Iterable[Any], marks: Iterable[Mark]) -> None:
 
 
 def names_in_expression(size: Expression) -> tuple[str, ...]:
-    """The names whose sizes an expression needs; one in braces may be an argument's instead."""
+    """The names whose sizes an expression needs; a name in braces may be an argument instead."""
     match size:
         case Name(name) | Argument(name, ()):
             return (name,)
@@ -263,11 +263,11 @@ class _SpecParser(Cursor):
 
     is_in_braces = False
     unsized = ""
-    """The first name in an expression that stands for any size."""
+    """The first name in an expression that may be any size."""
 
     def item(self) -> Dim | Rest | Mark:
         """item := mark | bracketed | '...' | dim"""
-        if len(self.tokens) > _MOST_TOKENS:  # an expression is a tree, which may not be too deep to walk
+        if len(self.tokens) > _MOST_TOKENS:  # limits the depth of an expression
             raise self.fault(f"a dim of more than {_MOST_TOKENS} tokens", self.tokens[_MOST_TOKENS].span)
         if self.peek() in ("+", "-", "~"):
             item = self.mark()
@@ -289,7 +289,7 @@ class _SpecParser(Cursor):
         if token.text == "/" and not done.startswith(("[", "+", "-", "~")):
             axes = self.text((token.span[1], self.full_span()[1])).strip("()")
             if axes.isdigit():
-                return self.fault("a single '/' divides nothing", token.span, f"write {done}//{axes}")
+                return self.fault("a single '/' is not an operator", token.span, f"write {done}//{axes}")
             if not all(axis.isidentifier() for axis in axes.split(",")):
                 axes = "axis"
             return self.fault(f"'{text}' is sharded without brackets", self.full_span(), f"write [{done}/{axes}]")
@@ -303,7 +303,7 @@ class _SpecParser(Cursor):
         sign = self.take().text
         if self.kind() != "name":
             cure = f"write {sign}axis, as in {sign}tp; an expression holds no spaces, as in d+1"
-            raise self.fault(f"'{sign}' wants a mesh axis", self.full_span(), cure)
+            raise self.fault(f"'{sign}' expects a mesh axis", self.full_span(), cure)
         return Mark(sign, self.take().text, self.full_span())
 
     def bracketed(self) -> Dim:
@@ -362,16 +362,20 @@ class _SpecParser(Cursor):
             if "_" in signs or size.name.startswith("_"):
                 size, signs = self.anonymous(size.name, start, signs, "_"), signs - {"?"}
         elif self.unsized:
-            raise self.fault(f"'{self.unsized}' has no size to compute with", self.since(size_start), "give it a name")
+            raise self.fault(
+                f"'{self.unsized}' may be any size and cannot stand in an expression",
+                self.since(size_start),
+                "give it a name",
+            )
         elif wants_name := signs & {"?", "_"}:
             sign = min(wants_name)
-            raise self.fault(f"'{sign}' wants a name", self.since(start), f"write {sign}name")
+            raise self.fault(f"'{sign}' expects a name", self.since(start), f"write {sign}name")
         return Dim(size, None, "#" in signs, "?" in signs, label, self.since(start), self.since(size_start))
 
     def rest(self, start: int, signs: set[str]) -> Rest:
         """rest := NAME?"""
         if self.kind() == "number":
-            raise self.fault("'*' wants a name", self.full_span(), "write *name, or ... for dims without a name")
+            raise self.fault("'*' expects a name", self.full_span(), "write *name, or ... for dims without a name")
         name = self.take().text if self.kind() == "name" else ""
         if "_" in signs or name.startswith("_"):
             self.anonymous(name, start, signs, "...")
@@ -379,11 +383,11 @@ class _SpecParser(Cursor):
         return Rest(name, "#" in signs, "?" in signs, self.since(start))
 
     def anonymous(self, name: str, start: int, signs: set[str], instead: str) -> Anything:
-        """A dim of any size, which '#' has nothing to compare with."""
+        """A dim of any size; raises with '#', which needs a size to compare."""
         name = name if name.startswith("_") else f"_{name}"
         if "#" in signs:
             cure = f"give it a name, or write {instead}"
-            raise self.fault(f"'{name}' has no size to compare", self.since(start), cure)
+            raise self.fault(f"'{name}' may be any size, so '#' cannot compare it", self.since(start), cure)
         return Anything(name)
 
     def signs(self) -> tuple[set[str], str | None]:
@@ -471,10 +475,10 @@ class _SpecParser(Cursor):
     def braces(self) -> Braces:
         """braces := '{' sum '}'"""
         if self.is_in_braces:
-            raise self.fault("braces stand in braces", cure=_BRACES)
+            raise self.fault("braces inside of braces", cure=_BRACES)
         self.take()
         if self.peek() == "}":
-            raise self.fault("braces want an argument's name", cure=_BRACES)
+            raise self.fault("braces expect an argument's name", cure=_BRACES)
         self.is_in_braces = True
         inner = self.sum()
         self.is_in_braces = False

@@ -1,7 +1,7 @@
 """Names of dims that look like misspellings of others.
 
-Only what a finger does by mistake counts, and nothing that one might write to tell two dims apart: ``q_len`` and
-``k_len``, ``head`` and ``heads``, ``dim1`` and ``dim2``, ``patch`` and ``batch``."""
+Only typing errors count, not differences that distinguish dims: ``q_len`` and ``k_len``, ``head`` and ``heads``,
+``dim1`` and ``dim2``, ``patch`` and ``batch``."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _SHORTEST = 5
 
 
 def misspelt_name(names: Iterable[str]) -> tuple[str, str] | None:
-    """The first name that stands once and looks like another one, and that other one."""
+    """The first name that stands once and looks like another name, and that name."""
     counts = Counter(names)
     for name, count in counts.items():
         if count == 1 and len(name) >= _SHORTEST:
-            for other, times in counts.items():
-                if other != name and _is_misspelling(name, other, times > 1):
-                    # Of two that stand once, the first is taken for the right one.
-                    return (name, other) if times > 1 else (other, name)
+            for candidate, times in counts.items():
+                if candidate != name and _is_misspelling(name, candidate, times > 1):
+                    # If both names stand once, the first counts as right.
+                    return (name, candidate) if times > 1 else (candidate, name)
     return None
 
 
 def _is_misspelling(name: str, other: str, is_usual: bool) -> bool:
-    """Whether two names differ by one slip: in one word, which is long enough, and not in its first letter.
+    """Whether two names differ by one typing error: in one word of enough letters, and not in its first letter.
 
     Args:
       is_usual: whether the other name stands several times.
@@ -47,6 +47,6 @@ def _is_misspelling(name: str, other: str, is_usual: bool) -> bool:
         return wrong == meant[::-1]
     if len(wrong) == len(meant) == 1:
         return is_usual and (wrong + meant in _ROWS or meant + wrong in _ROWS)
-    # One letter too many or too few, but not an ending; at the end, one that is written twice.
+    # One letter too many or too few, but not a suffix; at the end, a repeated letter.
     letter, is_ending = wrong + meant, start == min(len(word), len(right))
     return len(letter) == 1 and (word[start - 1] == letter != "s" if is_ending else True)

@@ -1,4 +1,4 @@
-"""Cut the text of a hint or a pattern into tokens, each with its place in the text."""
+"""Split the text of a hint or a pattern into tokens with spans."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..records import Record
 
 
 def refuse_long_text(source: str, most: int) -> None:
-    """Refuse a text that nobody wrote by hand; how long it takes to read one grows faster than its length."""
+    """Raise for a text too long to be written by hand, since parsing takes superlinear time."""
     if len(source) > most:
         raise SyntaxFault(f"a text of {len(source)} characters; at most {most} are read", (0, 0))
 
 
 class SyntaxFault(Exception):
-    """Text that is not a hint: the problem, its span, and what to write instead."""
+    """Text that is not a hint: the problem, its span, and the cure."""
 
     error: ClassVar[type[TypedShmapError]] = AnnotationSyntaxError
 
@@ -55,7 +55,7 @@ class Token(Record):
 
 
 MOST_DIGITS = 100
-"""Python reads no number of more than a few thousand, and no array has a size of that many."""
+"""Python limits the digits of an integer; no size has this many."""
 
 _TOKEN = re.compile(
     r"(?P<space>\s+)|(?P<comma>,)|(?P<number>\d+(?:_\d+)*)|(?P<name>[^\W\d]\w*)|(?P<symbol>\.\.\.|//|\*\*|[][(){}/+\-*%=#?~.])"
@@ -66,15 +66,15 @@ _OPENED_BY = {"]": "[", ")": "(", "}": "{"}
 
 
 def split_tokens(source: str, span: Span, separator: str) -> Iterator[list[Token]]:
-    """Runs of tokens between separators, of kind space or comma, outside of brackets; other spaces are dropped.
+    """The runs of tokens between separators, of kind space or comma, outside of brackets; other spaces are dropped.
 
     Raises:
-      SyntaxFault: for a character that no token starts with, and for brackets that do not match.
+      SyntaxFault: for an unknown character, and for brackets that do not match.
     """
     run: list[Token] = []
     opened: list[Token] = []
-    for found in _TOKEN.finditer(source, *span):
-        token = Token(str(found.lastgroup), found.group(), found.span())
+    for matched in _TOKEN.finditer(source, *span):
+        token = Token(str(matched.lastgroup), matched.group(), matched.span())
         if token.kind == "unknown":
             start, end = token.span
             before, after = re.search(r"\w+$", source[max(start - 40, 0) : start]), _AXES.match(source[end : end + 40])
@@ -97,7 +97,7 @@ def split_tokens(source: str, span: Span, separator: str) -> Iterator[list[Token
 
 
 class Cursor:
-    """A place among the tokens of a text; parsers derive from it."""
+    """A position among the tokens of a text; the base class of parsers."""
 
     def __init__(self, source: str, tokens: list[Token]) -> None:
         self.source, self.tokens = source, tokens
@@ -114,7 +114,7 @@ class Cursor:
         return self.tokens[self.at - 1]
 
     def accept(self, *texts: str) -> str:
-        """Take the next token if it is one of these; its text, else nothing."""
+        """Take the next token if it is one of these; returns its text, else an empty string."""
         return self.take().text if self.peek() in texts else ""
 
     def expect(self, text: str, problem: str, cure: str | None = None) -> None:

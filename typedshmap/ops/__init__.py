@@ -1,6 +1,6 @@
 """Operations whose patterns carry the sharding: a pattern becomes a plan, and the plan is run.
 
-A pattern is global mathematics over global sizes. Nothing is sent that it does not show.
+A pattern is global mathematics over global sizes, and shows all communication.
 """
 
 from .collectives import all_gather, all_to_all, axis_index, axis_size, pmax, pmean, pmin, ppermute, psum, psum_scatter

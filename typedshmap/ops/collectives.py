@@ -1,6 +1,6 @@
-"""Collectives over the mesh axes that the pattern shows: shards are gathered, exchanged and sent on, and reduced.
+"""Collectives over the mesh axes in a pattern: gather, exchange, permute and reduce shards.
 
-A sum over an axis over which the value is not a partial sum would count it several times, and is refused."""
+A psum over an axis over which the value is not a partial sum would count it several times, and raises an error."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ PatternOrAxes = str | tuple[str, ...]
 
 
 def all_gather(x: T, pattern: str) -> T:
-    """Put the shards of dims together, over the minor mesh axes that the result no longer has.
+    """Gather the shards of dims over the minor mesh axes that the result lacks.
 
-    The mark on the result says how JAX types it, and so what the gradient is: none (invarying: an
-    all-reduce and a slice), ``~dp`` (varying: one reduce-scatter; that all shards are equal is
-    inferred), ``-dp`` (reduced: one reduce-scatter, and JAX's type knows that all shards are equal).
+    The mark on the result determines its type in JAX, and so its gradient: none (invarying: an
+    all-reduce and a slice), ``~dp`` (varying: one reduce-scatter; the library infers that all shards
+    are equal), ``-dp`` (reduced: one reduce-scatter, and by JAX's type all shards are equal).
 
     ```python
     w = all_gather(w, "[m/dp] [f/tp] -> m [f/tp] ~dp")  # f32[4,32] -> f32[16,32] per shard
@@ -46,7 +46,7 @@ def all_gather(x: T, pattern: str) -> T:
 
     Raises:
       PatternError: for a pattern that gathers nothing, or gathers an axis that is not the minor one.
-      ShapeError, VaryingError, ShardingError: for an operand that is not the pattern's left side.
+      ShapeError, VaryingError, ShardingError: for an operand that contradicts the pattern's left side.
       MeshAxisError: for an axis that is not manual here.
     """
     call = read_operation("all_gather", pattern, (x,))
@@ -60,7 +60,7 @@ def all_gather(x: T, pattern: str) -> T:
 
 
 class Gather(NamedTuple):
-    """One gather: a dim, the mesh axes that go, and how JAX types the result over them."""
+    """One gather: a dim, its mesh axes, and JAX's type of the result over them."""
 
     dim: int
     axes: MeshAxes
@@ -68,7 +68,7 @@ class Gather(NamedTuple):
 
 
 def _plan_gathers(call: Operation, operand: Operand, right: SideLayout) -> list[Gather]:
-    found: list[Gather] = []
+    gathers: list[Gather] = []
     for at, (before, place) in enumerate(zip(operand.layout.dim_axes, right.dims, strict=True)):
         kept = call.nontrivial(place.axes)
         if call.nontrivial(before)[: len(kept)] != kept:
@@ -77,26 +77,26 @@ def _plan_gathers(call: Operation, operand: Operand, right: SideLayout) -> list[
             raise call.fault(problem, place.dim.span, "reshard(x, ...) changes any sharding into any other")
         of_dim: list[Gather] = []
         leaving = [axis for axis in before if axis not in place.axes]
-        for axis in reversed(leaving):  # the minor axes first; those of one type go together
+        for axis in reversed(leaving):  # the minor axes first; axes with one type are gathered together
             to = "reduced" if axis in right.reduced else "varying" if axis in right.varying else "invarying"
             together = of_dim.pop().axes if of_dim and of_dim[-1].to == to else ()
             of_dim.append(Gather(at, (axis, *together), to))
-        found += of_dim
+        gathers += of_dim
     call.require_manual(sorted(call.layout(0).sharded - call.layout(-1).sharded))
-    gone = frozenset(axis for gather in found for axis in gather.axes)
+    gone = frozenset(axis for gather in gathers for axis in gather.axes)
     if not gone and not call.has_unused_alias:
         raise call.fault("the pattern gathers nothing: both sides are sharded the same way", right.side.span)
     refuse_other_marks(call, operand.layout, right, gone)
-    # In the order in which JAX can differentiate them: the cotangent of a reduced value is unreduced, and JAX cannot
-    # slice an unreduced value, which is what the gradient of a gather without a mark does.
+    # In an order that JAX can differentiate: the cotangent of a reduced value is unreduced, and the transpose of a
+    # gather without a mark is a slice, which JAX does not have for unreduced values.
     first, then = list[Gather](), list[Gather]()
-    for gather in found:
-        is_late = gather.to == "reduced" or any(other.dim == gather.dim for other in then)
+    for gather in gathers:
+        is_late = gather.to == "reduced" or any(late.dim == gather.dim for late in then)
         (then if is_late else first).append(gather)
     for gather in then:
         if gather.to == "invarying":
-            reduced = next(axis for other in then if other.to != "invarying" for axis in other.axes)
-            problem = f"'-{reduced}' is beside '{gather.axes[-1]}', which has no mark: JAX has no gradient of that"
+            reduced = next(axis for later in then if later.to != "invarying" for axis in later.axes)
+            problem = f"'-{reduced}' is beside '{gather.axes[-1]}', which has no mark: JAX cannot differentiate that"
             cure = f"write '~{reduced}', or a mark for '{gather.axes[-1]}', too"
             raise call.fault(problem, right.dims[gather.dim].dim.span, cure)
     return [*first, *then]
@@ -106,8 +106,8 @@ def read_move(call: Operation, x: Any) -> tuple[Operand, SideLayout]:
     """The operand of a pattern whose two sides have the same dims, and its right side.
 
     Raises:
-      PatternError: for sides that have different dims.
-      MeshAxisError: outside of a manual region, but for `reshard`.
+      PatternError: for sides with different dims.
+      MeshAxisError: outside of a manual region, except for `reshard`.
     """
     call.plan(("dims",), lambda: refuse_other_dims(call) is None)
     if not call.region.manual and call.verb != "reshard":
@@ -117,7 +117,7 @@ def read_move(call: Operation, x: Any) -> tuple[Operand, SideLayout]:
 
 
 def refuse_other_dims(call: Operation) -> None:
-    """Refuse sides whose dims differ in more than their sharding."""
+    """Raise for sides whose dims differ in more than their sharding."""
     left, _, right = call.local_pattern(lambda dim: str(replace(dim, axes=None))).partition(" -> ")
     if left != right:
         cure = f"{call.verb} changes the sharding only; rearrange reorders, merges and splits dims"
@@ -125,7 +125,7 @@ def refuse_other_dims(call: Operation) -> None:
 
 
 def refuse_other_marks(call: Operation, left: SideLayout, right: SideLayout, gone: frozenset[str]) -> None:
-    """Refuse marks on one side only, except those of the axes that are gathered."""
+    """Raise for marks on one side only, except those of gathered axes."""
     for sign, before, after in (
         ("+", left.unreduced, right.unreduced),
         ("~", left.varying, right.varying - gone),
@@ -138,7 +138,7 @@ def refuse_other_marks(call: Operation, left: SideLayout, right: SideLayout, gon
 
 
 def all_to_all(x: T, pattern: str) -> T:
-    """Move the sharding from one dim to another: every shard sends a piece to every other.
+    """Move mesh axes from one dim to another: every shard sends a piece to every other shard.
 
     ```python
     q = all_to_all(q, "[s/tp] h d -> s [h/tp] d")  # f32[4,8,16] -> f32[8,4,16] per shard
@@ -152,9 +152,9 @@ def all_to_all(x: T, pattern: str) -> T:
       The array of the pattern's right side. Its gradient is the reverse all_to_all.
 
     Raises:
-      PatternError: for axes that do not move from the minor end of a dim to that of another.
+      PatternError: for axes that do not move from the minor end of a dim to the minor end of another.
       ShapeError: for a dim that does not divide over its new axes.
-      VaryingError, ShardingError: for an operand that is not the pattern's left side.
+      VaryingError, ShardingError: for an operand that contradicts the pattern's left side.
       MeshAxisError: for an axis that is not manual here.
     """
     call = read_operation("all_to_all", pattern, (x,))
@@ -168,14 +168,14 @@ def all_to_all(x: T, pattern: str) -> T:
             problem = f"has {place.name}={size} on each shard, which does not divide {call.over(axes)}"
             raise call.wrong(WrongSize(problem, place.dim.span), operand.subject, operand.value)
         value = _jax.casts.pcast_varying(value, axes) if call.region.has_vma else value
-        # JAX refuses to exchange what it does not type as varying, which may be so over axes of size 1.
+        # JAX requires a varying type, which a value over axes of size 1 may lack.
         if call.nontrivial(axes) or _jax.trace.types_have_unit_axes():
             value = jax.lax.all_to_all(value, axes, to, dim, tiled=True)
     return call.record_result(value, (operand,), right)
 
 
 def _plan_exchanges(call: Operation, operand: Operand, right: SideLayout) -> list[tuple[MeshAxes, int, int]]:
-    """Pair the minor axes that leave a dim with those that come to another: the axes, the one dim, the other."""
+    """The exchanges: axes that leave the minor end of a dim, that dim, and the dim to which they move."""
     written = zip(call.layout(0).dim_axes, call.layout(-1).dim_axes, strict=True)
     call.require_manual([axis for pair in written if pair[0] != pair[1] for axes in pair for axis in axes])
     before, after = operand.layout.dim_axes, right.dim_axes
@@ -184,8 +184,8 @@ def _plan_exchanges(call: Operation, operand: Operand, right: SideLayout) -> lis
         {at: axes[count:] for at, (axes, count) in enumerate(zip(side, kept, strict=True)) if axes[count:]}
         for side in (before, after)
     )
-    moves = [(axes, at, to) for at, axes in leaving.items() for to, other in coming.items() if other == axes]
-    # A dim that gives axes and gets others at once would be sharded anew before it is put together.
+    moves = [(axes, at, to) for at, axes in leaving.items() for to, arriving in coming.items() if arriving == axes]
+    # If a dim gave away axes and got others at once, it would be sharded anew before it is gathered.
     if len(moves) != len(leaving) or len(moves) != len(coming) or leaving.keys() & coming.keys():
         place = right.dims[next(iter([*coming, *leaving]))]
         gone, came = (
@@ -200,9 +200,9 @@ def _plan_exchanges(call: Operation, operand: Operand, right: SideLayout) -> lis
 
 
 def ppermute(x: T, pattern: str, *, shift: int, axis: str | None = None) -> T:
-    """Send every shard to the one ``shift`` places further on, the last ones to the first.
+    """Send every shard ``shift`` places on, and the last shards to the first.
 
-    On the global array this rolls a sharded dim by ``shift`` shards.
+    It rolls a sharded dim of the global array by ``shift`` shards.
 
     ```python
     k = ppermute(k, "[b/dp] [s/sp] h d", shift=1, axis="sp")  # ring attention: the next shard's keys
@@ -210,17 +210,17 @@ def ppermute(x: T, pattern: str, *, shift: int, axis: str | None = None) -> T:
 
     Args:
       x: one shard.
-      pattern: the array, before and after.
-      shift: how many places; negative for the other way.
-      axis: the mesh axis, or the name of an alias for several, along which to send; by default the
-        axes of the only dim that is sharded, or of the only ``~`` mark.
+      pattern: the array, the same before and after.
+      shift: the number of places; negative for the other direction.
+      axis: the mesh axis to send along, or an alias of several; by default the axes of the only
+        sharded dim, or of the only ``~`` mark.
 
     Returns:
-      An array of the same shape. Its gradient is sent the other way.
+      An array of the same shape. Its cotangent is sent in the other direction.
 
     Raises:
-      PatternError: for no axis, or several without ``axis=``.
-      ShapeError, VaryingError, ShardingError: for an operand that is not what the pattern says.
+      PatternError: without an axis, or for several axes without ``axis=``.
+      ShapeError, VaryingError, ShardingError: for an operand that contradicts the pattern.
       MeshAxisError: for an axis that is not manual here.
     """
     call = read_operation("ppermute", pattern, (x,), has_result=False)
@@ -262,7 +262,7 @@ def _axes_to_shift(call: Operation, operand: Operand, axis: str | None) -> MeshA
 
 
 def psum(x: T, pattern: PatternOrAxes) -> T:
-    """Sum a value over mesh axes over which each shard has an addend.
+    """Sum a partial sum over mesh axes.
 
     ```python
     y = psum(y, "[b/dp] f +tp -> [b/dp] f")  # f32[2,16]{V:(dp,tp)} -> f32[2,16]{V:dp}
@@ -274,11 +274,11 @@ def psum(x: T, pattern: PatternOrAxes) -> T:
       pattern: both sides; for a pytree a mesh axis or a tuple of them.
 
     Returns:
-      The sum, the same on every shard of the axes. Its gradient is the cotangent itself.
+      The sum, replicated over the axes. Its gradient is the cotangent itself.
 
     Raises:
-      VaryingError: for a value that does not vary over the axis, so that it would be counted several times;
-        in a pytree each such leaf is named.
+      VaryingError: for a value that does not vary over the axis, which would be counted several times; the
+        error names every such leaf of a pytree.
       PatternError: for a pattern that does not sum.
       MeshAxisError: for an axis that is not manual here.
     """
@@ -286,7 +286,7 @@ def psum(x: T, pattern: PatternOrAxes) -> T:
 
 
 def pmean(x: T, pattern: PatternOrAxes) -> T:
-    """Take the mean over the shards of mesh axes; all else as `psum`.
+    """Take the mean over the shards of mesh axes; otherwise as `psum`.
 
     ```python
     loss = pmean(loss, "~dp -> ")
@@ -301,13 +301,13 @@ def pmean(x: T, pattern: PatternOrAxes) -> T:
       The sum, divided by the number of shards.
 
     Raises:
-      VaryingError, PatternError, MeshAxisError: as `psum` does.
+      VaryingError, PatternError, MeshAxisError: as for `psum`.
     """
     return _reduce_value("pmean", x, pattern)
 
 
 def pmax(x: T, pattern: PatternOrAxes) -> T:
-    """Take the largest over the shards of mesh axes; JAX has no derivative of it.
+    """Take the maximum over the shards of mesh axes; JAX cannot differentiate it.
 
     ```python
     top = pmax(jax.lax.stop_gradient(top), "[b/dp] s ~tp -> [b/dp] s")
@@ -318,13 +318,13 @@ def pmax(x: T, pattern: PatternOrAxes) -> T:
       pattern: both sides; for a pytree a mesh axis or a tuple of them.
 
     Raises:
-      VaryingError, PatternError, MeshAxisError: as `psum` does; PatternError where it is differentiated.
+      VaryingError, PatternError, MeshAxisError: as for `psum`; PatternError if it is differentiated.
     """
     return _reduce_value("pmax", x, pattern)
 
 
 def pmin(x: T, pattern: PatternOrAxes) -> T:
-    """Take the smallest over the shards of mesh axes; all else as `pmax`.
+    """Take the minimum over the shards of mesh axes; otherwise as `pmax`.
 
     ```python
     low = pmin(low, "[b/dp] s ~tp -> [b/dp] s")
@@ -349,7 +349,7 @@ def psum_scatter(x: T, pattern: str) -> T:
 
     Raises:
       ShapeError: for a dim that does not divide over the axes.
-      VaryingError, PatternError, MeshAxisError: as `psum` does.
+      VaryingError, PatternError, MeshAxisError: as for `psum`.
     """
     return _reduce_array(read_operation("psum_scatter", pattern, (x,)), x)
 
@@ -401,31 +401,33 @@ def _reduce_over(call: Operation, value: Any, axes: MeshAxes) -> Any:
     unreduced = _jax.array.manual_type(value).unreduced if call.region.has_vma else frozenset[str]()
     for axis in sorted(unreduced.difference(axes)):
         cure = f"take the mean over '{axis}' as well, or psum over it first"
-        raise call.fault(f"a mean of a value that stays unreduced over '{axis}': JAX scales no such value", None, cure)
+        raise call.fault(
+            f"a mean of a value that stays unreduced over '{axis}': JAX does not scale such a value", None, cure
+        )
     if call.region.has_vma and not unreduced:
         return jax.lax.pmean(value, axes)
     return reduce_shards(call, value, axes, "sum") / call.shards(axes)
 
 
 def _redundant_psum(call: Operation, value: Any, axes: MeshAxes) -> RedundantPsum | None:
-    """The first axis over which a value is the same on every shard, by JAX's type or by its known layout."""
+    """The fault of the first axis over which a value is replicated, by JAX's type or by its known layout."""
     kind, known, has_vma = _jax.array.manual_type(value), lookup_layout(value), call.region.has_vma
     for axis in call.nontrivial(axes):
         is_known = False
         if known is not None and axis in known.invarying:
-            # A mean of values that are equal is right, and makes JAX's type say that they are.
+            # A mean of equal values is right, and makes JAX's type invarying.
             is_known = call.verb in ("psum", "psum_scatter")
         elif known is not None and not has_vma and axis in known.covered_axes:
             is_known = not any(axis in axes for axes in (known.unreduced, known.varying, *known.dim_axes))
         if is_known or (has_vma and axis not in kind.varying | kind.unreduced):
             place = known.place if known is not None and is_known else None
-            others = [other for other in call.nontrivial(axes) if other != axis]
-            return RedundantPsum(axis, call.region.sizes[axis], call.verb, place, bool(others))
+            other_axes = [name for name in call.nontrivial(axes) if name != axis]
+            return RedundantPsum(axis, call.region.sizes[axis], call.verb, place, bool(other_axes))
     return None
 
 
 def _reduce_tree(verb: str, tree: Any, axes: Any) -> Any:
-    """Reduce a pytree over mesh axes that are given by name."""
+    """Reduce a pytree over mesh axes by name."""
     cure = "write '... +tp -> ...', or a mesh axis, 'tp', for a pytree"
     call, names = _read_axes(verb, axes, "neither a pattern nor a mesh axis", cure)
     try:
@@ -440,14 +442,14 @@ def _reduce_tree(verb: str, tree: Any, axes: Any) -> Any:
 
 
 def _read_axes(verb: str, axes: Any, problem: str, cure: str) -> tuple[Operation, MeshAxes]:
-    """A call that names mesh axes, or aliases of some, and the manual mesh axes that they are.
+    """A call with names of mesh axes or aliases, and the manual mesh axes that they stand for.
 
     Raises:
-      PatternError: for what is not the name of an axis, or several.
+      PatternError: for a value that is not one or several names of axes.
       MeshAxisError: for an axis that is not manual here.
     """
-    given = axes if isinstance(axes, tuple) else (axes,)
-    text = ", ".join(name if isinstance(name, str) else value_text(name) for name in given)
+    items = axes if isinstance(axes, tuple) else (axes,)
+    text = ", ".join(name if isinstance(name, str) else value_text(name) for name in items)
     call = current_operation(verb, Pattern((), None, text))
     written = axes.split(",") if isinstance(axes, str) else axes
     if not isinstance(written, (tuple, list)) or not all(isinstance(name, str) and name.strip() for name in written):
@@ -476,7 +478,7 @@ def axis_index(axis: str | tuple[str, ...]) -> jax.Array:
       An int32 of rank 0 that varies over the axes; 0 for an alias of no axis.
 
     Raises:
-      PatternError: for something that is not a name, and an axis that is named twice.
+      PatternError: for a value that is not a name, and for an axis that is named twice.
       MeshAxisError: for an axis that the mesh does not have, or that is not manual here.
     """
     _, names = _read_axes("axis_index", axis, *_NO_AXIS)
@@ -493,7 +495,7 @@ def axis_size(axis: str | tuple[str, ...]) -> int:
       The product of their sizes; 1 for an alias of no axis.
 
     Raises:
-      PatternError, MeshAxisError: as `axis_index` does.
+      PatternError, MeshAxisError: as for `axis_index`.
     """
     call, names = _read_axes("axis_size", axis, *_NO_AXIS)
     return call.shards(names)
@@ -503,7 +505,7 @@ _NO_AXIS = ("not the name of a mesh axis", "write a mesh axis, 'tp', an alias, o
 
 
 def _wrong_leaf(call: Operation, path: str, leaf: Any, axes: MeshAxes) -> Failure | None:
-    """Why a leaf cannot be reduced: it is not an array of numbers, or is the same on every shard of an axis."""
+    """The failure of a leaf that cannot be reduced: it is not an array of numbers, or is replicated over an axis."""
     subject = Subject("argument", "tree", path)
     if not isinstance(leaf, (*_jax.array.ARRAYS, *_jax.array.SCALARS)):
         return Failure(PlainMessage(f"is {describe(leaf)}, and not an array"), subject)

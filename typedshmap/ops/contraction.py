@@ -1,7 +1,7 @@
 """``einsum``: one contraction on every shard, and the sum over the mesh axes of contracted dims.
 
-Of two traced arrays the contraction is the ``dot_general`` that `jax.numpy.einsum` makes of it, worked out once per
-pattern: the search for the best order of contractions, which two arrays do not need, is most of the time of tracing."""
+For two traced arrays the contraction is the ``dot_general`` of `jax.numpy.einsum`, planned once per pattern: most of
+the time of tracing `jax.numpy.einsum` is the search for an order of contractions, which two arrays do not need."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _NUMBERS = (bool, int, float, complex)
 def einsum(*operands_and_pattern: Any, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """Multiply arrays and sum over shared dims, as `einops.einsum`: the arrays, then the pattern.
 
-    Over the axes of a contracted dim the result says what becomes of the sum: nothing (psum),
-    ``[f/tp]`` (psum_scatter), ``+tp`` (left unreduced, to be scaled and summed later), ``~tp`` (left
-    varying, each shard's own). A dim is sharded the same way in every operand, and no axis shards two dims.
+    Over the axes of a contracted dim the result determines the sum: no mention (psum), ``[f/tp]``
+    (psum_scatter), ``+tp`` (unreduced, to be scaled and summed later), ``~tp`` (varying, each shard
+    keeps its own). All operands must shard a dim in the same way, and an axis shards only one dim.
 
     ```python
     y = einsum(x, w, "[b/dp] [m/tp], [m/tp] f -> [b/dp] f")  # f32[2,8], f32[8,16] -> f32[2,16] per shard, one psum
@@ -35,16 +35,16 @@ def einsum(*operands_and_pattern: Any, precision: Any = None, preferred_element_
     Args:
       *operands_and_pattern: any number of arrays, and the pattern.
       precision: as for `jax.numpy.einsum`.
-      preferred_element_type: as for `jax.numpy.einsum`; sums over mesh axes are taken in it, too.
+      preferred_element_type: as for `jax.numpy.einsum`; sums over mesh axes use it, too.
 
     Returns:
-      The array of the pattern's right side. A gathered operand (``~`` or ``-``) gets its gradient by
-      one reduce-scatter.
+      The array of the pattern's right side. The gradient of a gathered operand (``~`` or ``-``) is one
+      reduce-scatter.
 
     Raises:
-      PatternError: for a pattern that cannot be parsed, or whose dims are sharded so that no shard
-        could compute its part.
-      ShapeError, VaryingError, ShardingError: for an operand that is not its side of the pattern.
+      PatternError: for a pattern that cannot be parsed, or whose sharding does not let a shard compute
+        its part.
+      ShapeError, VaryingError, ShardingError: for an operand that contradicts its side of the pattern.
       MeshAxisError: for an axis that the mesh does not have.
     """
     *values, pattern = operands_and_pattern or ("",)
@@ -59,7 +59,7 @@ def einsum(*operands_and_pattern: Any, precision: Any = None, preferred_element_
 
 
 class Contraction(NamedTuple):
-    """The contraction on one shard, as `jax.numpy.einsum` writes it and as one product if it is one; and the sums.
+    """The contraction on one shard: letters for `jax.numpy.einsum`, one product if possible, and the sums.
 
     The letters are its name in profiles, too.
     """
@@ -91,11 +91,11 @@ def _contract(
     values = [operand.value for operand in operands]
     options = {"precision": precision, "preferred_element_type": preferred_element_type}
     if call.mesh is not None and not call.region.manual and call.region.explicit & call.placed_axes:
-        # On Explicit axes JAX asks for the sharding of a global result where sharded dims are summed.
+        # On Explicit axes JAX needs the sharding of a global result if sharded dims are summed.
         spec = call.explicit_spec(call.explicit_axes(operands), plan.sums.result, has_marks=True)
         options["out_sharding"] = NamedSharding(call.mesh, spec)
     elif call.region.manual and call.region.explicit:
-        # On those that are not manual here it asks where two operands are sharded along a dim that is summed.
+        # On axes that are not manual here, JAX needs it if two operands are sharded along a contracted dim.
         known, kept = call.explicit_axes(operands), {key for place in plan.sums.result.dims for key in place.keys}
         if any(len(axes) > 1 for key, axes in known.items() if key not in kept):
             options["out_sharding"] = call.explicit_spec(known, plan.sums.result)
@@ -106,7 +106,7 @@ def _contract(
             return einops.einsum(*arguments)
         except Exception:
             for operand in operands:
-                call.refuse_unknown(operand.value, operand.subject)  # of objects, with rules of their own
+                call.refuse_unknown(operand.value, operand.subject)  # arrays of objects have their own rules
             raise
     for operand in operands:
         call.refuse_non_numbers(operand)
@@ -118,7 +118,7 @@ def _contract(
     try:
         if dot is not None and options.keys() <= {"precision"} and can_dot(dot, values):
             with jax.named_scope(plan.letters):
-                # jit wants options that have a hash.
+                # jit needs hashable options.
                 return _multiply(*values, dot, tuple(precision) if isinstance(precision, list) else precision)
         return jnp.einsum(plan.letters, *values, **options)
     except Exception:
@@ -127,12 +127,12 @@ def _contract(
 
 
 class Dot(NamedTuple):
-    """Two operands contracted, and the result's dims put in order.
+    """A product of two operands, and the order of the result's dims.
 
     Attributes:
       is_swapped: whether the second operand comes first.
       numbers: the dimension numbers of the ``dot_general``: contracted dims, then batch dims, of both.
-      order: where the result's dims are in the product; None if in this order.
+      order: the position of each dim of the result in the product; None if they are in order.
     """
 
     is_swapped: bool
@@ -149,7 +149,7 @@ def _multiply(first: Any, second: Any, dot: Dot, precision: Any) -> Any:
 
 
 def plan_dot(letters: str) -> Dot | None:
-    """The one ``dot_general`` of a contraction; None where a dim is summed, or a diagonal taken, before it."""
+    """The ``dot_general`` of a contraction; None if a dim is summed, or a diagonal taken, before the product."""
     sides, _, result = letters.partition("->")
     operands = sides.split(",")
     if len(operands) != 2 or "." in letters or any(len(set(side)) < len(side) for side in operands):
@@ -165,13 +165,13 @@ def plan_dot(letters: str) -> Dot | None:
         numbers = tuple(tuple(tuple(map(side.index, names)) for side in both) for names in (contracted, batch))
         return Dot(is_swapped, numbers, None if made == list(result) else tuple(map(made.index, result)))
 
-    # As `jax.numpy.einsum` has it: what needs a transpose anyway begins with the second.
+    # As in `jax.numpy.einsum`: if a transpose is needed anyway, the second operand comes first.
     straight = plan_in_order(False)
     return straight if straight.order is None else plan_in_order(True)
 
 
 def can_dot(what: Dot, values: list[Any]) -> bool:
-    """Whether two values are multiplied as they are: one is traced, both of one dtype, and no size 1 is broadcast."""
+    """Whether ``dot_general`` accepts two values: one is traced, the dtypes are equal, and no size 1 is broadcast."""
     if not all(map(_jax.array.is_jax_array, values)) or not any(map(_jax.array.is_tracer, values)):
         return False
     first, second = map(_jax.array.aval_of, reversed(values) if what.is_swapped else values)

@@ -1,11 +1,11 @@
-"""The size and the mesh axes of each factor of a pattern, and the partial sums where a sharded one is summed.
+"""The size and the mesh axes of each factor of a pattern, and the partial sums of sharded factors.
 
 A merged dim is sharded on its major factors: the axes of ``[(h d)/tp]`` are those of ``h``, then those of ``d``;
 and ``d`` may have some only if ``h`` is sharded down to single elements. Anything else would interleave the shards of a
 factor.
 
-Where a sharded factor is summed, each shard has a partial sum. Over each such axis the result says one thing:
-``+axis`` (left unreduced), ``~axis`` (left varying), ``[dim/axis]`` (psum_scatter), or nothing (psum).
+If a sharded factor is summed, each shard has a partial sum. Over each such axis the result determines the sum:
+``+axis`` (unreduced), ``~axis`` (varying), ``[dim/axis]`` (psum_scatter), or no mention (psum).
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from .operation import RESULT, MeshAxes, Operand, Operation, ResolvedDim, SideLa
 
 Extents = Mapping[str, int]
 FactorAxes = dict[str, MeshAxes]
-"""Per factor its mesh axes, major to minor."""
+"""The mesh axes of each factor, major to minor."""
 
 
 def solve(call: Operation, operands: list[Operand], lengths: Mapping[str, int]) -> dict[str, int]:
-    """The global size of every factor in the operands, and those that were passed.
+    """The global size of every factor in the operands, together with the passed sizes.
 
     Raises:
       ShapeError: for sizes that contradict each other, or that do not divide.
-      PatternError: for factors whose size is not known; where this is einops, for all of these.
+      PatternError: for factors of unknown size; in a plain einops call, for all of these.
     """
     extents, sizes = dict(lengths), call.region.sizes
     origins = {name: Bound(size, Subject("argument", name), 0) for name, size in lengths.items()}
-    # einops leaves an einsum to NumPy and JAX, which broadcast a size of 1.
+    # The einsum of einops is that of NumPy and JAX, which broadcast a size of 1.
     broadcasts = call.verb == "einsum" and call.is_plain
     merged: list[tuple[Operand, int, int]] = []
     for operand in operands:
@@ -82,7 +82,7 @@ def _size_mismatch(
 
 
 def _wrong_size(call: Operation, operand: Operand, index: int, has: str, problem: str) -> Exception:
-    """The exception for a dim whose size contradicts something else than another operand."""
+    """The exception for a dim whose size contradicts a passed size, or the factors of the dim."""
     place = operand.layout.dims[index]
     shard = f" ({operand.shape[index]} per shard over {quoted_axes(place.axes)})" if place.axes else ""
     problem = f"has {has}{shard}, {problem}"
@@ -92,7 +92,7 @@ def _wrong_size(call: Operation, operand: Operand, index: int, has: str, problem
 
 
 def _bind_merged(call: Operation, operand: Operand, index: int, size: int, extents: dict[str, int]) -> None:
-    """Bind the one factor of a merged dim whose size is not known."""
+    """Bind the factor of unknown size in a merged dim."""
     place = operand.layout.dims[index]
     span = place.dim.span
     extents |= {key: int(name) for key, name in zip(place.keys, place.names, strict=True) if name.isdecimal()}
@@ -111,33 +111,33 @@ def _bind_merged(call: Operation, operand: Operand, index: int, size: int, exten
 
 
 def axes_of_merged(call: Operation, place: ResolvedDim, factor_axes: FactorAxes, extents: Extents) -> MeshAxes:
-    """The mesh axes of a dim, by those of its factors.
+    """The mesh axes of a dim, from the mesh axes of its factors.
 
     Raises:
-      PatternError: for a factor that is sharded although one before it still has several elements per shard.
+      PatternError: for a sharded factor after a factor that still has several elements per shard.
     """
     axes: MeshAxes = ()
     sizes, open_factor = call.region.sizes, None
     for key in place.keys:
-        own = factor_axes.get(key, ())
-        if open_factor is not None and any(sizes[axis] > 1 for axis in own):
+        factor = factor_axes.get(key, ())
+        if open_factor is not None and any(sizes[axis] > 1 for axis in factor):
             first, before = key.split()[0], open_factor.split()[0]
             problem = f"'{place.dim}' would interleave the shards of '{first}', since '{before}' is before it"
             ordered = " ".join([first, *(name for name in place.names if name != first)])
             raise call.fault(problem, place.dim.span, f"write ({ordered}), or gather '{first}' first (all_gather)")
-        axes += own
-        if open_factor is None and extents[key] != call.shards(own):
+        axes += factor
+        if open_factor is None and extents[key] != call.shards(factor):
             open_factor = key
     return axes
 
 
 def split_merged_axes(call: Operation, place: ResolvedDim, known: FactorAxes, extents: Extents) -> FactorAxes | None:
-    """The mesh axes of the factors of a merged dim: each takes what divides it; None if one does not divide.
+    """The mesh axes of the factors of a merged dim: each takes the axes that divide it; None if an axis is left over.
 
     Args:
-      known: axes of factors that are dims of their own elsewhere; taken where they come next.
+      known: axes of factors that are separate dims elsewhere; used if they come next.
     """
-    remaining, found, sizes = list(place.axes), FactorAxes(), call.region.sizes
+    remaining, by_factor, sizes = list(place.axes), FactorAxes(), call.region.sizes
     for key in place.keys:
         taken, left = known.get(key), extents[key]
         if taken is None or tuple(remaining[: len(taken)]) != taken or left % call.shards(taken):
@@ -147,15 +147,15 @@ def split_merged_axes(call: Operation, place: ResolvedDim, known: FactorAxes, ex
                     break
                 left //= sizes[axis]
                 taken += (axis,)
-        found[key] = taken
+        by_factor[key] = taken
         del remaining[: len(taken)]
         if extents[key] != call.shards(taken):
             break
     if any(sizes[axis] > 1 for axis in remaining):
         return None
-    if remaining and found:
-        found[next(reversed(found))] += tuple(remaining)
-    return found if found or not remaining else None
+    if remaining and by_factor:
+        by_factor[next(reversed(by_factor))] += tuple(remaining)
+    return by_factor if by_factor or not remaining else None
 
 
 def factor_axes_of(call: Operation, operands: list[Operand], extents: Extents, result: SideLayout) -> FactorAxes:
@@ -163,51 +163,55 @@ def factor_axes_of(call: Operation, operands: list[Operand], extents: Extents, r
 
     Args:
       extents: the factors' global sizes.
-      result: the result, whose dims decide how a merged dim of an operand is sharded.
+      result: the result, whose dims determine the sharding of merged dims of the operands.
 
     Raises:
-      PatternError: for a factor that two operands shard in different ways, for an axis that shards
-        two factors, and for a merged dim that its axes do not divide.
+      PatternError: for a factor that two operands shard differently, for an axis that shards two
+        factors, and for a merged dim that its axes do not divide.
     """
     alone = {place.keys[0]: place.axes for place in result.dims if len(place.keys) == 1}
-    found, sizes = FactorAxes(), call.region.sizes
+    by_factor, sizes = FactorAxes(), call.region.sizes
     origin: dict[str, Operand] = {}
     for operand in operands:
         for place in operand.layout.dims:
             keys, axes = place.keys, place.axes
-            own = {keys[0]: axes} if len(keys) == 1 else split_merged_axes(call, place, alone, extents)
-            own = own if own is not None else split_merged_axes(call, place, {}, extents)
-            if own is None:
+            place_axes = {keys[0]: axes} if len(keys) == 1 else split_merged_axes(call, place, alone, extents)
+            place_axes = place_axes if place_axes is not None else split_merged_axes(call, place, {}, extents)
+            if place_axes is None:
                 factors = ", ".join(f"{key.split()[0]}={extents[key]}" for key in keys)
                 over = ", ".join(f"{axis}={sizes[axis]}" for axis in axes)
                 problem = f"the merged dim '{place.dim}' is not sharded along its factors: {factors} over {over}"
                 raise call.fault(problem, place.dim.span, "make the major factor a multiple of the mesh axes")
             for key in keys:
-                axes = own.get(key, ())
-                if call.nontrivial(found.setdefault(key, axes)) != call.nontrivial(axes):
-                    first, one, two = origin[key], sharding_text(found[key]), sharding_text(place.axes)
-                    problem = f"'{key}' is {one} in {first.subject.phrase}, but {two} in {operand.subject.phrase}"
-                    sharded = (first if len(found[key]) > len(place.axes) else operand).subject.phrase
+                axes = place_axes.get(key, ())
+                if call.nontrivial(by_factor.setdefault(key, axes)) != call.nontrivial(axes):
+                    first, first_text, text = origin[key], sharding_text(by_factor[key]), sharding_text(place.axes)
+                    problem = (
+                        f"'{key}' is {first_text} in {first.subject.phrase}, but {text} in {operand.subject.phrase}"
+                    )
+                    sharded = (first if len(by_factor[key]) > len(place.axes) else operand).subject.phrase
                     cure = f"gather it in {sharded} first (all_gather), or reshard the other operand"
                     raise call.fault(problem, place.dim.span, cure)
-                found[key] = max(found[key], axes, key=len)
+                by_factor[key] = max(by_factor[key], axes, key=len)
                 origin.setdefault(key, operand)
-    # Of two factors over one mesh axis, every shard would meet only its own part of the other.
+    # With two factors over one mesh axis, a shard would combine only its own parts of both.
     seen: dict[str, str] = {}
-    for key, axes in found.items():
+    for key, axes in by_factor.items():
         for axis in call.nontrivial(axes):
             if axis in seen:
-                other = seen[axis]
-                problem = f"'{other}' in {origin[other].subject.phrase} and '{key}' in {origin[key].subject.phrase}"
+                other_key = seen[axis]
+                problem = (
+                    f"'{other_key}' in {origin[other_key].subject.phrase} and '{key}' in {origin[key].subject.phrase}"
+                )
                 problem += f" are both sharded over '{axis}', so no shard has all of either"
                 span = next(place.dim.span for place in origin[key].layout.dims if key in place.names)
                 raise call.fault(problem, span, "gather one of them first (all_gather)")
             seen[axis] = key
-    return found
+    return by_factor
 
 
 def refuse_dropped_varying(call: Operation, operands: Sequence[Operand], right: SideLayout) -> None:
-    """Refuse a result that does not mention an axis over which an operand is marked ``~``."""
+    """Raise for a result that does not mention an axis over which an operand is marked ``~``."""
     for operand in operands:
         for axis in sorted(call.region.nontrivial_axes & operand.layout.varying - right.differing):
             problem = f"{operand.subject.phrase} is marked '~{axis}', but the result does not mention '{axis}'"
@@ -218,7 +222,7 @@ def refuse_dropped_varying(call: Operation, operands: Sequence[Operand], right: 
 
 
 def refuse_moved_axes(call: Operation, before: Sequence[MeshAxes], right: SideLayout, cure: str) -> None:
-    """Refuse a result in which a dim is sharded otherwise than before."""
+    """Raise for a result in which a dim is sharded differently."""
     for place, axes in zip(right.dims, before, strict=True):
         if call.nontrivial(place.axes) != call.nontrivial(axes):
             sides = f"{sharding_text(axes)} on the left, but {sharding_text(place.axes)} on the right"
@@ -226,15 +230,15 @@ def refuse_moved_axes(call: Operation, before: Sequence[MeshAxes], right: SideLa
 
 
 class PartialSums(NamedTuple):
-    """A result, and what becomes of its partial sums.
+    """A result, and the sums over mesh axes that it needs.
 
     Attributes:
       result: the layout of the result.
-      addends: per axis over which the local results are partial sums, what is summed over it.
+      addends: the axes over which the local results are partial sums, each with the name of the summed factor or mark.
       scattered: dims, and the mesh axes over which the sum is scattered along them.
       summed: the axes over which every shard gets the sum.
-      unreduced: those over which the result is left unreduced.
-      varying: those over which it is left varying.
+      unreduced: the axes over which the result stays unreduced.
+      varying: the axes over which the result stays varying.
     """
 
     result: SideLayout
@@ -253,13 +257,13 @@ def plan_partial_sums(
     Args:
       call: the call.
       layout: the result's side.
-      inherited: per dim of the result the axes over which it is sharded without any communication.
-      addends: per axis over which the local results are partial sums, what is summed over it.
+      inherited: for each dim of the result, the axes over which it is sharded without communication.
+      addends: as in `PartialSums`.
       local: the shape of a local result.
 
     Raises:
-      PatternError: for a dim that the operands shard otherwise than the result says.
-      VaryingError: for ``+axis`` where the local results are not partial sums.
+      PatternError: for a dim that the operands and the result shard differently.
+      VaryingError: for ``+axis`` if the local results are not partial sums.
       ShapeError: for a dim that does not divide over the axes it is scattered over.
     """
     call.refuse_uneven(layout, local)
@@ -296,7 +300,7 @@ def plan_product(call: Operation, operands: list[Operand]) -> PartialSums:
     """Plan an operation in which every dim has one name.
 
     Raises:
-      ShapeError, PatternError, VaryingError: for operands that do not go together, or a result that
+      ShapeError, PatternError, VaryingError: for operands that contradict each other, or a result that
         contradicts them.
     """
     extents = solve(call, operands, {})
@@ -320,7 +324,7 @@ def plan_product(call: Operation, operands: list[Operand]) -> PartialSums:
 
 
 def run_partial_sums(call: Operation, value: Any, sums: PartialSums, reduction: Any = "sum") -> Any:
-    """Take the sums of a local result over mesh axes, or another reduction where nothing is scattered."""
+    """Take the sums of a local result over mesh axes, or another reduction if nothing is scattered."""
     has_vma = call.region.has_vma
     for dim, axes in sums.scattered:
         value = scatter_value(value, axes, dim, has_vma)
@@ -333,14 +337,14 @@ def run_partial_sums(call: Operation, value: Any, sums: PartialSums, reduction: 
 def record_sums(
     call: Operation, operands: Sequence[Operand], sums: PartialSums, local: Any, value: Any, is_stated: bool = False
 ) -> Any:
-    """Record a result; over the axes that it is left varying over, each shard of the local one is its own addend.
+    """Record a result; over the axes over which it stays varying, each shard of the local result is an addend.
 
-    That a sum is left is stated in the jaxpr, too, and that what was a marked one no longer is.
+    The jaxpr asserts that a sum stays unreduced, and that the result of a marked operand no longer does.
     """
     unmarked = any(not operand.layout.unreduced.isdisjoint(sums.varying) for operand in operands)
-    own = _jax.array.manual_type(local).varying.intersection(sums.varying) if sums.varying else frozenset[str]()
+    addend_axes = _jax.array.manual_type(local).varying.intersection(sums.varying) if sums.varying else frozenset[str]()
     is_stated = is_stated or unmarked or bool(sums.unreduced)
-    return call.record_result(value, operands, sums.result, addend_axes=own, is_stated=is_stated)
+    return call.record_result(value, operands, sums.result, addend_axes=addend_axes, is_stated=is_stated)
 
 
 def scatter_value(value: Any, axes: MeshAxes, dim: int, has_vma: bool) -> Any:
@@ -350,13 +354,13 @@ def scatter_value(value: Any, axes: MeshAxes, dim: int, has_vma: bool) -> Any:
 
 
 def reduce_shards(call: Operation, value: Any, axes: MeshAxes, reduction: Any) -> Any:
-    """A reduction of the shards' values over mesh axes, the same on every shard."""
+    """A reduction of the shards' values over mesh axes, with a replicated result."""
     has_vma = call.region.has_vma
     if reduction in ("max", "any", "min", "all"):
         value = _jax.casts.pcast_varying(value, axes) if has_vma else value
         which = "max" if reduction in ("max", "any") else "min"
         return _extremum(value, axes, which, f'{call.where}: "{call.pattern.source}"')
-    if reduction == "prod":  # JAX has no such collective, and the shards' products are gathered
+    if reduction == "prod":  # JAX has no such collective: gather the products of the shards
         gathered = _jax.casts.all_gather(value[None], axes, 0, "invarying", has_vma)
         return jax.numpy.prod(gathered, axis=0).astype(value.dtype)
     return jax.lax.psum(_jax.casts.pcast_unreduced_all(value, axes, has_vma), axes)
@@ -364,7 +368,7 @@ def reduce_shards(call: Operation, value: Any, axes: MeshAxes, reduction: Any) -
 
 @partial(jax.custom_jvp, nondiff_argnums=(1, 2, 3))
 def _extremum(x: Any, axes: MeshAxes, reduction: str, text: str) -> Any:
-    """The largest or the smallest of the shards' values; to differentiate it is a PatternError."""
+    """The maximum or the minimum of the shards' values; its derivative raises a PatternError."""
     return (jax.lax.pmax if reduction == "max" else jax.lax.pmin)(x, axes)
 
 
@@ -373,5 +377,5 @@ def _refuse_derivative(axes: Any, reduction: str, text: str, primals: Any, tange
     over = quoted_axes(axes)
     raise PatternError(
         f"{text}: '{reduction}' over {over} is a p{reduction}, which has no derivative\n\n"
-        f"Hint: jax.lax.stop_gradient(x) where none is needed, or all_gather over {over} before"
+        f"Hint: use jax.lax.stop_gradient(x) if no gradient is needed, else all_gather over {over} first"
     )

@@ -1,4 +1,4 @@
-"""``take``: rows of a table by their ids, where the dim that is looked up may be sharded."""
+"""``take``: rows of a table by ids, along a dim that may be sharded."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .operation import MeshAxes, Operand, Operation, read_operation
 
 
 def take(table: Any, ids: Any, pattern: str) -> Any:
-    """Look up ids in one dim of a table, the one that is neither in the ids nor in the result.
+    """Look up ids along one dim of a table: the dim that neither the ids nor the result have.
 
-    Every shard looks up the ids that it holds and gives zeros for the others; over the axes of a
-    sharded dim the result says what becomes of the sum: nothing (psum), ``[s/tp]``
-    (psum_scatter), ``+tp`` or ``~tp``. Dims of both operands are batched. An id outside of the dim
-    gives zeros, and so does a negative one, sharded or not.
+    Every shard looks up the ids of its own rows and returns zeros for other ids. Over the axes of a
+    sharded dim the result determines the sum: no mention (psum), ``[s/tp]`` (psum_scatter), ``+tp``
+    or ``~tp``. Dims of both operands are batch dims. An id out of bounds, or a negative one, returns
+    zeros, sharded or not.
 
     ```python
     x = take(embed, ids, "[v/tp] m, [b/dp] s -> [b/dp] s m")  # f32[128,64], i32[8,32] -> f32[8,32,64] per shard
@@ -35,8 +35,8 @@ def take(table: Any, ids: Any, pattern: str) -> Any:
       The rows. The gradient with respect to the table is a scatter-add, on the shard that holds the row.
 
     Raises:
-      PatternError: for a pattern that cannot be parsed, or in which not exactly one dim is looked up.
-      ShapeError, DtypeError, VaryingError, ShardingError: for an operand that is not its side.
+      PatternError: for a pattern that cannot be parsed, or that does not look up exactly one dim.
+      ShapeError, DtypeError, VaryingError, ShardingError: for an operand that contradicts its side.
       MeshAxisError: for an axis that the mesh does not have.
     """
     call = read_operation("take", pattern, (table, ids))
@@ -51,7 +51,7 @@ def take(table: Any, ids: Any, pattern: str) -> Any:
     def take_rows(table: Any, ids: Any) -> Any:
         return _take_locally(call, operands, plan, table, ids)
 
-    # Which shard of an Explicit axis has a row JAX cannot tell, nor how those of a global table are sharded.
+    # JAX cannot infer which shard of an Explicit axis has a row, nor the sharding of the rows of a global table.
     is_refused = lambda known: not call.region.manual or looked_up in known  # noqa: E731
     rows = call.run_on_auto_axes(operands, plan.sums.result, is_refused, take_rows)
     return record_sums(call, operands, plan.sums, rows, run_partial_sums(call, rows, plan.sums), is_stated=True)
@@ -66,13 +66,13 @@ def _check_names(call: Operation) -> str:
     if len(gone) != 1:
         names = " and ".join(map(repr, gone)) or "no dim"
         cure = "the dim that is looked up is the one that only the table has"
-        raise call.fault(f"the pattern looks up {names} of the table, where it wants one", table.span, cure)
+        raise call.fault(f"the pattern looks up {names} of the table, but {call.verb} looks up one", table.span, cure)
     for name in ids.names:
         if name not in result.names:
             raise call.fault(f"'{name}' of the ids is lost in the result", call.span_of(1, name), "reduce takes sums")
     call.refuse_new_names()
     if table.dots is not None or (result.dots is None) != (ids.dots is None):
-        problem = "'...' may stand for dims of the ids and of the result, and for none of the table"
+        problem = "'...' may stand for dims of the ids and of the result, but not of the table"
         raise call.fault(problem, result.span)
     if (sign := next((m for m in ids.marks if m.sign == "+"), None)) is not None:
         raise call.fault(f"ids are unreduced over '{sign.axis}'", sign.span, "psum them first")
@@ -83,9 +83,9 @@ class Lookup(NamedTuple):
     """The plan of a lookup.
 
     Attributes:
-      table: the order of the table's dims: shared with the ids, looked up, all others.
-      ids: the order of the ids' dims: shared with the table, all others.
-      shared: how many dims both have.
+      table: the order of the table's dims: batch dims, the dim looked up, all others.
+      ids: the order of the ids' dims: batch dims, all others.
+      shared: the number of batch dims.
       order: the order of the result's dims, out of (shared, ids' others, table's others).
       axes: the mesh axes of the dim that is looked up.
       sums: the result, and its sums over mesh axes.
@@ -103,11 +103,11 @@ def _plan(call: Operation, operands: list[Operand], looked_up: str) -> Lookup:
     names, ids = ([place.names[0] for place in operand.layout.dims] for operand in operands)
     shared = [name for name in names if name in ids]
     rest = [name for name in names if name not in ids and name != looked_up]
-    own = [name for name in ids if name not in shared]
-    made, sums = [*shared, *own, *rest], plan_product(call, operands)
+    id_names = [name for name in ids if name not in shared]
+    made, sums = [*shared, *id_names, *rest], plan_product(call, operands)
     return Lookup(
         table=tuple(map(names.index, (*shared, looked_up, *rest))),
-        ids=tuple(map(ids.index, (*shared, *own))),
+        ids=tuple(map(ids.index, (*shared, *id_names))),
         shared=len(shared),
         order=tuple(made.index(place.names[0]) for place in sums.result.dims),
         axes=operands[0].layout.dim_axes[names.index(looked_up)],
@@ -116,10 +116,10 @@ def _plan(call: Operation, operands: list[Operand], looked_up: str) -> Lookup:
 
 
 def _take_locally(call: Operation, operands: list[Operand], plan: Lookup, table: Any, ids: Any) -> Any:
-    """The rows that one shard holds; zeros for ids of others."""
+    """The rows of one shard; zeros for ids of other shards."""
     table, ids = jnp.asarray(table), jnp.asarray(ids)
     if call.region.has_vma:
-        reason = "in which nothing can be looked up"
+        reason = "and JAX has no gather of unreduced values"
         call.refuse_unreduced_type(operands[0], "the table", reason)
         table, ids = _jax.casts.drop_reduced(table), _jax.casts.drop_reduced(ids)
         # JAX's batched gather requires both to vary over the same axes.
@@ -129,8 +129,8 @@ def _take_locally(call: Operation, operands: list[Operand], plan: Lookup, table:
     count, sizes = table.shape[plan.shared], call.region.sizes
     if ids.dtype.itemsize > 4:
         ids = jnp.where((ids >= 0) & (ids < count * call.shards(plan.axes)), ids, -1)
-    # An id of another shard becomes negative or at least `count`. What wraps around in 32 bits, a negative id minus
-    # the first one here or an unsigned one, is not below count either.
+    # An id of another shard becomes negative or at least `count`. An id that wraps around in 32 bits (a negative id
+    # minus the offset, or an unsigned id) is not below `count` either.
     ids = ids.astype(jnp.int32)
     if plan.axes:
         shard: Any = jax.lax.axis_index(plan.axes[0])

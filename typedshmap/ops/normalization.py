@@ -24,14 +24,14 @@ def logsumexp(x: T, pattern: str) -> T:
 
     Args:
       x: an array, in a manual region one shard.
-      pattern: both sides; the result mentions no axis of a dim that it lacks.
+      pattern: both sides; the result does not mention the axes of dims that it lacks.
 
     Returns:
       The array of the pattern's right side, as `jax.nn.logsumexp` of the global array. Its gradient
-      is the softmax, and no collective is needed for it.
+      is the softmax, without a collective.
 
     Raises:
-      PatternError, ShapeError, VaryingError, ShardingError, MeshAxisError: as `reduce` does.
+      PatternError, ShapeError, VaryingError, ShardingError, MeshAxisError: as for `reduce`.
     """
     call = read_operation("logsumexp", pattern, (x,))
     operand, value = _read_operand(call, x)
@@ -56,7 +56,7 @@ def logsumexp(x: T, pattern: str) -> T:
 
 
 def softmax(x: T, pattern: str, dims: str) -> T:
-    """Exponentials divided by their sum over dims, which may be sharded.
+    """Divide exponentials by their sum over dims, which may be sharded.
 
     ```python
     weights = softmax(scores, "[b/dp] [h/tp] q [k/sp]", "k")  # a pmax and a psum over sp
@@ -64,18 +64,18 @@ def softmax(x: T, pattern: str, dims: str) -> T:
 
     Args:
       x: an array, in a manual region one shard.
-      pattern: the array, before and after.
+      pattern: the array, the same before and after.
       dims: the names of the dims to normalise over, separated by spaces.
 
     Returns:
       An array of the same shape and sharding, as `jax.nn.softmax` of the global array.
 
     Raises:
-      PatternError, ShapeError, VaryingError, ShardingError, MeshAxisError: as `reduce` does.
+      PatternError, ShapeError, VaryingError, ShardingError, MeshAxisError: as for `reduce`.
     """
     call = read_operation("softmax", pattern, (x,), has_result=False)
-    given: Any = dims
-    known, names = call.pattern.operands[0].names, given.split() if isinstance(given, str) else []
+    dims_text: Any = dims
+    known, names = call.pattern.operands[0].names, dims_text.split() if isinstance(dims_text, str) else []
     unknown = [name for name in names if name not in known]
     if unknown or not names:
         wrong = f"'{unknown[0]}' is not a dim of the pattern" if unknown else f"dims={value_text(dims)} names no dim"
@@ -90,7 +90,7 @@ def softmax(x: T, pattern: str, dims: str) -> T:
 
 
 def _read_operand(call: Operation, x: Any) -> tuple[Operand, Any]:
-    """The operand, and its value as numbers that have exponentials."""
+    """The operand, and its value as floats."""
     call.plan(("names",), lambda: _refuse_other_names(call) is None)
     (operand,) = call.read_operands((x,))
     call.refuse_non_numbers(operand)
@@ -104,14 +104,14 @@ def _read_operand(call: Operation, x: Any) -> tuple[Operand, Any]:
 
 
 def _refuse_other_names(call: Operation) -> None:
-    """Refuse merged dims, numbers, repeated names, and names that only the result has."""
+    """Raise for merged dims, numbers, repeated names, and names that only the result has."""
     call.require_names()
     call.refuse_new_names()
     call.refuse_repeated_names("on one side")
 
 
 def _maximum(call: Operation, value: Any, dims: tuple[int, ...], axes: tuple[str, ...], keepdims: bool = False) -> Any:
-    """The largest over dims and mesh axes, as a constant for the gradient."""
+    """The maximum over dims and mesh axes, with stop_gradient."""
     lowest = -jnp.inf if any(value.shape[at] == 0 for at in dims) else None
     top = jnp.max(jax.lax.stop_gradient(value), axis=dims, keepdims=keepdims, initial=lowest)
     top = _jax.casts.pcast_varying(top, axes) if axes and call.region.has_vma else top

@@ -1,4 +1,4 @@
-"""One call of an operation: its pattern, resolved over the mesh around the call, its operands, and its errors.
+"""One call of an operation: its pattern, resolved over the current mesh, its operands, and its errors.
 
 The sizes of a pattern are global: a shard's size times the sizes of the dim's manual mesh axes.
 """
@@ -44,7 +44,7 @@ class ResolvedDim(Record):
     """One dim of an array, as the pattern writes it.
 
     Attributes:
-      dim: the dim in the pattern; one made up for each that ``...`` stands for.
+      dim: the dim in the pattern; a new one for each dim of ``...``.
       axes: its manual mesh axes, major to minor.
     """
 
@@ -58,12 +58,12 @@ class ResolvedDim(Record):
 
     @property
     def name(self) -> str:
-        """What a message calls it."""
+        """Its name in messages."""
         return " ".join(self.names)
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
-        """Its factors, so that no two dims share one: an anonymous factor, ``4``, is known by its place."""
+        """Its factors as unique keys: the key of a number, ``4``, includes its span."""
         start = self.dim.span[0]
         return tuple(f"{name} at {start}:{at}" if name.isdecimal() else name for at, name in enumerate(self.names))
 
@@ -72,9 +72,9 @@ class SideLayout(Layout, kw_only=True):
     """The layout that one side of a pattern describes, over manual axes only.
 
     Attributes:
-      side: what was written.
+      side: the side of the pattern.
       dims: its dims, for arrays of one rank.
-      dots: how many of them ``...`` stands for.
+      dots: the number of dims in ``...``.
     """
 
     side: Side
@@ -88,7 +88,7 @@ class SideLayout(Layout, kw_only=True):
 
 
 def shard_count(axes: Iterable[str], sizes: Mapping[str, int]) -> int:
-    """How many shards mesh axes make."""
+    """The number of shards over mesh axes."""
     return prod([sizes[axis] for axis in axes])
 
 
@@ -98,9 +98,9 @@ class Operand(NamedTuple):
     Attributes:
       value: one shard.
       shape: the shard's shape.
-      subject: what a message calls it.
-      layout: its side.
-      invarying: the axes over which its shards are known to be equal, whatever JAX's type says.
+      subject: its name in messages.
+      layout: the layout of its side.
+      invarying: the axes over which its shards are known to be equal, regardless of JAX's type.
     """
 
     value: Any
@@ -124,11 +124,11 @@ class Operation(Record):
 
     Attributes:
       verb: the operation's name.
-      pattern: what was written.
-      hints: what each side of the pattern means, the result last.
+      pattern: the pattern.
+      hints: the hint of each side of the pattern, the result last.
       region: the mesh context of the call.
-      where: how an error names the call.
-      mesh: the mesh around; None where none is known, and where all of its axes are manual.
+      where: the name of the call in errors.
+      mesh: the current mesh; None if none is known, or if all of its axes are manual.
     """
 
     verb: str
@@ -140,25 +140,25 @@ class Operation(Record):
 
     @property
     def is_plain(self) -> bool:
-        """Whether this is a call of einops: no brackets, no marks, no manual region."""
+        """Whether this is a plain einops call: no brackets, no marks, no manual region."""
         return not self.region.manual and not self.pattern.has_sharding
 
     @cached_property
     def placed_axes(self) -> frozenset[str]:
-        """The mesh axes that are not manual here, if the pattern says how arrays are sharded over them.
+        """The mesh axes that are not manual here, if the pattern gives the sharding over them.
 
-        Outside of manual regions any bracket or mark does, in them one that names such an axis.
+        Outside of manual regions any bracket or mark does so; inside, one that names such an axis.
         """
         if self.mesh is None or not self.pattern.has_sharding or len(self.region.manual) == len(self.mesh.axis_names):
             return frozenset()
-        others = frozenset(self.mesh.axis_names).difference(self.region.sizes)
+        auto_axes_here = frozenset(self.mesh.axis_names).difference(self.region.sizes)
         is_said = not self.region.manual or any(
-            not self.layout(at).axes.isdisjoint(others) for at in range(len(self.hints))
+            not self.layout(at).axes.isdisjoint(auto_axes_here) for at in range(len(self.hints))
         )
-        return others if is_said else frozenset()
+        return auto_axes_here if is_said else frozenset()
 
     def placed_layout(self, rank: int) -> Layout:
-        """How the result is sharded over the axes that are not manual."""
+        """The layout of the result over the axes that are not manual."""
         return self.layout(-1).at_rank(rank, self.hints[-1].spec.rest).over(self.placed_axes)
 
     @property
@@ -167,22 +167,22 @@ class Operation(Record):
         assert self.pattern.result is not None
         return self.pattern.result
 
-    def error(self, *found: Failure) -> TypedShmapError:
-        """The exception for what is wrong with operands."""
-        return self.region.error(self.where, found)
+    def error(self, *failed: Failure) -> TypedShmapError:
+        """The exception for failures of operands."""
+        return self.region.error(self.where, failed)
 
     def wrong(self, what: Fault, subject: Subject = _PATTERN, value: Any = None) -> TypedShmapError:
-        """The exception for a pattern, an operand or a result that does not fit."""
+        """The exception for a fault of a pattern, an operand or a result."""
         got = None if value is None else _jax.array.type_text(value)
         return self.error(Failure(what, subject, HintText('"', self.pattern.source, '"'), got))
 
     def fault(self, problem: str, span: Span | None = None, cure: str | None = None) -> TypedShmapError:
-        """The exception for what is wrong with the pattern."""
+        """The exception for a fault of the pattern."""
         return self.wrong(failures.PatternFault(problem, span, cure))
 
     @cached_property
     def spacing_cure(self) -> str | None:
-        """What to write for a pattern that looks like one for ``numpy.einsum``, ``"bm,mf->bf"``; None for any other."""
+        """The cure for a pattern like those of ``numpy.einsum``, ``"bm,mf->bf"``; None for any other."""
         if _RUN_TOGETHER.fullmatch(self.pattern.source) is None:
             return None
         *operands, result = ["".join(side.names) for side in self.pattern.sides]
@@ -195,11 +195,11 @@ class Operation(Record):
         return f'names are separated by spaces: "{meant.strip()}"'
 
     def plan(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
-        """Work something out once per pattern, region and key; the key holds the shapes and all else it depends on."""
+        """Cache a plan by pattern, region and key; the key has the shapes and everything else that it depends on."""
         return self.region.plan((self.pattern.source, self.verb, *key), make)
 
     def plan_for(self, operands: list[Operand], make: Callable[[], T], *more: Any) -> T:
-        """A plan that depends on the operands' shapes, and on where their shards are known to be equal."""
+        """A plan that depends on the operands' shapes and on the axes over which their shards are known to be equal."""
         return self.plan((*[(operand.shape, operand.invarying) for operand in operands], *more), make)
 
     def layout(self, index: int) -> Layout:
@@ -210,7 +210,7 @@ class Operation(Record):
         return layout
 
     def resolve_side(self, index: int, dots: int) -> SideLayout:
-        """Resolve a side over the mesh, where ``...`` stands for so many dims; the result has index -1.
+        """Resolve a side over the mesh, with the number of dims in ``...``; the result has index -1.
 
         Raises:
           MeshAxisError: for an axis that is unknown, repeated, or not manual where it is marked.
@@ -218,7 +218,7 @@ class Operation(Record):
 
         def resolve() -> SideLayout:
             side, manual, layout = self.pattern.sides[index], frozenset(self.region.sizes), self.layout(index)
-            # JAX's types have + and - of Explicit axes outside of manual regions, too.
+            # On Explicit axes, JAX's types have + and - outside of manual regions, too.
             markable = manual or self.region.explicit
             for mark in side.marks:
                 for axis in self.meaning(mark.axis):
@@ -239,19 +239,19 @@ class Operation(Record):
         return self.plan(("side", index, dots), resolve)
 
     def meaning(self, name: str) -> MeshAxes:
-        """The mesh axes that a name in the pattern stands for."""
+        """The mesh axes of a name in the pattern."""
         return dict(self.region.aliases).get(name, (name,))
 
     @property
     def has_unused_alias(self) -> bool:
-        """Whether an alias in the pattern stands for no mesh axis here, so that there may be nothing to do."""
+        """Whether an alias in the pattern stands for no mesh axis here, so that the operation may do nothing."""
         return any(
             not self.meaning(name) for side in self.pattern.sides for name, _ in written_axes(side.dims, side.marks)
         )
 
     def explicit_axes(self, operands: Sequence[Operand]) -> Mapping[str, tuple[MeshAxes, ...]]:
-        """By the major factor of dims, the Explicit axes that shard them by the types of the operands that have it."""
-        found: dict[str, tuple[MeshAxes, ...]] = {}
+        """The Explicit axes that shard each dim in the operands' types, by the major factor of the dim."""
+        axes_by_factor: dict[str, tuple[MeshAxes, ...]] = {}
         for operand in operands:
             sharding = _jax.array.explicit_spec(operand.value)
             if sharding is None:
@@ -259,18 +259,18 @@ class Operation(Record):
             dim_axes = _jax.array.spec_entries(sharding.spec, len(operand.shape)).dim_axes
             for place, axes in zip(operand.layout.dims, dim_axes, strict=True):
                 if axes and place.keys:
-                    found[place.keys[0]] = (*found.get(place.keys[0], ()), axes)
-        return found
+                    axes_by_factor[place.keys[0]] = (*axes_by_factor.get(place.keys[0], ()), axes)
+        return axes_by_factor
 
     def explicit_spec(
         self, known: Mapping[str, tuple[MeshAxes, ...]], result: SideLayout, has_marks: bool = False
     ) -> PartitionSpec:
-        """How Explicit axes that are not manual shard a result: as the pattern says, else as they shard the operands.
+        """The spec of a result over Explicit axes that are not manual: from the pattern, else from the operands.
 
         Args:
-          known: what `explicit_axes` says of the operands.
+          known: the `explicit_axes` of the operands.
           result: the result's side.
-          has_marks: whether it says what is unreduced and reduced.
+          has_marks: whether the spec includes unreduced and reduced axes.
         """
         written = self.layout(-1).at_rank(len(result.dims), self.hints[-1].spec.rest)
         written = written.over(self.region.explicit - frozenset(self.region.sizes))
@@ -291,13 +291,13 @@ class Operation(Record):
         is_refused: Callable[[Mapping[str, tuple[MeshAxes, ...]]], bool],
         f: Callable[..., Any],
     ) -> Any:
-        """What a function makes of the operands' values, where its equations say nothing about Explicit axes.
+        """Call a function with the operands' values; on Auto axes, if JAX cannot infer its result's Explicit sharding.
 
         Args:
-          operands: what it is given.
-          result: the result's side, which says how it is sharded over such axes.
-          is_refused: whether JAX cannot tell how they shard the result, by those that `explicit_axes` says.
-          f: the function; it runs as it is where JAX can tell.
+          operands: the operands.
+          result: the result's side, with its sharding over such axes.
+          is_refused: whether JAX cannot infer the sharding of the result, from the `explicit_axes`.
+          f: the function; it is called directly if JAX can infer it.
         """
         values = [operand.value for operand in operands]
         explicit = self.region.explicit.difference(self.region.sizes)
@@ -305,7 +305,7 @@ class Operation(Record):
             return f(*values)
         known = self.explicit_axes(operands)
         is_stated = not self.region.manual and bool(explicit & self.placed_axes)
-        # What is unreduced or reduced in its type is so for few functions, and for none on Auto axes.
+        # Few functions accept unreduced or reduced types, and on Auto axes none does.
         is_marked = any(_jax.array.has_marked_type(value) for value in values)
         if is_marked or not (is_stated or (known and is_refused(known))):
             try:
@@ -313,30 +313,30 @@ class Operation(Record):
             except Exception:
                 self.refuse_global_marks(operands)
                 raise
-        # What is split is no longer sharded.
+        # A dim that is split is no longer sharded.
         split = {place.keys[0] for operand in operands for place in operand.layout.dims if len(place.keys) > 1}
         kept = {key: axes for key, axes in known.items() if key not in split}
         spec: Any = self.explicit_spec(kept, result)
-        own = _jax.array.partition_spec(
+        inferred = _jax.array.partition_spec(
             kept.get(place.keys[0], ((),))[0] if place.keys else () for place in result.dims
         )
-        if spec == own and not is_refused(known):
-            return f(*values)  # JAX finds that itself
+        if spec == inferred and not is_refused(known):
+            return f(*values)  # JAX infers that itself
         spec = NamedSharding(self.mesh, spec) if self.mesh and _jax.mesh.context_mesh().empty else spec
         return auto_axes(f, axes=tuple(explicit), out_sharding=spec)(*values)
 
     def require_manual(self, axes: Iterable[str] | None = None) -> None:
-        """Refuse to move anything over an axis that is not manual here.
+        """Raise unless all axes are manual here.
 
         Args:
-          axes: the axes; by default all that the pattern names.
+          axes: the axes; by default all axes of the pattern.
 
         Raises:
-          MeshAxisError: for the first that is not manual.
+          MeshAxisError: for the first axis that is not manual.
         """
         written: dict[str, Span] = {}
         for index, side in enumerate(self.pattern.sides):
-            self.layout(index)  # has only axes of the mesh
+            self.layout(index)  # raises for unknown axes
             for name, span in written_axes(side.dims, side.marks):
                 for axis in self.meaning(name):
                     written.setdefault(axis, span)
@@ -345,23 +345,23 @@ class Operation(Record):
                 raise self.not_manual(axis, written.get(axis))
 
     def not_manual(self, axis: str, span: Span | None) -> TypedShmapError:
-        """The exception for something that happens over an axis that is not manual here."""
+        """The exception for an operation over an axis that is not manual here."""
         mesh = None if self.region.mesh is None else tuple(name for name, _ in self.region.mesh)
         if mesh is None or axis in mesh:
             return self.wrong(failures.NotManual(axis, span))
-        others = tuple(name for name, _ in self.region.aliases if name not in mesh)
-        return self.wrong(UnknownAxis(axis, axis, (0, len(self.pattern.source)), mesh, others))
+        other_names = tuple(name for name, _ in self.region.aliases if name not in mesh)
+        return self.wrong(UnknownAxis(axis, axis, (0, len(self.pattern.source)), mesh, other_names))
 
     def require_names(self) -> None:
-        """Refuse merged dims and numbers, where an operation takes one name per dim."""
+        """Raise for merged dims and numbers, in an operation with one name per dim."""
         for side in self.pattern.sides:
             for dim in side.dims:
                 if isinstance(dim, PatternDim) and (dim.is_group or str(dim.factors[0]).isdecimal()):
                     cure = "merge and split dims by rearrange; give a number a name"
-                    raise self.fault(f"{self.verb} takes no '{dim}', only names", dim.span, cure)
+                    raise self.fault(f"{self.verb} accepts names only, not '{dim}'", dim.span, cure)
 
     def refuse_repeated_names(self, where: str) -> None:
-        """Refuse a name that one side has twice."""
+        """Raise for a name that one side has twice."""
         for index, side in enumerate(self.pattern.sides):
             names = side.names
             for at, name in enumerate(names):
@@ -369,24 +369,24 @@ class Operation(Record):
                     raise self.fault(f"the pattern has '{name}' twice {where}", self.span_of(index, name))
 
     def refuse_new_names(self) -> None:
-        """Refuse a name that only the result has."""
+        """Raise for a name that only the result has."""
         known = [name for side in self.pattern.operands for name in side.names]
         for factor in self.pattern.result.factors if self.pattern.result is not None else ():
             if factor.name not in known:
                 raise self.fault(f"the pattern has '{factor}' only on the right", factor.span)
 
     def span_of(self, index: int, name: str) -> Span:
-        """Where a dim with this factor is in a side; the side itself if there is none."""
+        """The span of the dim with this factor in a side; the span of the side without such a dim."""
         side = self.pattern.sides[index]
         dims = (dim for dim in side.dims if isinstance(dim, PatternDim) and name in map(str, dim.factors))
         return next(dims, side).span
 
     def shards(self, axes: Iterable[str]) -> int:
-        """How many shards mesh axes make."""
+        """The number of shards over mesh axes."""
         return prod([self.region.sizes[axis] for axis in axes])
 
     def nontrivial(self, axes: MeshAxes) -> MeshAxes:
-        """Those of the axes that have several shards, over which alone dims and sums differ."""
+        """The axes with several shards; over the others, dims and sums do not differ."""
         return tuple(filter(self.region.nontrivial_axes.__contains__, axes))
 
     def over(self, axes: MeshAxes) -> str:
@@ -418,10 +418,10 @@ class Operation(Record):
             if self.is_plain or self.spacing_cure is not None:
                 self._refuse_for_einops(index, value, subject)
             if not self.is_plain:
-                found = check_array(value, hint, self.region, NO_SIZES, subject, {})
-                if isinstance(found, Failure):
-                    raise self.error(found)
-                must_be_invarying = found[1]
+                checked = check_array(value, hint, self.region, NO_SIZES, subject, {})
+                if isinstance(checked, Failure):
+                    raise self.error(checked)
+                must_be_invarying = checked[1]
                 if self.region.manual and self.mesh is not None and self.placed_axes:
                     self._refuse_placed(index, value, subject)
             shape = tuple(_jax.array.aval_of(value).shape)
@@ -436,7 +436,7 @@ class Operation(Record):
         return operands
 
     def _refuse_axes(self) -> None:
-        """Refuse brackets over mesh axes, as no mesh is known."""
+        """Raise for brackets over mesh axes if no mesh is known."""
         for index, side in enumerate(self.pattern.sides):
             if self.layout(index).axes:
                 name = next(name for name, _ in written_axes(side.dims, side.marks) if self.meaning(name))
@@ -444,13 +444,13 @@ class Operation(Record):
                 raise MeshAxisError(f"{text}\n\nHint: call it under jax.set_mesh(mesh), or with arrays that are on one")
 
     def _refuse_placed(self, index: int, value: Any, subject: Subject) -> None:
-        """Refuse a shard that is known to be sharded otherwise over the axes that are not manual."""
+        """Raise for a shard with another known sharding over the axes that are not manual."""
         layout = self.layout(index).at_rank(len(_jax.array.aval_of(value).shape), self.hints[index].spec.rest)
         if (what := mismatch_beside_manual(value, layout.over(self.placed_axes), self.region)) is not None:
             raise self.wrong(what, subject, value)
 
     def refuse_uneven(self, result: SideLayout, shape: Sequence[int]) -> None:
-        """Refuse a result of this shape, per shard, that does not divide over the axes that are not manual."""
+        """Raise for a result whose shape, per shard, does not divide over the axes that are not manual."""
         if self.mesh is None or not self.placed_axes:
             return
         sizes, layout = dict(self.region.mesh or ()), self.placed_layout(len(shape))
@@ -463,7 +463,7 @@ class Operation(Record):
                 )
 
     def _refuse_for_einops(self, index: int, value: Any, subject: Subject) -> None:
-        """Refuse what einops refuses of an operand, however it is sharded."""
+        """Raise for an operand that einops rejects, regardless of its sharding."""
         hint, side = self.hints[index], self.pattern.operands[index]
         if not hint.takes_type(value):
             raise self.wrong(failures.NotAnArray("an array", describe(value)), subject)
@@ -476,7 +476,7 @@ class Operation(Record):
             raise self.fault(problem, side.span, cure)
 
     def refuse_unknown(self, value: Any, subject: Subject) -> None:
-        """Refuse an array of NumPy that JAX does not take, such as one of strings, and what has no values."""
+        """Raise for a NumPy array that JAX does not accept, such as one of strings, and for shapes without values."""
         reason = _jax.array.why_not_array(value) if isinstance(value, _OF_NUMPY) else None
         reason = "it has no values" if isinstance(value, _jax.array.SHAPES) else reason
         if reason is not None:
@@ -484,28 +484,30 @@ class Operation(Record):
             raise self.wrong(what, subject, value)
 
     def refuse_non_numbers(self, operand: Operand) -> None:
-        """Refuse what cannot be computed with: keys of ``jax.random``, and arrays that JAX does not take."""
+        """Raise for operands that are not numbers: keys of ``jax.random``, and arrays that JAX does not accept."""
         self.refuse_unknown(operand.value, operand.subject)
         if takes(KEYS, dtype := _jax.array.dtype_name_of(operand.value)):
             what = failures.UnusableDtype(dtype, f"{self.verb} takes numbers")
             raise self.wrong(what, operand.subject, operand.value)
 
     def refuse_unreduced_type(self, operand: Operand, name: str, reason: str) -> None:
-        """Refuse an operand that JAX itself types as unreduced, where that has no meaning."""
+        """Raise for an operand that JAX types as unreduced, if the operation does not support it."""
         for axis in sorted(_jax.array.manual_type(operand.value).unreduced):
             cure = f"take the sum first (psum), or leave it '~{axis}' where it was made"
             problem = f"{name} is unreduced over '{axis}' in JAX's type, {reason}"
             raise self.fault(problem, operand.layout.side.span, cure)
 
     def refuse_global_marks(self, operands: Sequence[Operand]) -> None:
-        """Refuse global arrays that are unreduced or reduced in their types, of which JAX has no such operation."""
+        """Raise for global arrays with unreduced or reduced types, which JAX does not support in this operation."""
         for operand in operands if not self.region.manual else ():
             known = _jax.array.explicit_spec(operand.value)
             marks = (("+", "unreduced"), ("-", "reduced"))
             for sign, state in marks:
                 for axis in sorted(getattr(known.spec, state)) if known is not None else ():
                     name = operand.subject.phrase
-                    problem = f"{name} is {state} over '{axis}' in JAX's type, which has no such {self.verb}"
+                    problem = (
+                        f"{name} is {state} over '{axis}' in JAX's type, and JAX has no {self.verb} of such a value"
+                    )
                     effect = "takes the sum first" if sign == "+" else "drops that, and its gradient is summed there"
                     cure = f'reshard(x, "... {sign}{axis} -> ...") {effect}'
                     raise self.fault(problem, operand.layout.side.span, cure)
@@ -518,7 +520,7 @@ class Operation(Record):
         known: context.KnownLayout | None,
         invarying: frozenset[str] = frozenset(),
     ) -> Any:
-        """The value, after its side of the pattern has been written into the jaxpr as an assertion."""
+        """The value, with its side of the pattern asserted in the jaxpr."""
         sink = context.current_sink()
         if sink is None or not self.region.manual:
             return value
@@ -528,7 +530,7 @@ class Operation(Record):
         return sink.assert_layout(value, assertion, layout, known)
 
     def _refuse_mismatch(self, layout: SideLayout, known: context.KnownLayout, subject: Subject, value: Any) -> None:
-        """Refuse a pattern that reads a value in another layout than it is known to have."""
+        """Raise for a pattern that contradicts the known layout of a value."""
         is_same = known.dim_axes == layout.dim_axes and known.unreduced == layout.unreduced
         if is_same or len(known.dim_axes) != len(layout.dims):
             return
@@ -537,14 +539,14 @@ class Operation(Record):
         claimed, actual = layout.over(compared), known.over(compared)
         for at, place in enumerate(layout.dims):
             if claimed.dim_axes[at] != actual.dim_axes[at]:
-                one, other = sharding_text(claimed.dim_axes[at]), sharding_text(known.dim_axes[at])
-                texts = (one, f"{other} ({known.text})", known.place)
+                claimed_text, known_text = sharding_text(claimed.dim_axes[at]), sharding_text(known.dim_axes[at])
+                texts = (claimed_text, f"{known_text} ({known.text})", known.place)
                 raise self.wrong(failures.PatternLayoutMismatch(at, *texts, place.dim.span), subject, value)
         if claimed.unreduced != actual.unreduced:
-            one, other = (f"unreduced over {quoted_axes(sorted(axes))}" if axes else "not unreduced"
+            claimed_text, known_text = (f"unreduced over {quoted_axes(sorted(axes))}" if axes else "not unreduced"
                           for axes in (claimed.unreduced, actual.unreduced))  # fmt: skip
             span = next((mark.span for mark in layout.side.marks if mark.sign == "+"), layout.side.span)
-            texts = (one, f"{other} ({known.text})", known.place)
+            texts = (claimed_text, f"{known_text} ({known.text})", known.place)
             raise self.wrong(failures.PatternLayoutMismatch(None, *texts, span), subject, value)
 
     def record_result(
@@ -560,8 +562,8 @@ class Operation(Record):
 
         Args:
           made_invarying: axes over which the operation itself made all shards equal.
-          addend_axes: axes over which it left every shard its own addend.
-          is_stated: whether the jaxpr states it as well, where the equations themselves do not show the layout.
+          addend_axes: axes over which every shard keeps its own addend.
+          is_stated: whether to assert the layout in the jaxpr, if the equations do not show it.
         """
         region = self.region
         if self.mesh is not None and self.placed_axes:
@@ -573,8 +575,8 @@ class Operation(Record):
             self._refuse_scalar_varying(value, operands, layout)
         if is_stated:
             value = self._assert_layout(-1, value, RESULT, context.lookup_layout(value))
-        # What is computed of the operands is equal on all shards where some are known to be, and none differs; and over
-        # an axis that only a ``~`` of the result mentions.
+        # A result is equal on all shards over an axis if some operands are known to be, and none differs; and over an
+        # axis that only a ``~`` of the result mentions.
         differing = frozenset[str]().union(*[operand.layout.differing for operand in operands])
         invarying = frozenset[str]().union(*[operand.invarying for operand in operands]) - differing - layout.differing
         invarying |= made_invarying | (layout.varying - differing)
@@ -587,9 +589,9 @@ class Operation(Record):
         return value
 
     def _refuse_scalar_varying(self, value: Any, operands: Sequence[Operand], layout: SideLayout) -> None:
-        """Refuse a scalar that is typed as varying over an axis that the pattern does not mention.
+        """Raise for a scalar whose type varies over an axis that the pattern does not mention.
 
-        Either a sum was forgotten, or its shards are equal and its gradient would be too large by their number.
+        Either a psum is missing, or the shards are equal and the gradient would be too large by their number.
         """
         aval = _jax.array.aval_of(value)
         if not _jax.array.is_inexact(aval.dtype):
@@ -597,29 +599,29 @@ class Operation(Record):
         varying = _jax.array.manual_type_in(aval).varying - layout.varying - layout.unreduced
         axes = tuple(axis for axis in self.region.sizes if axis in varying & self.region.nontrivial_axes)
         if not self.region.checked_axes.isdisjoint(axes):
-            found = ((operand.subject, operand.value) for operand in operands)
-            culprits = (one for one in found if not _jax.array.manual_type(one[1]).varying.isdisjoint(axes))
+            candidates = ((operand.subject, operand.value) for operand in operands)
+            culprits = (pair for pair in candidates if not _jax.array.manual_type(pair[1]).varying.isdisjoint(axes))
             subject, culprit = next(culprits, (RESULT, value))
             what = context.with_cause(culprit, UnmentionedVarying(axes, False, may_agree=True))
             raise self.wrong(what, subject, culprit)
 
 
 def _factors_of(item: Factor | Rest, count: int) -> tuple[Factor, ...]:
-    """The factor, or one for each dim that ``...`` stands for, counted from the last as broadcasting does."""
+    """The factor, or a factor for each dim of ``...``, counted from the last, as in broadcasting."""
     return tuple(Factor(f"…{at}", item.span) for at in range(count, 0, -1)) if isinstance(item, Rest) else (item,)
 
 
 def current_operation(
     verb: str, pattern: Pattern, hints: tuple[ArrayHint, ...] = (), values: Sequence[Any] = ()
 ) -> Operation:
-    """A call of an operation in the current mesh context; outside of manual regions its values may bring the mesh."""
+    """A call of an operation in the current mesh context; outside of manual regions its values may have the mesh."""
     scope, region = context.current_scope(), context.current_mesh_context()
     where = verb if scope is None else f"{verb} in {scope.function}"
     if region.manual or not pattern.has_sharding:
         is_open = len(region.manual) < len(region.mesh or ())
         return Operation(verb, pattern, hints, region, where, _jax.mesh.context_mesh() if is_open else None)
     mesh = _jax.mesh.known_mesh() or next(
-        (own for value in values if (own := _jax.mesh.value_mesh(value)) is not None), None
+        (value_mesh for value in values if (value_mesh := _jax.mesh.value_mesh(value)) is not None), None
     )
     if isinstance(mesh, AbstractMesh) and _jax.trace.is_outside_traces():
         mesh = with_devices_of(mesh, values)
@@ -633,17 +635,17 @@ def read_operation(
 
     Args:
       verb: the operation.
-      pattern: what was written.
-      values: the arrays that were given.
+      pattern: the pattern.
+      values: the operands.
       has_result: whether the pattern has two sides.
       allows_underscore: whether ``_`` is a name, as in einops' einsum.
 
     Raises:
-      PatternError: for one that cannot be parsed, or that has another number of operands.
+      PatternError: for a pattern that cannot be parsed, or with another number of operands.
       MeshAxisError: for a mesh axis that is repeated.
     """
     if not isinstance(pattern, str):
-        what = failures.PatternFault(f"the pattern is of type {type(pattern).__name__}, and not a string")
+        what = failures.PatternFault(f"the pattern is of type {type(pattern).__name__}, not a string")
         raise current_operation(verb, Pattern((), None)).error(Failure(what, _PATTERN))
     try:
         parsed, hints, misspelt = _read_pattern(pattern, allows_underscore)
@@ -659,7 +661,7 @@ def read_operation(
     if has_result and parsed.result is None:
         raise call.fault("the pattern has no '->'", None, "write operands -> result")
     if not has_result and parsed.result is not None:
-        raise call.fault("the pattern has a '->', where one side says it all", parsed.result.span)
+        raise call.fault(f"the pattern has '->', but {call.verb} takes one side only", parsed.result.span)
     if len(parsed.operands) != operands:
         given = f"{count_text(operands, 'array')} {'was' if operands == 1 else 'were'}"
         raise call.fault(f"the pattern has {count_text(len(parsed.operands), 'operand')}, but {given} given")
@@ -670,7 +672,7 @@ def read_operation(
 def _read_pattern(
     source: str, allows_underscore: bool
 ) -> tuple[Pattern, tuple[ArrayHint, ...], tuple[str, str] | None]:
-    """A pattern, what each of its sides means, and a name in it that is misspelt."""
+    """A pattern, the hints of its sides, and a misspelt name with the name that it looks like."""
     pattern, text = parse_pattern(source), HintText('"', source, '"')
     for factor in chain.from_iterable(side.factors for side in pattern.sides):
         if factor.name == "_" and not allows_underscore:

@@ -1,4 +1,4 @@
-"""``rearrange``, ``reduce`` and ``repeat``: einops on every shard, then what a reduction does over mesh axes."""
+"""``rearrange``, ``reduce`` and ``repeat``: einops on every shard, then a reduction over mesh axes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def rearrange(x: T, pattern: str, **axes_lengths: int) -> T:
 
     Raises:
       PatternError: for a pattern that cannot be parsed, that moves shards, or that would interleave them.
-      ShapeError, VaryingError, ShardingError: for an operand that is not the pattern's left side.
+      ShapeError, VaryingError, ShardingError: for an operand that contradicts the pattern's left side.
       MeshAxisError: for an axis that the mesh does not have.
     """
     return _run_einops("rearrange", x, pattern, axes_lengths)
@@ -62,13 +62,13 @@ def repeat(x: T, pattern: str, **axes_lengths: int) -> T:
     Args:
       x: an array, in a manual region one shard; a list of arrays is stacked along a new first dim.
       pattern: both sides, with the sharding of each dim.
-      **axes_lengths: the global sizes of the new names; one that is sharded is made in parts.
+      **axes_lengths: the global sizes of the new names; each shard makes only its part of a sharded one.
 
     Returns:
-      The array of the pattern's right side. Its gradient is summed over what was repeated.
+      The array of the pattern's right side. Its gradient is summed over the repeated dims.
 
     Raises:
-      PatternError, ShapeError, VaryingError, ShardingError, MeshAxisError: as `rearrange` does.
+      PatternError, ShapeError, VaryingError, ShardingError, MeshAxisError: as for `rearrange`.
     """
     return _run_einops("repeat", x, pattern, axes_lengths)
 
@@ -76,9 +76,9 @@ def repeat(x: T, pattern: str, **axes_lengths: int) -> T:
 def reduce(x: T, pattern: str, reduction: Reduction, **axes_lengths: int) -> T:
     """Reduce over dims, as `einops.reduce`; a sharded dim is reduced over its mesh axes, too.
 
-    Over the axes of a dim that is reduced the result says what becomes of the sum: nothing (psum),
-    ``[f/tp]`` (psum_scatter), ``+tp`` (left unreduced, to be scaled and summed later), ``~tp`` (left
-    varying, each shard's own). ``max`` and ``min`` use pmax and pmin, which have no derivative in JAX.
+    Over the axes of a reduced dim the result determines the sum: no mention (psum), ``[f/tp]``
+    (psum_scatter), ``+tp`` (unreduced, to be scaled and summed later), ``~tp`` (varying, each shard
+    keeps its own). ``max`` and ``min`` use pmax and pmin, which JAX cannot differentiate.
 
     ```python
     total = reduce(x, "[b/dp] d -> d", "sum")  # f32[2,16] -> f32[16] per shard, one all-reduce over dp
@@ -87,15 +87,15 @@ def reduce(x: T, pattern: str, reduction: Reduction, **axes_lengths: int) -> T:
     Args:
       x: an array, in a manual region one shard; a list of arrays is stacked along a new first dim.
       pattern: both sides, with the sharding of each dim.
-      reduction: ``sum mean max min prod any all``, or a function of an array and a tuple of dims
-        where no reduced dim is sharded. ``mean`` divides by the global size.
+      reduction: ``sum mean max min prod any all``, or, if no reduced dim is sharded, a function of an
+        array and a tuple of dims. ``mean`` divides by the global size.
       **axes_lengths: global sizes of names that the operand does not determine.
 
     Returns:
       The array of the pattern's right side.
 
     Raises:
-      PatternError, ShapeError, VaryingError, ShardingError, MeshAxisError: as `rearrange` does.
+      PatternError, ShapeError, VaryingError, ShardingError, MeshAxisError: as for `rearrange`.
     """
     return _run_einops("reduce", x, pattern, axes_lengths, reduction)
 
@@ -105,7 +105,7 @@ class Rearrangement(NamedTuple):
 
     Attributes:
       local: the pattern on one shard.
-      lengths: the sizes that einops needs there.
+      lengths: the sizes that einops needs on one shard.
       sums: the result, and its sums over mesh axes.
     """
 
@@ -117,9 +117,9 @@ class Rearrangement(NamedTuple):
 def _run_einops(verb: str, x: Any, pattern: Any, lengths: dict[str, Any], reduction: Reduction | None = None) -> Any:
     call = read_operation(verb, pattern, (x,) if not isinstance(x, list) else x[:1] or (x,))
     if isinstance(x, list):
-        others = [each for each in x if not isinstance(each, _jax.array.ARRAYS)]
-        if (others or not x) and (call.region.manual or not call.is_plain):  # elsewhere einops says so
-            came = f"a list with {describe(others[0])}" if others else "an empty list"
+        non_arrays = [item for item in x if not isinstance(item, _jax.array.ARRAYS)]
+        if (non_arrays or not x) and (call.region.manual or not call.is_plain):  # else einops raises
+            came = f"a list with {describe(non_arrays[0])}" if non_arrays else "an empty list"
             raise call.wrong(NotAnArray("an array", came), Subject("operand", "operand"))
         x = einops.rearrange(x, "... -> ...")  # stacks them
     call.plan(("names", *lengths), lambda: _check_names(call, lengths) is None)
@@ -140,7 +140,7 @@ def _run_einops(verb: str, x: Any, pattern: Any, lengths: dict[str, Any], reduct
 
 
 def _check_names(call: Operation, lengths: Mapping[str, Any]) -> None:
-    """Refuse what einops refuses of names, with their place."""
+    """Raise for names that einops rejects, with their span."""
     left, right = call.pattern.operands[0], call.result
     call.refuse_repeated_names("on one side")
     if right.dots is not None and left.dots is None:
@@ -173,7 +173,7 @@ def _check_names(call: Operation, lengths: Mapping[str, Any]) -> None:
 def _read_size(call: Operation, name: str, length: Any) -> int:
     try:
         size = None if isinstance(length, bool) else operator.index(length)
-    except Exception:  # of NumPy or JAX, for an array with dims, a tracer, a symbol; or of any class at all
+    except Exception:  # an array with dims, a tracer, a symbol, or any other object
         size = None
     if size is None or not 0 <= size <= LARGEST_SIZE:
         wrong = "not an integer" if size is None else "negative" if size < 0 else "more than any dim has"
@@ -212,7 +212,7 @@ def _plan(call: Operation, operand: Operand, lengths: Mapping[str, int], reducti
         lengths = {key: local[key] for key in merged | set(lengths) if key.isidentifier()}
 
     def dim_text(dim: PatternDim) -> str:
-        """A dim, its numbers as they are on one shard."""
+        """The text of a dim, with its numbers on one shard."""
         place = ResolvedDim(dim, ())
         names = (str(local.get(key, name)) if name.isdecimal() else name
                  for key, name in zip(place.keys, place.names, strict=True))  # fmt: skip
@@ -226,7 +226,7 @@ def _inherited_axes(
 ) -> MeshAxes:
     """The mesh axes over which a dim of the result is sharded without communication.
 
-    New factors, which ``old`` does not have, are made in the parts that the result asks for.
+    New factors, which are not in ``old``, are made in the parts of the result.
     """
     keys = place.keys
     known = {key: factor_axes.get(key, ()) for key in keys if key in old}
@@ -246,7 +246,7 @@ def _inherited_axes(
 def _refuse_partial_sums(
     call: Operation, reduction: Any, left: SideLayout, right: SideLayout, addends: Mapping[str, str]
 ) -> None:
-    """Refuse a reduction that is not a sum where the pattern reads, leaves or scatters a partial sum."""
+    """Raise for a reduction that is not a sum, if the pattern has a partial sum on either side or scatters one."""
     name = repr(reduction) if isinstance(reduction, str) else "a function"
     for axis in sorted(call.region.nontrivial_axes & left.unreduced):
         cure = f"take the sum first: psum(x, '... +{axis} -> ...')"
@@ -262,7 +262,7 @@ def _refuse_partial_sums(
 
 
 def _run_locally(call: Operation, operand: Operand, plan: Rearrangement, reduction: Reduction | None) -> Any:
-    """What einops makes of one shard; what it still refuses is a fault of the pattern."""
+    """Run einops on one shard; an error of einops becomes a fault of the pattern."""
     value = operand.value
 
     def run(value: Any) -> Any:
@@ -284,12 +284,12 @@ def _run_locally(call: Operation, operand: Operand, plan: Rearrangement, reducti
     except einops.EinopsError as error:
         raise call.fault(str(error).splitlines()[-1].strip(), (0, len(call.pattern.source))) from None
     except Exception:
-        call.refuse_unknown(value, operand.subject)  # NumPy has arrays of objects and dates, with rules of their own
+        call.refuse_unknown(value, operand.subject)  # NumPy's arrays of objects and dates have their own rules
         raise
 
 
 def _is_cut(call: Operation, operand: Operand, plan: Rearrangement, known: Mapping[str, Sequence[MeshAxes]]) -> bool:
-    """Whether a dim that Explicit axes shard is split within a shard, or becomes the minor part of another."""
+    """Whether a dim sharded over Explicit axes is split within a shard, or becomes the minor part of another."""
     mesh, result = dict(call.region.mesh or ()), [place.keys for place in plan.sums.result.dims]
     minor = {key for keys in result for key in keys[1:]}
     for place in operand.layout.dims:
@@ -303,13 +303,15 @@ def _is_cut(call: Operation, operand: Operand, plan: Rearrangement, known: Mappi
 
 @_jax.source.counts_shards
 def _mean(call: Operation, value: Any, operand: Operand, sums: PartialSums) -> Any:
-    """The mean of the shards' means; over the axes of a ``+`` mark they are added and not averaged."""
+    """The mean of the shards' means; over the axes of a ``+`` mark they are summed, not averaged."""
     if not (call.region.has_vma and _jax.array.manual_type(value).unreduced):
         shards = call.shards(axis for axis, name in sums.addends.items() if not name.startswith("+"))
         return run_partial_sums(call, value / shards if shards > 1 else value, sums)
     if sums.unreduced:
         cure = "take the sum first (psum), or reduce by 'sum'"
-        raise call.fault("'mean' of a value that stays unreduced: JAX scales no such value", call.result.span, cure)
+        raise call.fault(
+            "'mean' of a value that stays unreduced: JAX does not scale such a value", call.result.span, cure
+        )
     global_size = prod(operand.global_shape(call.region.sizes))
     kept = value.size * call.shards(operand.layout.sharded - sums.addends.keys())
     return run_partial_sums(call, value, sums) * (kept / global_size)

@@ -1,4 +1,4 @@
-"""Arrays outside of functions: the specs and structs that hints mean, and placing values as hints say."""
+"""Arrays outside of functions: specs, shardings and structs from hints, and the placement of values by hints."""
 
 from .. import _jax
 from .placing import from_callback, shard

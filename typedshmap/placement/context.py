@@ -1,4 +1,4 @@
-"""The mesh that one call places arrays on, and what hints mean over it."""
+"""The mesh of one placement call, and the meaning of hints on it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class PlacementContext(Record):
 
     Attributes:
       verb: the function that messages name.
-      mesh: the mesh; None where none is known.
-      context: what hints mean over it.
+      mesh: the mesh; None if none is known.
+      context: the mesh context in which hints are read.
     """
 
     verb: str
@@ -38,63 +38,63 @@ class PlacementContext(Record):
     context: MeshContext
 
     def spec(self, hint: ArrayHint | None, rank: int) -> Any:
-        """The PartitionSpec that a hint means here; unsharded without a hint."""
+        """The PartitionSpec of a hint; unsharded without a hint."""
         return PartitionSpec() if hint is None else self.context.spec(hint, rank)
 
     def sharding(self, hint: ArrayHint | None, rank: int, memory_kind: str | None = None) -> Any:
-        """The sharding that a hint means here; unsharded without a hint; None without a mesh."""
+        """The sharding of a hint; unsharded without a hint; None without a mesh."""
         if self.mesh is None:
             return None
         mesh, key = self.mesh, ("sharding", self.mesh, hint, rank, memory_kind)
-        if (found := self.context.plans.get(key)) is not None:
-            return found
+        if (cached := self.context.plans.get(key)) is not None:
+            return cached
         return self.context.plan(key, lambda: NamedSharding(mesh, self.spec(hint, rank), memory_kind=memory_kind))
 
     def sharding_at_rest(self, hint: ArrayHint | None, rank: int) -> Any:
-        """The sharding of an array that is made so: a dim of any sharding is unsharded."""
-        found = self.sharding(hint, rank)
-        if hint is None or found is None or not (layout := self.layout_at(hint, rank)).unconstrained:
-            return found
-        return NamedSharding(found.mesh, _jax.array.spec_of(replace(layout, unconstrained=frozenset[int]())))
+        """The sharding of a new array: an unconstrained dim is unsharded."""
+        sharding = self.sharding(hint, rank)
+        if hint is None or sharding is None or not (layout := self.layout_at(hint, rank)).unconstrained:
+            return sharding
+        return NamedSharding(sharding.mesh, _jax.array.spec_of(replace(layout, unconstrained=frozenset[int]())))
 
     def layout_at(self, hint: ArrayHint, rank: int) -> Layout:
-        """The layout of arrays of a rank that a hint means here, whose axes are known."""
+        """The layout of a hint for arrays of a rank; its axes must be known."""
         layout = self.context.layout(hint)
         assert isinstance(layout, Layout)
         return layout.at_rank(rank, hint.spec.rest)
 
     def layout(self, hint: ArrayHint, subject: Subject) -> Layout:
-        """The mesh axes that a hint means here.
+        """The layout of a hint.
 
         Raises:
           MeshAxisError: for an axis that is unknown or used twice.
         """
-        found = self.context.layout(hint)
-        if not isinstance(found, Layout):
-            raise self.error((Failure(found, subject, hint.text),))
-        return found
+        layout = self.context.layout(hint)
+        if not isinstance(layout, Layout):
+            raise self.error((Failure(layout, subject, hint.text),))
+        return layout
 
     def require_match(
         self, node: Node, value: Any, name: str = "given", sizes: Sizes = NO_SIZES, check: ArrayCheck = check_array
     ) -> list[CheckedLeaf]:
         """Check a value against a hint's tree, and return its leaves.
 
-        Args:
-          name: what messages call the value.
-          sizes: the sizes that are given, which an error does not list.
-          check: checks one array.
+                Args:
+                  name: what messages call the value.
+                  sizes: the caller's sizes, which an error does not list.
+                  check: checks one array.
 
-        Raises:
-          TypedShmapError: for everything that is wrong.
+                Raises:
+        TypedShmapError: with all failures.
         """
         checked = check_value(node, value, Subject("placed", name), self.context, {}, sizes, check)
         if checked.failures:
-            found = {name: bound for name, bound in checked.sizes if name not in sizes.bound}
-            raise self.error(checked.failures, Sizes(found, checked.sizes.structures))
+            bound_here = {name: bound for name, bound in checked.sizes if name not in sizes.bound}
+            raise self.error(checked.failures, Sizes(bound_here, checked.sizes.structures))
         return checked.leaves
 
     def error(self, failures: Iterable[Failure], sizes: Sizes = NO_SIZES) -> TypedShmapError:
-        """The error for what is wrong here."""
+        """The error for failures in this call."""
         return self.context.error(self.verb, failures, sizes)
 
 
@@ -107,46 +107,47 @@ def placement_context(
     is_optional: bool = False,
     boxed: Callable[[], Mesh | None] = lambda: None,
 ) -> PlacementContext:
-    """The context of the given mesh, of the ambient one, or of that of a typed_jit around.
+    """The context of the caller's mesh, of the ambient one, or of an enclosing typed_jit.
 
     Args:
       verb: the function that messages name.
       mesh: the mesh; None for the ambient one.
       needs: whether the mesh must have devices.
-      values: what is placed, which may be on a mesh, and lends its devices to one without.
+      values: the values to place, whose mesh or devices may be used.
       takes_sums: whether a partial sum may be placed.
       is_optional: whether there may be no mesh.
-      boxed: finds the mesh that boxes of Flax name, for where none else is known.
+      boxed: returns the mesh that boxes of Flax name, if no other is known.
 
     Raises:
-      MeshAxisError: for something that is not a mesh, for no mesh or no devices where they are needed, and in a manual
+      MeshAxisError: for a value that is not a mesh, without a mesh or devices if they are needed, and in a manual
         region.
     """
     if _jax.mesh.context_mesh().manual_axes:
-        raise MeshAxisError(f"{verb}: inside a manual region a value is one shard, which is where it is")
-    found = read_mesh_or_sizes(mesh) or _jax.mesh.known_mesh()
-    if found is None:
-        found = next((own for each in values if (own := _jax.mesh.value_mesh(each)) is not None), None) or boxed()
-    if found is None and not is_optional:
+        raise MeshAxisError(f"{verb}: inside a manual region a value is one shard, which is placed already")
+    used_mesh = read_mesh_or_sizes(mesh) or _jax.mesh.known_mesh()
+    if used_mesh is None:
+        meshes = map(_jax.mesh.value_mesh, values)
+        used_mesh = next((value_mesh for value_mesh in meshes if value_mesh is not None), None) or boxed()
+    if used_mesh is None and not is_optional:
         raise no_mesh(verb)
-    if isinstance(found, AbstractMesh) and _jax.trace.is_outside_traces():
-        found = with_devices_of(found, values)
-    if needs == "devices" and isinstance(found, AbstractMesh):
+    if isinstance(used_mesh, AbstractMesh) and _jax.trace.is_outside_traces():
+        used_mesh = with_devices_of(used_mesh, values)
+    if needs == "devices" and isinstance(used_mesh, AbstractMesh):
         if mesh is None and not _jax.trace.is_outside_traces():
             raise MeshAxisError(f"{verb}: under jax.jit no devices are known\n\nHint: call it outside, or pass mesh=")
         raise MeshAxisError(
             f"{verb}: the mesh is an AbstractMesh, which has no devices to place arrays on\n\n"
             "Hint: pass a jax.sharding.Mesh; shape_structs makes arrays without devices"
         )
-    return placement_context_over(verb, found, current_axis_naming(), takes_sums)
+    return placement_context_over(verb, used_mesh, current_axis_naming(), takes_sums)
 
 
 def read_memory_kind(verb: str, mesh: _jax.mesh.AnyMesh | None, memory_kind: Any) -> str | None:
-    """A ``memory_kind=``.
+    """The value of a ``memory_kind=``.
 
     Raises:
       ShardingError: for a kind of memory that the devices do not have.
-      MeshAxisError: for one without a mesh.
+      MeshAxisError: without a mesh.
     """
     if memory_kind is None:
         return None
@@ -155,7 +156,7 @@ def read_memory_kind(verb: str, mesh: _jax.mesh.AnyMesh | None, memory_kind: Any
     known = _jax.mesh.memory_kinds(mesh)
     if not isinstance(memory_kind, str) or memory_kind not in known:
         listed = ", ".join(map(repr, known))
-        raise ShardingError(f"{verb}: memory_kind={value_text(memory_kind)} is no memory of the devices ({listed})")
+        raise ShardingError(f"{verb}: memory_kind={value_text(memory_kind)} is not a memory of the devices ({listed})")
     return memory_kind
 
 
@@ -167,13 +168,13 @@ def no_mesh(verb: str) -> MeshAxisError:
 def placement_context_over(
     verb: str, mesh: _jax.mesh.AnyMesh | None, naming: AxisNaming, takes_sums: bool = False
 ) -> PlacementContext:
-    """The context of a mesh, or of none, with what names mean there; a partial sum follows the rule of a boundary."""
+    """The context of a mesh, which may be None, with a naming; partial sums follow the rules of a boundary."""
     axes = frozenset(mesh.axis_names if mesh is not None else ())
     where = {"boundary_axes" if takes_sums else "placed_axes": axes}
     return PlacementContext(verb, mesh, MeshContext.over(mesh, naming, "placement", **where))
 
 
 def devices_of(place: PlacementContext) -> Mesh:
-    """The mesh of a context on devices."""
+    """The mesh of a context, which has devices."""
     assert isinstance(place.mesh, Mesh)
     return place.mesh

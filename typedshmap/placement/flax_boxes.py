@@ -1,4 +1,4 @@
-"""Trees that Flax has boxed: a box names the dims of its array, and the names are read as a hint.
+"""Trees of Flax boxes: a box names the dims of its array, and the names are read as a hint.
 
 ``nn.LogicallyPartitioned``, ``nn.Partitioned``, ``nnx.Variable`` and the bridge's ``NNXMeta`` are recognized by their
 attributes, so that Flax is never imported."""
@@ -32,11 +32,11 @@ _UNSHARDED = bare_array_hint(Any)
 
 
 class PlacedLeaf(NamedTuple):
-    """One leaf of a tree, checked.
+    """One checked leaf of a tree.
 
     Attributes:
-      leaf: its array and its hint: of a boxed array the names of its dims, which bind no sizes, since Flax's do not.
-      place: the context that the hint is resolved in.
+      leaf: its array and its hint: for a boxed array the names of its dims, which bind no sizes, as in Flax.
+      place: the context in which the hint is read.
       box: the box; None for a leaf without one.
     """
 
@@ -46,28 +46,28 @@ class PlacedLeaf(NamedTuple):
 
 
 class PlacedTree(NamedTuple):
-    """A tree, leaf by leaf, each checked."""
+    """A tree with checked leaves."""
 
     leaves: tuple[PlacedLeaf, ...]
     structure: Any
     tree: Any
 
     def with_values(self, values: list[Any], are_specs: bool = False) -> Any:
-        """The tree with other values, boxed as they were.
+        """The tree with other values in its boxes.
 
         Specs replace the boxes of ``flax.linen``, as in ``nn.get_partition_spec``, and go inside ``nnx``'s variables.
         """
-        for at, each in enumerate(self.leaves):
-            if each.box is not None and not (are_specs and _jax.tree.is_linen_box(each.box)):
-                values[at] = _jax.tree.replace_children(each.box, [values[at]])
+        for at, placed in enumerate(self.leaves):
+            if placed.box is not None and not (are_specs and _jax.tree.is_linen_box(placed.box)):
+                values[at] = _jax.tree.replace_children(placed.box, [values[at]])
         return _jax.tree.replace_leaves(self.tree, values, _is_leaf) if are_specs else self.structure.unflatten(values)
 
 
 def check_leaves(place: PlacementContext, value: Any, node: Node | None) -> PlacedTree:
-    """A tree, checked against its hint; a boxed one against the names of its boxes, and without them against a hint.
+    """Check a tree against its hint; a boxed tree against the names of its boxes, or the hint for boxes without names.
 
     Raises:
-      TypedShmapError: for everything that is wrong.
+      TypedShmapError: with all failures.
     """
     if node is not None and not holds_boxes(value):
         leaves = tuple([PlacedLeaf(leaf, place) for leaf in place.require_match(node, value)])
@@ -76,31 +76,33 @@ def check_leaves(place: PlacementContext, value: Any, node: Node | None) -> Plac
     subjects = [Subject("boxed", "given", path) for path in paths]
     leaves = tuple(map(partial(_read_leaf, place), parts, subjects))
     failures: list[tuple[PlacedLeaf, Failure]] = []
-    for each in leaves:
-        part, hint, subject, _ = each.leaf
+    for placed in leaves:
+        part, hint, subject, _ = placed.leaf
         assert hint is not None
-        wrong = check_array(part, hint, each.place.context, NO_SIZES, subject, {})
-        failures += [(each, wrong)] if isinstance(wrong, Failure) else []
+        wrong = check_array(part, hint, placed.place.context, NO_SIZES, subject, {})
+        failures += [(placed, wrong)] if isinstance(wrong, Failure) else []
     if not failures and node is not None:
         pairs = list(zip(leaves, place.require_match(node, value), strict=True))
-        failures = [(each, wrong) for each, leaf in pairs if (wrong := _contradiction(each, leaf, place)) is not None]
-        # A box without names, as nnx.Param is at first, leaves all to the hint.
-        is_hinted = [leaf.hint is not None and _says_nothing(each.leaf.hint) for each, leaf in pairs]
+        failures = [
+            (placed, wrong) for placed, leaf in pairs if (wrong := _contradiction(placed, leaf, place)) is not None
+        ]
+        # A box without names, as a new nnx.Param, follows the hint.
+        is_hinted = [leaf.hint is not None and _says_nothing(placed.leaf.hint) for placed, leaf in pairs]
         leaves = tuple(
-            PlacedLeaf(leaf, place, each.box) if is_new else each
-            for (each, leaf), is_new in zip(pairs, is_hinted, strict=True)
+            PlacedLeaf(leaf, place, placed.box) if is_new else placed
+            for (placed, leaf), is_new in zip(pairs, is_hinted, strict=True)
         )
     if failures:
         raise failures[0][0].place.error(wrong for _, wrong in failures)
     return PlacedTree(leaves, structure, value)
 
 
-def _contradiction(each: PlacedLeaf, leaf: CheckedLeaf, place: PlacementContext) -> Failure | None:
-    """A hint with another sharding than the names of the box."""
-    names, hint, rank = each.leaf.hint, leaf.hint, rank_of(leaf.value)
+def _contradiction(placed: PlacedLeaf, leaf: CheckedLeaf, place: PlacementContext) -> Failure | None:
+    """The failure of a hint whose sharding contradicts the names of the box."""
+    names, hint, rank = placed.leaf.hint, leaf.hint, rank_of(leaf.value)
     if hint is None or names is None or _says_nothing(hint) or _says_nothing(names):
         return None
-    want, have = place.spec(hint, rank), each.place.spec(names, rank)
+    want, have = place.spec(hint, rank), placed.place.spec(names, rank)
     if want == have:
         return None
     what = WrongSharding(_jax.array.spec_text(want), f"boxed as {names.text}, which means {_jax.array.spec_text(have)}")
@@ -108,7 +110,7 @@ def _contradiction(each: PlacedLeaf, leaf: CheckedLeaf, place: PlacementContext)
 
 
 def _says_nothing(hint: ArrayHint | None) -> bool:
-    """Whether a hint, or the names of a box, is ``...`` alone, which leaves the sharding open."""
+    """Whether a hint, or the names of a box, is only ``...``, which leaves the sharding open."""
     return hint is None or (all(isinstance(dim, Rest) for dim in hint.spec.dims) and not hint.spec.marks)
 
 
@@ -118,7 +120,7 @@ def holds_boxes(value: Any) -> bool:
 
 
 def mesh_of_boxes(value: Any) -> Mesh | None:
-    """The mesh that the first box with one names."""
+    """The first mesh that a box names."""
     if _jax.tree.is_endless(value):
         return None
     boxes = filter(_jax.tree.is_box, _jax.tree.leaves(value, _jax.tree.is_box))
@@ -126,7 +128,7 @@ def mesh_of_boxes(value: Any) -> Mesh | None:
 
 
 def _is_leaf(part: Any) -> bool:
-    """Whether this is a box that is read whole; what one without names holds, perhaps a tree, has none either."""
+    """Whether to read a part as one box: it has names, or holds no subtree."""
     if not _jax.tree.is_box(part):
         return False
     if _names_of(part).written is not None:
@@ -136,13 +138,13 @@ def _is_leaf(part: Any) -> bool:
 
 
 class _BoxMetadata(NamedTuple):
-    """What a box says.
+    """The metadata of a box.
 
     Attributes:
-      written: the names; None where it has none.
-      rules: its own rules; None where it has none.
-      mesh: its mesh; None where it has none.
-      is_logical: whether the names are those of dims, not mesh axes.
+      written: the names, or None.
+      rules: its own rules, or None.
+      mesh: its mesh, or None.
+      is_logical: whether the names are names of dims, not of mesh axes.
     """
 
     written: Any
@@ -151,7 +153,7 @@ class _BoxMetadata(NamedTuple):
     is_logical: bool = True
 
 
-# What Flax has called the names of an nnx.Variable, the newest first.
+# The metadata keys for the names of an nnx.Variable in versions of Flax, the newest first.
 _NAMES = ("out_sharding", "sharding_names", "sharding")
 
 
@@ -159,7 +161,7 @@ def _names_of(box: Any) -> _BoxMetadata:
     if (metadata := _metadata(box)) is None:
         rules, mesh = getattr(box, "rules", None), getattr(box, "mesh", None)
         return _BoxMetadata(box.names, rules, mesh, hasattr(box, "rules"))
-    # Metadata that are empty say nothing.
+    # Empty metadata counts as missing.
     written = next((metadata[key] for key in _NAMES if metadata.get(key)), None)
     written = getattr(written, "sharding", written)  # of a Format
     rules, mesh = metadata.get("sharding_rules"), metadata.get("mesh")
@@ -169,7 +171,7 @@ def _names_of(box: Any) -> _BoxMetadata:
 
 
 def _metadata(box: Any) -> Mapping[str, Any] | None:
-    """What ``nnx`` says of a variable; None for a box of ``flax.linen`` alone."""
+    """The metadata of an ``nnx`` variable; None for a box of ``flax.linen``."""
     return box.get_metadata() if _jax.tree.is_variable_class(type(box)) else getattr(box, "metadata", None)
 
 
@@ -177,20 +179,24 @@ def _read_leaf(place: PlacementContext, part: Any, subject: Subject) -> PlacedLe
     """A leaf of a boxed tree, with the names of its box as a hint.
 
     Raises:
-      AnnotationSyntaxError: for something else than names.
+      AnnotationSyntaxError: for names that cannot be read.
     """
     if not _jax.tree.is_box(part):
         return PlacedLeaf(CheckedLeaf(part, _UNSHARDED, subject), place)
     cls, children, names = type(part).__name__, _jax.tree.one_level(part), _names_of(part)
     if children is None or len(children) != 1:
         raise AnnotationSyntaxError(f"{cls} is a box of Flax that does not hold just one value")
-    hint, own, context = _parse_names(cls, names.written, names.is_logical), read_rules(names.rules), place.context
-    rules = own if own is not None else context.rules
+    hint, own_rules, context = (
+        _parse_names(cls, names.written, names.is_logical),
+        read_rules(names.rules),
+        place.context,
+    )
+    rules = own_rules if own_rules is not None else context.rules
     known = rules if rules is not None else Rules(fallback="error")  # without any rules, every name is an error
     if _metadata(part) is not None:
         # In nnx a box's own rules come before those in force, and a name without a rule is itself a mesh axis.
-        if own is not None and context.rules is not None:
-            known = replace(context.rules, pairs=(*own.pairs, *context.rules.pairs))
+        if own_rules is not None and context.rules is not None:
+            known = replace(context.rules, pairs=(*own_rules.pairs, *context.rules.pairs))
         labels = [dim.label for dim in hint.spec.dims if isinstance(dim, Dim) and dim.label is not None]
         ruled = {name for name, _ in known.pairs}
         axes = None if rules is None or context.mesh is None else dict(context.mesh)
@@ -211,7 +217,7 @@ def _parse_names(cls: str, written: Any, is_logical: bool) -> ArrayHint:
         written = tuple(entries)
     if not isinstance(written, (tuple, list)):
         raise AnnotationSyntaxError(
-            f"{cls}: its names are {value_text(written)}; they are a tuple with a name or None per dim"
+            f"{cls}: its names are {value_text(written)}, not a tuple with a name or None per dim"
         )
     dims: list[Dim] = []
     start = 0
@@ -226,9 +232,9 @@ def _parse_names(cls: str, written: Any, is_logical: bool) -> ArrayHint:
             continue
         axes: Iterable[Any] = () if entry is None else (entry,) if isinstance(entry, str) else entry
         if not isinstance(axes, (tuple, list)) or not all(isinstance(axis, str) for axis in axes):
-            raise AnnotationSyntaxError(f"{cls}: {value_text(entry)} among its names is not a name")
+            raise AnnotationSyntaxError(f"{cls}: {value_text(entry)} among its names is not a str or None")
         dims.append(Dim(Anything(), Axes(tuple(axes), span=span), span=span, size_span=span))
     source = ", ".join(map(repr, written))
-    # As in JAX's specs, dims behind the last name are unsharded.
+    # As in JAX's specs, dims after the last name are unsharded.
     spec = Spec((*dims, Rest(None)), (), source)
     return ArrayHint(None, "Shaped", Any, spec, HintText(f"{cls} names=(", source, ")"))

@@ -1,4 +1,4 @@
-"""``shard`` and ``from_callback``: place a global array as its hint says, at once or shard by shard."""
+"""``shard`` and ``from_callback``: place a global array by its hint, at once or shard by shard."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def shard(
 @overload
 def shard(x: T, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *, memory_kind: str | None = None) -> T: ...
 def shard(x: Any, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *, memory_kind: str | None = None) -> Any:
-    """Place a value as its hint says, every leaf checked, wherever the call stands.
+    """Place a value by its hint, and check every leaf; eagerly, under ``jit`` or in a manual region.
 
-    An array on other devices, or with another sharding, is moved, as by ``jax.device_put``. Where
-    several processes run, each calls it with the same value. Under ``jit`` it is constrained over Auto
+    An array on other devices, or with another sharding, is moved, as by ``jax.device_put``. With
+    several processes, each calls it with the same value. Under ``jit`` it is constrained over Auto
     mesh axes, and resharded over Explicit ones. In a manual region brackets over manual axes are
-    compared, as by `check`, and the value is placed over the others.
+    compared, as by `check`, and the value is placed over the other axes.
 
     ```python
     weights = shard(init(key), Weights, mesh)
@@ -55,35 +55,35 @@ def shard(x: Any, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *,
 
     Args:
       x: an array, or a pytree of arrays, of NumPy or JAX; of global shape, in a manual region one shard.
-      hint: its hint, or the class whose hints it has. A tree that Flax has boxed
-        (``nn.LogicallyPartitioned``, ``nn.Partitioned``, ``nnx``) needs none. A hint without any sharding
-        (no bracket, mark or rule that applies) means unsharded where arrays are placed at once; under
-        ``jit`` it says nothing. Where no mesh is known, a hint without brackets and marks says nothing.
-        What is hinted ``Any`` or None stays as it is.
-      mesh: the mesh; by default the ambient one, that of a `typed_jit` around, the value's own, or that
-        which its boxes name. It may be abstract under ``jit``, and where the value is on devices of a mesh like it.
-      memory_kind: where the arrays are kept, ``"device"`` or ``"pinned_host"``; by default where they are.
+      hint: its hint, or a class with hints. A tree of Flax boxes (``nn.LogicallyPartitioned``,
+        ``nn.Partitioned``, ``nnx``) needs none. A hint without any sharding (no bracket, mark or rule
+        that applies) means unsharded in an eager call; under ``jit`` it has no effect. Without a mesh, a
+        hint without brackets and marks has no effect. A value hinted ``Any`` or None is not changed.
+      mesh: the mesh; by default the ambient one, the mesh of an enclosing `typed_jit`, of the value, or of
+        its boxes. It may be abstract under ``jit``, or if the value is placed on a mesh of the same shape.
+      memory_kind: the memory of the arrays, ``"device"`` or ``"pinned_host"``; by default their own.
 
     Returns:
-      The value, each array with the NamedSharding of its hint; on an Explicit mesh the array's type
-      says it, too. What is placed so already is the same object, and what is not an array stays as it is.
+      The value, each array with the NamedSharding of its hint; on an Explicit mesh the type of the array has
+      that sharding, too. An array that is placed already is the same object; a leaf that is not an array is not
+      changed.
 
     Raises:
-      MeshAxisError: for no mesh where the hint names axes, one without devices, or an axis that it does not have.
-      ShapeError, DtypeError, StructureError: for a leaf that does not fit, by its path; and for one that
-        is not the same in all processes, where there are several.
-      ShardingError: for a mark ``~``, and for ``+`` and ``-`` over Auto axes; for a value that is unreduced
-        or reduced where its hint has no such mark, which `reshard` takes away; for a kind of memory that
-        there is not.
-      VaryingError: in a manual region, as `check`.
+      MeshAxisError: without a mesh if the hint names axes, for a mesh without devices, or for an axis that it does
+        not have.
+      ShapeError, DtypeError, StructureError: for a leaf that does not fit, by its path; and for a leaf that
+        differs between processes.
+      ShardingError: for a mark ``~``, and for ``+`` and ``-`` over Auto axes; for an unreduced or reduced
+        value whose hint lacks the mark (use `reshard`); for an unknown kind of memory.
+      VaryingError: in a manual region, as for `check`.
     """
     node = None if hint is EMPTY else parse_hint_or_dims(hint)
     if node is None and not holds_boxes(x):
-        problem = "no hint is given, and the value holds no boxes of Flax, which would say how it is sharded"
+        problem = "no hint is given, and the value holds no boxes of Flax that name its dims"
         raise StructureError(f"shard: {problem}")
     if node is not None and _jax.mesh.context_mesh().manual_axes:
         return _shard_in_region(x, node, mesh, memory_kind)
-    # Under jit no devices are known, and none are needed.
+    # Under jit devices are neither known nor needed.
     is_outside = _jax.trace.is_outside_traces()
     values = [] if _jax.tree.is_endless(x) else _jax.tree.leaves(x)
     needs = "devices" if is_outside else "mesh"
@@ -91,9 +91,9 @@ def shard(x: Any, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *,
     place = placement_context("shard", mesh, needs, values, takes_sums=True, is_optional=True, boxed=boxed)
     kind = read_memory_kind(place.verb, place.mesh, memory_kind)
     tree, failures = check_leaves(place, x, node), list[Failure]()
-    layouts: dict[int, Layout] = {}  # of the arrays that are placed
-    wanted: dict[int, NamedSharding] = {}  # at once, of those that are elsewhere
-    known: dict[Any, NamedSharding | None] = {}  # most leaves are like others
+    layouts: dict[int, Layout] = {}  # of the arrays that are placed under jit
+    wanted: dict[int, NamedSharding] = {}  # of the arrays that are moved in an eager call
+    known: dict[Any, NamedSharding | None] = {}  # most leaves share a hint and a sharding
     for at, (leaf, within, box) in enumerate(tree.leaves):
         if leaf.hint is None:
             continue
@@ -107,7 +107,7 @@ def shard(x: Any, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *,
         if (wrong := _why_unplaceable(leaf, layout, place, is_placed)) is not None:
             failures.append(Failure(wrong, leaf.subject, leaf.hint.text, _jax.array.type_text(leaf.value)))
         elif place.mesh is None and layout.axes:
-            # Rules alone ask for no mesh, so that one model runs without, as in Flax.
+            # Rules alone need no mesh, so that a model runs without one, as in Flax.
             if box is not None or any(written_axes(leaf.hint.spec.dims, leaf.hint.spec.marks)):
                 raise no_mesh(place.verb)
         elif place.mesh is not None and is_outside:
@@ -125,7 +125,7 @@ def shard(x: Any, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *,
 
 
 def _why_unplaceable(leaf: CheckedLeaf, layout: Layout, place: PlacementContext, is_placed: bool) -> Fault | None:
-    """Why a value that fits its hint cannot be placed so; ``is_placed`` if the hint says how."""
+    """Why a value that fits its hint cannot be placed by it; ``is_placed`` if the hint has a sharding."""
     value, hint, *_ = leaf
     assert hint is not None
     if isinstance(value, _jax.array.SHAPES):
@@ -140,14 +140,14 @@ def _why_unplaceable(leaf: CheckedLeaf, layout: Layout, place: PlacementContext,
         return None
     if where.device_set == set(devices_of(place).devices.flat):
         return None
-    problem = "is on devices of several processes, which are not those of the mesh"
-    return PlainMessage(f"{problem}; JAX moves none between them")
+    problem = "is on devices of several processes, but the mesh has other devices"
+    return PlainMessage(f"{problem}; JAX does not move arrays between them")
 
 
 def _stated(tree: PlacedTree, layouts: Mapping[int, Layout], place: PlacementContext, kind: str | None) -> list[Any]:
-    """The leaves of a tree, those that have a layout placed where a program is traced."""
-    values, mesh = [each.leaf.value for each in tree.leaves], place.mesh
-    if mesh is None:  # where nothing is placed
+    """The leaves of a tree; while tracing, those with a layout are placed."""
+    values, mesh = [placed.leaf.value for placed in tree.leaves], place.mesh
+    if mesh is None:  # nothing is placed
         return values
     for at, layout in layouts.items():
         values[at] = place_stated(values[at], layout, mesh, tree.leaves[at].place.context, "shard", kind)
@@ -155,8 +155,8 @@ def _stated(tree: PlacedTree, layouts: Mapping[int, Layout], place: PlacementCon
 
 
 def _moved(tree: PlacedTree, wanted: Mapping[int, NamedSharding], place: PlacementContext) -> list[Any]:
-    """The leaves of a tree, some moved: all that are on devices here by one call."""
-    values, together = [each.leaf.value for each in tree.leaves], dict[int, NamedSharding]()
+    """The leaves of a tree, some of them moved; one call of ``device_put`` moves all arrays of this process."""
+    values, together = [placed.leaf.value for placed in tree.leaves], dict[int, NamedSharding]()
     is_multi_process = bool(wanted) and devices_of(place).is_multi_process
     for at, sharding in wanted.items():
         if is_multi_process or sharding.spec.unreduced:
@@ -169,37 +169,37 @@ def _moved(tree: PlacedTree, wanted: Mapping[int, NamedSharding], place: Placeme
     return values
 
 
-def _move_alone(each: PlacedLeaf, sharding: NamedSharding) -> Any:
-    """One array, placed by itself."""
-    (value, hint, subject, _), place, _ = each
+def _move_alone(leaf: PlacedLeaf, sharding: NamedSharding) -> Any:
+    """Place one array."""
+    (value, hint, subject, _), place, _ = leaf
     assert hint is not None
     try:
         return _jax.placing.move(value, sharding)
     except AssertionError:  # JAX compares the values, and raises this in all processes
-        problem = "is not the same in all processes, or holds NaN, which JAX finds equal to nothing"
-        cure = "place by from_process_local what each of them has, by from_callback what holds NaN"
+        problem = "is not the same in all processes, or holds NaN, which never compares equal"
+        cure = "use from_process_local for parts that differ, and from_callback for values with NaN"
         what = PlainMessage(problem, cure)
         raise place.error((Failure(what, subject, hint.text, _jax.array.type_text(value)),)) from None
 
 
 def _shard_in_region(x: Any, node: Node, mesh: Any, memory_kind: str | None) -> Any:
-    """A shard, compared over the manual axes and placed over the others, of which its hint names one."""
+    """Check a shard over the manual axes, and place it over the other axes of its hint."""
     here, given = _jax.mesh.context_mesh(), read_mesh(mesh)
     if given is not None and given.shape_tuple != here.shape_tuple:
         problem = f"its mesh ({mesh_text(given.shape_tuple)}) contradicts the ambient one"
         raise MeshAxisError(f"shard: {problem} ({mesh_text(here.shape_tuple)})")
     if memory_kind is not None:
-        raise ShardingError("shard: inside a manual region a value is one shard, whose memory is not chosen by a hint")
+        raise ShardingError("shard: memory_kind= cannot be set inside a manual region, where a value is one shard")
     region = current_mesh_context()
     name, checked = check_in_scope(x, node, region, Subject("placed", "given"), "shard")
-    others = frozenset(here.axis_names) - frozenset(here.manual_axes)
+    auto_axes = frozenset(here.axis_names) - frozenset(here.manual_axes)
 
     def placed(leaf: CheckedLeaf) -> CheckedLeaf:
         layout = None if leaf.hint is None else region.layout(leaf.hint)
-        if leaf.hint is None or not isinstance(layout, Layout) or layout.axes.isdisjoint(others):
+        if leaf.hint is None or not isinstance(layout, Layout) or layout.axes.isdisjoint(auto_axes):
             return leaf
         layout = layout.at_rank(rank_of(leaf.value), leaf.hint.spec.rest)
-        return leaf._replace(value=place_stated(leaf.value, layout.over(others), here, region, name))
+        return leaf._replace(value=place_stated(leaf.value, layout.over(auto_axes), here, region, name))
 
     leaves = assert_layouts([*map(placed, checked.leaves)], region, name, checked.sizes)
     return with_other_leaves(x, checked.leaves, leaves)
@@ -213,9 +213,9 @@ def from_callback(
 ) -> Any:
     """Make global arrays from a callback that returns their shards, like ``jax.make_array_from_callback``.
 
-    For one array the callback gets the index of a shard: the slices of the global array that the
-    shard holds. For a tree it gets the array's path before that, so that a checkpoint is read by
-    name. Each process asks for the shards of its own devices only, and nothing is communicated.
+    For one array the callback gets the index of a shard: its slices of the global array. For a tree
+    it gets the array's path first, to read a checkpoint by name. Each process asks only for the shards
+    of its own devices, and nothing is communicated.
 
     ```python
     tokens = from_callback(lambda index: memmap[index], Int32[Array, "[batch/dp] seqlen"], mesh, batch=64, seqlen=128)
@@ -224,26 +224,26 @@ def from_callback(
 
     Args:
       callback: ``callback(index)``, or ``callback(path, index)`` with a path such as
-        ``".layers[0].qkv"``; gives an array of the shard's shape and of a dtype of the hint, the same
+        ``".layers[0].qkv"``; returns an array of the shard's shape and of a dtype of the hint, the same
         dtype for all shards of an array, on all processes.
       T: a hint, or a class whose fields have hints.
       mesh: the mesh; by default the ambient one.
-      like: a value of that type, or its structs, where the hint leaves structure or ranks open, as `shape_structs`.
+      like: a value of that type, or its structs, for structure or ranks that the hint leaves open.
       **sizes: the global size of each name in the hints; a tuple of sizes for ``*name``.
 
     Returns:
       The arrays, in the structure of the hint, each with the NamedSharding of its hint.
 
     Raises:
-      ShapeError: for wrong sizes, as `shape_structs`, and for a shard of another shape.
+      ShapeError: for wrong sizes, as for `shape_structs`, and for a shard of another shape.
       DtypeError: for a shard of another dtype.
-      StructureError: for what is no function, a hint that leaves open how many arrays it holds, and a shard
-        that is not an array.
-      MeshAxisError: for no mesh, one without devices, or an axis that it does not have.
+      StructureError: for a callback that is not a function, a hint with an open number of arrays, and a
+        shard that is not an array.
+      MeshAxisError: without a mesh, for a mesh without devices, or for an axis that it does not have.
     """
     if not callable(callback):
         got = f"{value_text(callback)} of type {type(callback).__name__}"
-        raise StructureError(f"from_callback: a function is wanted as callback, got {got}")
+        raise StructureError(f"from_callback: the callback is not a function; got {got}")
     node = parse_hint_or_dims(T)
     place = placement_context("from_callback", mesh, needs="devices")
     tree, leaves = structs_of(node, place, sizes, like)
@@ -278,7 +278,7 @@ def _array_from_callback(leaf: CheckedLeaf, callback: Callable[..., Any], is_one
             return value
         raise place.error((Failure(what, subject, hint.text, _jax.array.type_text(value)),))
 
-    # A process without a device in the mesh makes no shard, which would give the dtype.
+    # A process without a device in the mesh makes no shard, so the hint gives the dtype.
     has_some = bool(struct.sharding.addressable_devices)
     return jax.make_array_from_callback(
         struct.shape, struct.sharding, shard_at, dtype=None if has_some else default_dtype(hint)
@@ -286,18 +286,18 @@ def _array_from_callback(leaf: CheckedLeaf, callback: Callable[..., Any], is_one
 
 
 def _why_no_values(value: Any, hint: ArrayHint) -> NotAnArray | PlainMessage | None:
-    """Why a value is not an array whose values this process has."""
+    """Why this process cannot read the values of an array; None if it can."""
     if _jax.array.why_not_array(value) is not None or isinstance(value, _jax.array.SHAPES):
         return NotAnArray(hint.type_text, describe(value))
     if _jax.array.is_tracer(value):
         return PlainMessage("is a value under jax.jit or another transformation", "call from_callback outside of them")
     if isinstance(value, jax.Array) and not value.is_fully_addressable:
-        # Under jax.set_mesh that is what jax.numpy makes in a program of several processes.
+        # With several processes, jax.numpy makes such arrays under jax.set_mesh.
         return PlainMessage("is on devices of several processes", "make it with NumPy, or outside of jax.set_mesh")
     return None
 
 
 def index_text(index: Index) -> str:
-    """An index as it is written: ``[0:4, :]``."""
+    """An index as Python writes it: ``[0:4, :]``."""
     ends = [["" if end is None else str(end) for end in (part.start, part.stop)] for part in index]
     return f"[{', '.join(map(':'.join, ends))}]"

@@ -1,11 +1,11 @@
-"""``from_process_local``: global arrays from the data of each process, checked as the global value that it means.
+"""``from_process_local``: global arrays from the data of each process, checked as global arrays.
 
-Which global size a process's own size means depends on the sharding, and so on the hint. So each array is first matched
-with its hint by dtype and rank only; then its global shape is computed, and checked with those of the other arrays, so
-that one name has one size. At last the processes compare their arrays.
+The global size of a dim depends on its sharding, and so on the hint. So each array is first matched with its hint by
+dtype and rank only; then its global shape is computed, and checked together with the other arrays, so that a name has
+one size. Finally the processes compare their arrays.
 
 Invariant: every process gets the same reports, so every process raises the same error. Along each dim, the data of a
-process is the parts that its devices hold, each once and in global order; all parts have the same size."""
+process consists of the parts on its devices, each once and in global order; all parts have the same size."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from .structs import GIVEN, any_size_hint, bound_sizes, refuse_wrong_sizes, shap
 
 
 def from_process_local(data: Any, T: Any, /, mesh: Mesh | None = None, **sizes: int | tuple[int, ...]) -> Any:
-    """Make global arrays from the part that each process has.
+    """Make global arrays from the parts of all processes.
 
-    A process gives, per dim, the parts that its own devices hold, each once, in global order: its own
-    rows of a batch that is sharded over processes, and all of a dim that its devices hold completely.
-    Processes that hold the same part give the same data. With one process, data is the global value.
-    This is what ``multihost_utils.host_local_array_to_global_array`` does for one array.
+    Along each dim, a process passes the parts on its own devices, each once, in global order: its own
+    rows of a batch that is sharded over processes, or all of a dim that its devices hold completely.
+    Processes with the same part pass the same data. With one process, ``data`` is the global value.
+    For one array it is like ``multihost_utils.host_local_array_to_global_array``.
 
     ```python
     # two processes, dp=4 over both: each loads 16 of 32 sequences
@@ -52,14 +52,14 @@ def from_process_local(data: Any, T: Any, /, mesh: Mesh | None = None, **sizes: 
     ```
 
     The processes compare their shapes and dtypes (two small all-gathers over all processes), so that
-    all of them raise the same error and none of them hangs. Where ``sizes`` fix every dim of every
-    hint, nothing is communicated: only the process with wrong data raises, and neither dtypes nor the
+    all of them raise the same error and none of them hangs. If ``sizes`` fix every dim of every hint,
+    nothing is communicated: only the process with wrong data raises, and neither dtypes nor the
     lengths of lists are compared. If a process fails before this call, the others wait for it, as in
     every collective, until ``jax.distributed`` gives up.
 
     Args:
       data: this process's part: a pytree of arrays of NumPy, or of JAX on its own devices.
-      T: its hint, or the class whose hints it has; dims are global, as everywhere.
+      T: its hint, or a class with hints; dims are global, as everywhere.
       mesh: the mesh; by default the ambient one.
       **sizes: global sizes of names in the hints; a tuple of sizes for ``*name``.
 
@@ -67,11 +67,11 @@ def from_process_local(data: Any, T: Any, /, mesh: Mesh | None = None, **sizes: 
       The arrays, each with the NamedSharding of its hint, in the structure of ``data``.
 
     Raises:
-      ShapeError: for sizes that mean different global sizes, in one process or in several, and for
-        what does not divide.
+      ShapeError: for sizes that contradict each other, in one process or between processes, and for
+        dims that do not divide.
       DtypeError, StructureError: for a leaf that does not fit, by its path.
-      ShardingError: for an array that is global already, and for marks, as `shard`.
-      MeshAxisError: for no mesh, one without devices of this process, or an axis that it does not have.
+      ShardingError: for an array that is global already, and for marks, as for `shard`.
+      MeshAxisError: without a mesh, for a mesh without devices of this process, or for an axis that it does not have.
     """
     place = placement_context("from_process_local", mesh, needs="devices")
     node, processes = parse_hint_or_dims(T), process_mesh(place)
@@ -88,7 +88,7 @@ def from_process_local(data: Any, T: Any, /, mesh: Mesh | None = None, **sizes: 
 
 
 def _global_arrays(leaves: Sequence[LocalLeaf], place: PlacementContext) -> list[Any]:
-    """All leaves, those with hints as global arrays, which are made together."""
+    """All leaves, with global arrays for those with hints, made in one call."""
     local = [leaf for leaf in leaves if leaf.hint is not None]
     kinds = [(leaf.hint, leaf.shape) for leaf in local]
     shardings = {kind: place.sharding_at_rest(kind[0], len(kind[1])) for kind in dict.fromkeys(kinds)}
@@ -103,7 +103,7 @@ def _global_arrays(leaves: Sequence[LocalLeaf], place: PlacementContext) -> list
 
 
 class ProcessMesh(NamedTuple):
-    """The processes of a mesh, seen from one of them.
+    """The processes of a mesh, from the view of this process.
 
     Attributes:
       own: this process.
@@ -119,7 +119,7 @@ class ProcessMesh(NamedTuple):
 
     @classmethod
     def of(cls, mesh: Mapping[str, int], owners: Sequence[int], own: int) -> ProcessMesh:
-        """The processes of a mesh, from the process of each device in the mesh's order."""
+        """The processes of a mesh, given the process of each device, in the mesh's order."""
         devices = zip(product(*map(range, mesh.values())), owners, strict=True)
         held = tuple(dict(zip(mesh, position, strict=True)) for position, owner in devices if owner == own)
         return cls(own, tuple(sorted(set(owners))), mesh, held)
@@ -136,15 +136,15 @@ class ProcessMesh(NamedTuple):
 
 
 class HeldParts(NamedTuple):
-    """How many different parts of a dim a process holds, out of how many."""
+    """The number of different parts of a dim that a process holds, and the total."""
 
     held: int
     total: int
 
     def global_size(self, size: int) -> int | None:
-        """The global size that a process's own size means; None where it does not divide.
+        """The global size for a process's own size; None if that does not divide.
 
-        A process that holds every part has the global data, so nothing is divided.
+        A process with every part has the global data, so nothing is divided.
         """
         if self.held == self.total:
             return size
@@ -155,21 +155,18 @@ def process_mesh(place: PlacementContext) -> ProcessMesh:
     """The processes of a mesh; this one must be among them.
 
     Raises:
-      MeshAxisError: for a mesh that has no device of this process.
+      MeshAxisError: for a mesh without a device of this process.
     """
-    mesh, own = devices_of(place), jax.process_index()
-    found = ProcessMesh.of(dict(mesh.shape), [device.process_index for device in mesh.devices.flat], own)
-    if own not in found.members:
-        listed = ", ".join(map(str, found.members))
-        raise MeshAxisError(f"{place.verb}: the mesh has no device of process {own}, only of process {listed}")
-    return found
-
-
-# The leaves of this process
+    mesh, this_process = devices_of(place), jax.process_index()
+    processes = ProcessMesh.of(dict(mesh.shape), [device.process_index for device in mesh.devices.flat], this_process)
+    if this_process not in processes.members:
+        listed = ", ".join(map(str, processes.members))
+        raise MeshAxisError(f"{place.verb}: the mesh has no device of process {this_process}, only of process {listed}")
+    return processes
 
 
 class LocalLeaf(NamedTuple):
-    """One leaf of a process's data: its hint, if it is an array, and the global shape that it means."""
+    """One leaf of a process's data: its hint, if it is an array, and its global shape."""
 
     hint: ArrayHint | None
     value: Any
@@ -180,12 +177,12 @@ class LocalLeaf(NamedTuple):
 def _local_leaves(
     node: Node, data: Any, place: PlacementContext, processes: ProcessMesh, sizes: Sizes
 ) -> list[LocalLeaf]:
-    """A process's leaves, each array checked as the global one that it means.
+    """A process's leaves, each array checked as the global array.
 
     Raises:
-      TypedShmapError: for everything that is wrong.
+      TypedShmapError: with all failures.
     """
-    if processes.is_alone:  # its data is the global value, for which there is nothing to compute
+    if processes.is_alone:  # its data is the global value
         checked = check_value(node, data, Subject("placed", "data"), place.context, {}, sizes)
         others = [leaf.value for leaf in checked.leaves if leaf.hint is not None and type(leaf.value) is not np.ndarray]
         if not checked.failures and all(map(_is_held, others)):
@@ -201,7 +198,7 @@ def _local_leaves(
         if isinstance(shape, Failure):
             return shape
         values[subject], shapes[subject, hint] = value, shape
-        # A dtype that JAX narrows is narrowed here, too.
+        # With the dtype to which JAX narrows it.
         struct = jax.ShapeDtypeStruct(shape, jax.typeof(value).dtype)
         found = check_array(struct, hint, region, known, subject, *rest)
         return _in_local_terms(found, values) if isinstance(found, Failure) else found
@@ -211,7 +208,7 @@ def _local_leaves(
 
 
 def _is_held(value: Any) -> bool:
-    """Whether a value is an array, or a number, all of whose values this process has."""
+    """Whether a value is a number, or an array that this process holds completely."""
     if isinstance(value, np.ndarray):
         return True
     if isinstance(value, jax.Array):
@@ -225,7 +222,7 @@ _ANYWHERE = MeshContext.over(None, role="placement")
 def _global_shape(
     value: Any, hint: ArrayHint, subject: Subject, region: MeshContext, processes: ProcessMesh
 ) -> tuple[int, ...] | Failure:
-    """The global shape that an array of a process means, if its dtype and its rank are those of its hint."""
+    """The global shape of a process's array, or a failure if its dtype or its rank contradicts its hint."""
     found = check_array(value, any_size_hint(hint), _ANYWHERE, NO_SIZES, subject, {})
     if isinstance(found, Failure):
         return found
@@ -257,7 +254,7 @@ def _global_shape(
 
 
 def _in_local_terms(failure: Failure, values: Mapping[Subject, Any]) -> Failure:
-    """A failure of a global array, in terms of the data that this process has."""
+    """A failure of a global array, in terms of this process's data."""
     what, value = failure.what, values[failure.subject]
     if isinstance(what, SizeMismatch) and isinstance(what.got, int) and isinstance(what.expected, int):
         name, origin = _dim_name(what.dim), what.origin
@@ -274,7 +271,7 @@ def _in_local_terms(failure: Failure, values: Mapping[Subject, Any]) -> Failure:
 
 
 def _dims(hint: ArrayHint, rank: int) -> tuple[Dim | Rest, ...]:
-    """The token of a hint that each dim of an array belongs to."""
+    """The token of a hint for each dim of an array."""
     dims, rest = hint.spec.dims, hint.spec.rest
     return dims if rest is None else (*dims[:rest], *[dims[rest]] * (rank - len(dims) + 1), *dims[rest + 1 :])
 
@@ -290,7 +287,7 @@ def _size_text(
 ) -> str:
     """``batch=6, which means batch=12 globally``, or ``size 6 in dim 0`` without a name.
 
-    The global size is left out where a process's own size is the global one.
+    The global size is left out if it equals the process's own size.
     """
     has, means = (
         (f"size {own} in dim {index}", global_size) if name is None else (f"{name}={own}", f"{name}={global_size}")
@@ -298,20 +295,17 @@ def _size_text(
     return f"{has}{where}" if own == global_size else f"{has}{where}, which means {means}{globally}"
 
 
-# Agreement of all processes
-
-
 class ReportedLeaf(NamedTuple):
-    """One array of one process; processes agree where the first three fields are equal.
+    """One array of one process; processes agree if the first three fields are equal.
 
     Attributes:
       path: its path in the data.
-      global_shape: the global shape that it means.
+      global_shape: its global shape.
       dtype: its dtype.
-      own_shape: the shape that the process has.
-      names: per dim its name, if it has one.
+      own_shape: its shape on the process.
+      names: the name of each dim, or None.
       hint: its hint, in the three parts of a `HintText`.
-      spans: per dim its place in the hint.
+      spans: the span of each dim in the hint.
     """
 
     path: str
@@ -324,7 +318,7 @@ class ReportedLeaf(NamedTuple):
 
     @classmethod
     def of(cls, leaf: LocalLeaf) -> ReportedLeaf:
-        """What the other processes need to know of an array."""
+        """The report of an array for the other processes."""
         assert leaf.hint is not None
         dims, text = _dims(leaf.hint, len(leaf.shape)), leaf.hint.text
         return cls(
@@ -358,7 +352,7 @@ def decode_report(text: bytes) -> ProcessReport:
 
 
 def _agreed_leaves(place: PlacementContext, own: int, read: Callable[[], list[LocalLeaf]]) -> list[LocalLeaf]:
-    """This process's leaves, once all processes are known to mean the same global arrays.
+    """This process's leaves, after all processes agree on the global arrays.
 
     Raises:
       TypedShmapError: the same on all processes.
@@ -381,7 +375,7 @@ def _agreed_leaves(place: PlacementContext, own: int, read: Callable[[], list[Lo
 
 
 def refuse_subset(place: PlacementContext, processes: ProcessMesh) -> None:
-    """Refuse a mesh on some of all processes: they cannot compare their sizes, since a gather is over all.
+    """Raise for a mesh on a subset of all processes: they cannot compare sizes, since a gather is over all.
 
     Raises:
       ShapeError: with the processes.
@@ -395,23 +389,23 @@ def refuse_subset(place: PlacementContext, processes: ProcessMesh) -> None:
 
 
 def first_error(reports: Iterable[ProcessReport]) -> TypedShmapError | None:
-    """The error of the first process that has one."""
-    found = [report.error for report in sorted(reports) if report.error is not None]
-    return getattr(errors, found[0][0])(found[0][1]) if found else None
+    """The error of the first process with an error."""
+    reported = [report.error for report in sorted(reports) if report.error is not None]
+    return getattr(errors, reported[0][0])(reported[0][1]) if reported else None
 
 
 Disagreement = tuple[type[TypedShmapError], Failure]
-"""Two processes that do not mean the same global array: the error's class, and the failure that it reports."""
+"""The class and the failure of the error for two processes with different global arrays."""
 
 
 def first_disagreement(reports: Iterable[ProcessReport]) -> Disagreement | None:
-    """The first difference between the first process and another one."""
-    first, *others = sorted(reports)
-    for other in others:
-        for own, their in zip(first.leaves, other.leaves, strict=False):
+    """The first difference between the first process and any other."""
+    first, *compared_reports = sorted(reports)
+    for compared in compared_reports:
+        for own, their in zip(first.leaves, compared.leaves, strict=False):
             if own[:3] != their[:3]:
-                return _disagreement(own, first.process, their, other.process)
-        for longer, shorter in ((first, other), (other, first)):
+                return _disagreement(own, first.process, their, compared.process)
+        for longer, shorter in ((first, compared), (compared, first)):
             for leaf in longer.leaves[len(shorter.leaves) :]:
                 problem = f"is on process {longer.process}, but not on process {shorter.process}"
                 return StructureError, _failure(leaf, PlainMessage(problem))

@@ -1,7 +1,7 @@
 """Values made from a hint, in its structure: specs, shardings, and ``ShapeDtypeStruct``s once its dims have sizes.
 
-The caller chooses what each array becomes. Static fields have their defaults, since they are part of the structure
-that JAX compares."""
+The caller chooses the leaf for each array. Static fields have their defaults, since they are part of the tree
+structure that JAX compares."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from .context import PlacementContext, placement_context, read_memory_kind
 from .flax_boxes import check_leaves, holds_boxes, mesh_of_boxes
 
 GIVEN = Subject("placed", "given")
-"""The origin of a size that is given by keyword."""
+"""The origin of a size passed by keyword."""
 
 _CURE = "pass like=, a value that fixes ranks and lengths"
 
 
 def partition_specs(T: Any, like: Any = None) -> Any:
-    """The PartitionSpecs that a hint, or a class of hints, means; each of full rank.
+    """Return the PartitionSpecs of a hint, or of a class with hints; each has full rank.
 
     ```python
     partition_specs(Float[Array, "[batch/dp] d"])  # P('dp', None)
@@ -50,10 +50,10 @@ def partition_specs(T: Any, like: Any = None) -> Any:
 
     Args:
       T: a hint, or a class whose fields have hints.
-      like: a value of that type, which fixes ranks and lengths where the hint leaves them open.
+      like: a value of that type, for ranks and lengths that the hint leaves open.
 
     Returns:
-      The specs, in the structure of ``like``, else in that of the hint; static fields have their
+      The specs, in the tree structure of ``like``, else of the hint; static fields have their
       defaults, and a leaf that is not an array has ``P()``.
 
     Raises:
@@ -69,8 +69,8 @@ def partition_specs(T: Any, like: Any = None) -> Any:
 def shardings(T: Any, mesh: MeshLike | None = None, like: Any = None, *, memory_kind: str | None = None) -> Any:
     """The NamedShardings that a hint, or a class of hints, means: `partition_specs` over a mesh.
 
-    They are what ``jax.jit`` takes as ``in_shardings`` and ``out_shardings``, ``jax.device_put`` as
-    its second argument, and checkpoint libraries as the target of a restore.
+    Pass them to ``jax.jit`` as ``in_shardings`` and ``out_shardings``, to ``jax.device_put`` as the
+    second argument, and to checkpoint libraries as the target of a restore.
 
     ```python
     jax.jit(init, out_shardings=shardings(Weights, mesh))(key)
@@ -84,12 +84,12 @@ def shardings(T: Any, mesh: MeshLike | None = None, like: Any = None, *, memory_
       memory_kind: the memory of the arrays, ``"pinned_host"``; by default that of computations.
 
     Returns:
-      The shardings, in the structure of ``like``, else in that of the hint.
+      The shardings, in the tree structure of ``like``, else of the hint.
 
     Raises:
-      MeshAxisError: for no mesh, or an axis that it does not have.
+      MeshAxisError: without a mesh, or for an axis that it does not have.
       StructureError: for a hint whose ranks or lengths are open, without ``like``.
-      ShardingError: for a mark ``~``, for ``+`` or ``-`` over Auto axes, and for a kind of memory that there is not.
+      ShardingError: for a mark ``~``, for ``+`` or ``-`` over Auto axes, and for an unknown kind of memory.
     """
     boxed = partial(mesh_of_boxes, T if like is None else like)
     place = placement_context("shardings", mesh, needs="mesh", takes_sums=True, boxed=boxed)
@@ -100,11 +100,11 @@ def shardings(T: Any, mesh: MeshLike | None = None, like: Any = None, *, memory_
 def _map_hints(
     place: PlacementContext, T: Any, like: Any, make: Callable[[PlacementContext, ArrayHint | None, int], Any]
 ) -> Any:
-    """What ``make`` returns for each array, from its context, its hint and its rank, in the structure of the hint."""
+    """Call ``make`` with the context, the hint and the rank of each array; return the tree of its results."""
     if like is not None or holds_boxes(T):  # a boxed tree needs no hint: its boxes have names
         value, node = (T, None) if like is None else (like, parse_hint_or_dims(T))
         tree = check_leaves(place, value, node)
-        made = [make(each.place, each.leaf.hint, rank_of(each.leaf.value)) for each in tree.leaves]
+        made = [make(placed.place, placed.leaf.hint, rank_of(placed.leaf.value)) for placed in tree.leaves]
         return tree.with_values(made, are_specs=True)
 
     def array(hint: ArrayHint, path: str) -> Any:
@@ -113,11 +113,11 @@ def _map_hints(
         rank, subject = len(hint.spec.dims), Subject("placed", "hint", path)
         place.layout(hint, subject)
         if place.mesh is not None:
-            # Marks are refused by the rule for arrays, applied to an array of any size.
-            some = jax.ShapeDtypeStruct((0,) * rank, default_dtype(hint))
-            found = check_array(some, any_size_hint(hint), place.context, NO_SIZES, subject, {})
-            if isinstance(found, Failure):
-                raise place.error((replace(found, got=None),))
+            # Check the marks by the rule for arrays, with an array of any size.
+            any_array = jax.ShapeDtypeStruct((0,) * rank, default_dtype(hint))
+            failure = check_array(any_array, any_size_hint(hint), place.context, NO_SIZES, subject, {})
+            if isinstance(failure, Failure):
+                raise place.error((replace(failure, got=None),))
         return make(place, hint, rank)
 
     unsharded = make(place, None, 0)
@@ -128,17 +128,17 @@ def _map_hints(
 def shape_structs(T: Any, /, mesh: MeshLike | None = None, like: Any = None, **sizes: int | tuple[int, ...]) -> Any:
     """The arrays that a hint, or a class of hints, describes, as ``jax.ShapeDtypeStruct``s of global shape.
 
-    Use them where no values are needed: in ``jax.eval_shape``, in ``jax.jit(f).lower``, as the target of
-    a checkpoint's restore. On an AbstractMesh nothing needs a device.
+    Use them in ``jax.eval_shape``, in ``jax.jit(f).lower``, or as the target of a checkpoint's restore.
+    On an AbstractMesh no device is needed.
 
     ```python
     structs = shape_structs(Weights, mesh, vocab=512, model=64, ff=256)
     jax.jit(step).lower(structs, shape_structs(Batch, mesh, batch=32, seqlen=128)).compile()
     ```
 
-    A dtype name that takes several dtypes becomes JAX's default of its kind, the wide one under
+    A dtype name for several dtypes becomes JAX's default of its kind, the 64-bit one under
     ``jax_enable_x64``: float32 for Float, Inexact, Num, Real and Shaped; int32 for Int
-    and Integer; uint32 for UInt; complex64 for Complex; that of ``jax.random.key`` for Key.
+    and Integer; uint32 for UInt; complex64 for Complex; the dtype of ``jax.random.key`` for Key.
 
     Args:
       T: a hint, or a class whose fields have hints.
@@ -149,13 +149,13 @@ def shape_structs(T: Any, /, mesh: MeshLike | None = None, like: Any = None, **s
       **sizes: the global size of each name in the hints; a tuple of sizes for ``*name``. With ``like`` none is needed.
 
     Returns:
-      The structs, in the structure of ``like``, else in that of the hint, with shardings where a mesh is known. A leaf
-      that is not an array has its default.
+      The structs, in the tree structure of ``like``, else of the hint, with shardings if a mesh is known. A leaf that
+      is not an array has its default.
 
     Raises:
-      ShapeError: for a size that is missing, unknown or none, and a dim that has none (``_``,
-        ``...``, ``{argument}``) or does not divide over its mesh axes.
-      StructureError: for a hint that leaves open how many arrays it holds.
+      ShapeError: for a missing, unknown or invalid size, and for a dim without a size (``_``,
+        ``...``, ``{argument}``) or that does not divide over its mesh axes.
+      StructureError: for a hint with an open number of arrays.
       MeshAxisError: for an axis that the mesh does not have, and in a manual region.
       ShardingError: for a mark ``+`` or ``~``, and for ``-`` over Auto axes.
     """
@@ -178,13 +178,13 @@ def structs_of(
 
     Args:
       node: the hint.
-      place: where the arrays are to be.
+      place: the context of the placement.
       sizes: the sizes of names.
-      like: a value in whose structure the tree is; None where the hint says all.
+      like: a value with the structure of the tree; None if the hint determines it.
       check: checks one array.
 
     Raises:
-      TypedShmapError: for sizes that are wrong, and for arrays that cannot be made, all of them.
+      TypedShmapError: with all wrong sizes, or all arrays that cannot be made.
     """
     if like is None:
         tree, name = _unplaced_structs(node, place, sizes), "hint"
@@ -204,25 +204,22 @@ def structs_of(
 
 
 def _unplaced_structs(node: Node, place: PlacementContext, sizes: Mapping[str, Any]) -> Any:
-    """A value in the structure of a hint, with a struct without a sharding for each array."""
+    """A tree in the structure of a hint, with an unplaced struct for each array."""
     cure = "write tuples instead of lists, and classes instead of dicts; give fields without arrays a default"
     tree = TreeBuilder(place.verb, _ArraySlot, f"{cure}; or {_CURE}").build(node)
     leaves = jax.tree_util.tree_leaves(tree)
     slots = [leaf for leaf in leaves if isinstance(leaf, _ArraySlot)]
     refuse_wrong_sizes(place.verb, [slot.hint for slot in slots], sizes, must_all=True)
     known = bound_sizes(sizes)
-    found = [(slot, shape_of(slot.hint, known)) for slot in slots]
-    if wrong := [(slot, shape) for slot, shape in found if not isinstance(shape, tuple)]:
+    slot_shapes = [(slot, shape_of(slot.hint, known)) for slot in slots]
+    if wrong := [(slot, shape) for slot, shape in slot_shapes if not isinstance(shape, tuple)]:
         raise place.error(Failure(what, Subject("placed", "hint", slot.path), slot.hint.text) for slot, what in wrong)
-    made = (jax.ShapeDtypeStruct(shape, default_dtype(slot.hint)) for slot, shape in found)
+    made = (jax.ShapeDtypeStruct(shape, default_dtype(slot.hint)) for slot, shape in slot_shapes)
     return _jax.tree.replace_leaves(tree, [next(made) if isinstance(leaf, _ArraySlot) else leaf for leaf in leaves])
 
 
-# Sizes by keyword
-
-
 def bound_sizes(sizes: Mapping[str, Any]) -> Sizes:
-    """Given sizes as those that are known before anything is matched."""
+    """The caller's sizes, bound before any match."""
     known: dict[str, Any] = {}
     for name, size in sizes.items():
         known |= {f"*{name}": tuple(map(int, size))} if isinstance(size, tuple) else {name: int(size)}
@@ -230,10 +227,10 @@ def bound_sizes(sizes: Mapping[str, Any]) -> Sizes:
 
 
 def refuse_wrong_sizes(verb: str, hints: Iterable[ArrayHint], sizes: Mapping[str, Any], must_all: bool) -> None:
-    """Refuse what is not a size, names that no hint has, and missing sizes where every name needs one.
+    """Raise for values that are not sizes, for names that no hint has, and for missing sizes if ``must_all``.
 
     Raises:
-      ShapeError: with everything that is wrong.
+      ShapeError: with all problems.
     """
     named = names_of(hints)
     texts = {name: f"'*{name}'" if is_rest else f"'{name}'" for name, is_rest in named.items()}
@@ -246,7 +243,7 @@ def refuse_wrong_sizes(verb: str, hints: Iterable[ArrayHint], sizes: Mapping[str
         if not named[name] and not _is_size(size):
             problems.append(f"{name}={value_text(size)} is not a size")
         if named[name] and not (isinstance(size, tuple) and all(map(_is_size, size))):
-            problems.append(f"{name}={value_text(size)} is not a tuple of sizes, which '*{name}' wants")
+            problems.append(f"{name}={value_text(size)} is not a tuple of sizes, which '*{name}' expects")
     if problems:
         names = ", ".join(texts.values()) or "none"
         raise ShapeError(f"{verb}: {'; '.join(problems)}\n\nHint: the names in the hints are {names}")
@@ -257,19 +254,19 @@ def _is_size(size: Any) -> bool:
 
 
 def names_of(hints: Iterable[ArrayHint]) -> dict[str, bool]:
-    """The names in the dims of hints, in order, each with whether it names several dims."""
-    found: dict[str, bool] = {}
+    """The names in the dims of hints, in order; True for a name of several dims."""
+    names: dict[str, bool] = {}
     for hint in hints:
         for dim in hint.spec.dims:
             if isinstance(dim, Rest):
-                found.update({dim.name: True} if dim.name is not None else {})
+                names.update({dim.name: True} if dim.name is not None else {})
             else:
-                found.update({name: False for name in names_in_expression(dim.size) if name not in found})
-    return found
+                names.update({name: False for name in names_in_expression(dim.size) if name not in names})
+    return names
 
 
 def shape_of(hint: ArrayHint, sizes: Sizes) -> tuple[int, ...] | Fault:
-    """The shape that a hint means, with sizes that are known; or why it has none."""
+    """The shape of a hint with known sizes, or the fault that it has none."""
     shape, no_size = list[int](), "for which no size can be given"
     for index, dim in enumerate(hint.spec.dims):
         if isinstance(dim, Rest):
@@ -301,7 +298,7 @@ _PREFERRED = (float, int, "uint64", complex, bool)
 
 
 def default_dtype(hint: ArrayHint) -> Any:
-    """The one dtype of a hint, or JAX's default for its kind."""
+    """The dtype of a hint, or JAX's default of its kind if it has several."""
     names = hint.dtypes
     if names is not None and "prng_key" in names:
         return jax.eval_shape(lambda: jax.random.key(0)).dtype
@@ -315,16 +312,16 @@ _SCALARS = (bool, int, float, complex)
 
 
 class TreeBuilder(Record):
-    """What replaces the leaves of a hint.
+    """Builds a tree in the structure of a hint, with other leaves.
 
     Attributes:
       verb: the function that messages name.
-      array: what replaces an array, from its hint and its path.
-      cure: what to do where the hint leaves something open.
-      static: what replaces a leaf that is not an array, from the field's default value.
-      scalar: what replaces a Python number without a default; None where there must be one.
-      choose: the node to build, from a node and the records around it, where the hint leaves a choice.
-      like: what replaces a tree like parameters, from its hint and its path; None where its structure is not known.
+      array: returns the leaf for an array, from its hint and its path.
+      cure: the cure in the error for an open hint.
+      static: returns the leaf for a static field, from its default.
+      scalar: the leaf for a Python number without a default; None if a default is required.
+      choose: returns the node to build, from a node and the enclosing records, if the hint leaves a choice.
+      like: returns the subtree for a ``Like``, from its hint and its path; None if its structure is not known.
     """
 
     verb: str
@@ -336,15 +333,15 @@ class TreeBuilder(Record):
     like: Callable[[structure.LikeOf, str], Any] | None = None
 
     def build(self, node: Node, path: str = "", inside: frozenset[int] = frozenset()) -> Any:
-        """A value in the structure of a hint.
+        """A tree in the structure of a hint.
 
         Args:
           node: the hint's tree, which fixes every length.
           path: the path of the node, as ``jax.tree_util.keystr`` writes it.
-          inside: the records around it.
+          inside: the enclosing records.
 
         Raises:
-          StructureError: for a hint that leaves open how many arrays it holds.
+          StructureError: for a hint with an open number of arrays.
         """
         match node := self.choose(node, inside):
             case ArrayLeaf(hint):
@@ -369,15 +366,15 @@ class TreeBuilder(Record):
                 raise self.open(f"{path or node_name(node)} does not say how many arrays it holds")
 
     def open(self, problem: str) -> StructureError:
-        """The error for a hint that leaves something open."""
+        """The error for an open hint."""
         return StructureError(f"{self.verb}: {problem}\n\nHint: {self.cure}")
 
     def _wrong_class(self, what: Fault, path: str) -> TypedShmapError:
-        """The error for a class that JAX cannot take apart as its hints say."""
+        """The error for a class that JAX does not flatten according to its hints."""
         return error_of(Report(self.verb, (Failure(what, Subject("placed", "hint", path)),)))
 
     def _not_by_hints(self, cls: type, path: str) -> StructureError:
-        """The error for a class whose children JAX finds in a value only, as those of ``nnx.Module``."""
+        """The error for a class whose children depend on the instance, such as ``nnx.Module``."""
         of = f"{path} is of class {cls.__name__}, which" if path else cls.__name__
         return self.open(f"{of} cannot be built from its hints alone")
 
@@ -385,7 +382,7 @@ class TreeBuilder(Record):
         return hint is type(None) or (hint in _SCALARS and self.scalar is not None)
 
     def _fields(self, node: structure.Fields, path: str, inside: frozenset[int]) -> dict[str, Any]:
-        """The fields of a NamedTuple or a dataclass; static ones, and those that JAX does not flatten, by default."""
+        """The fields of a NamedTuple or a dataclass; static fields and fields that are not children have defaults."""
         cls, flattened = node.cls, node.fields.keys()
         defaults: dict[str, Any] = getattr(cls, "_field_defaults", {})
         if node.kind in ("dataclass", "class"):
@@ -416,7 +413,7 @@ class TreeBuilder(Record):
         return values
 
     def _instance(self, cls: type, values: Mapping[str, Any], path: str) -> Any:
-        """An instance with these fields, if JAX finds in it no more than they are."""
+        """An instance with these fields; raises if JAX finds other children in it."""
         made, fields = _new_instance(cls, values), set(map(id, values.values()))
         try:
             children = _jax.tree.one_level(made) or []
@@ -427,7 +424,7 @@ class TreeBuilder(Record):
         return made
 
     def _flattened(self, node: structure.Fields, path: str) -> set[str]:
-        """The fields of a class that JAX flattens: those in which it finds a marker."""
+        """The fields of a class that JAX flattens, found by a marker in each field."""
         cls, markers = node.cls, {name: object() for name in node.fields}
         try:
             children = _jax.tree.one_level(_new_instance(cls, markers))
@@ -438,12 +435,12 @@ class TreeBuilder(Record):
             raise self._wrong_class(failures.PlainMessage(problem), path) from None
         if children is None:
             raise self._wrong_class(failures.NotAPytree(cls.__name__), path)
-        found = {id(part) for _, part in children}
-        return {name for name, marker in markers.items() if id(marker) in found}
+        child_ids = {id(part) for _, part in children}
+        return {name for name, marker in markers.items() if id(marker) in child_ids}
 
 
 def typed_key(options: tuple[Node, ...]) -> ArrayLeaf | None:
-    """The key of ``jax.random.key`` in a ``PRNGKeyArray``, which takes the older kind as well."""
+    """The typed key in a ``PRNGKeyArray``, which also accepts raw keys."""
     leaves = [option for option in options if isinstance(option, ArrayLeaf)]
     keys = [leaf for leaf in leaves if leaf.hint.dtypes == KEYS]
     is_raw = all(leaf.hint.dtypes in (KEYS, ("uint32",)) for leaf in leaves)
@@ -451,7 +448,7 @@ def typed_key(options: tuple[Node, ...]) -> ArrayLeaf | None:
 
 
 def _new_instance(cls: type, values: Mapping[str, Any]) -> Any:
-    # A class's own __init__ may refuse what is not an array, so the fields are set without it.
+    # The __init__ of a class may reject leaves that are not arrays, so set the fields without it.
     made: Any = object.__new__(cls)
     for name, value in values.items():
         object.__setattr__(made, name, value)
@@ -459,7 +456,7 @@ def _new_instance(cls: type, values: Mapping[str, Any]) -> Any:
 
 
 def any_size_hint(hint: ArrayHint) -> ArrayHint:
-    """A hint in which every dim may have any size; brackets and marks stay."""
+    """The hint with any size for every dim; brackets and marks stay."""
     dims = tuple(
         Rest(span=dim.span) if isinstance(dim, Rest) else Dim(AnySize(), dim.axes, span=dim.span)
         for dim in hint.spec.dims

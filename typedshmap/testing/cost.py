@@ -91,7 +91,7 @@ def _read_collectives(given: Any) -> dict[str, int]:
     """How many of each collective are expected, by operation and mesh axes."""
     if not isinstance(given, Mapping):
         raise StructureError(
-            f'{_VERB}: collectives= wants a dict as in {{"all-gather/dp": 2}}, got {value_text(given)}'
+            f'{_VERB}: collectives= expects a dict as in {{"all-gather/dp": 2}}, got {value_text(given)}'
         )
     found: dict[str, int] = {}
     for name, count in dict[Any, Any](given).items():

@@ -202,11 +202,11 @@ def clues(
     if (factor := common_factor(mismatch)) is not None:
         for count, axes in counts:
             if isclose(factor, count, rel_tol=0.01):
-                what = "something divided by a shard's size, or counted by every shard?"
-                cure = f"is a sum over {axes} taken once too often, {what}"
+                what = "is something divided by a shard's size, or does every shard count it?"
+                cure = f"is a sum over {axes} taken twice, {what}"
                 if is_backward:
-                    how = "by hand though JAX sums it, or since a psum transposes to a psum under check_vma=False?"
-                    cure = f"is the gradient summed over {axes} once too often, {how}"
+                    psum = "psum, which transposes to psum under check_vma=False?"
+                    cure = f"is the gradient summed twice over {axes}: by hand where JAX sums it already, or by {psum}"
                 patterns.append(Clue(f"it is {count} times what {reference} gives, the size of {axes}", cure, True))
             if isclose(factor, 1 / count, rel_tol=0.01):
                 cure = f"is a sum over {axes} missing, or a mean taken of what is to be summed?"

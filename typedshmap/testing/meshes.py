@@ -154,7 +154,7 @@ def given_meshes(meshes: Sequence[Any], axes: FunctionAxes) -> list[Mesh]:
     """
     if not isinstance(meshes, (list, tuple)) or not meshes:
         got = value_text(meshes)
-        raise MeshAxisError(f"assert_mesh_invariant: meshes= wants a list of meshes, as in [{_EXAMPLE}]; got {got}")
+        raise MeshAxisError(f"assert_mesh_invariant: meshes= expects a list of meshes, as in [{_EXAMPLE}]; got {got}")
     read: list[Mesh | dict[str, int]] = []
     for mesh in meshes:
         if isinstance(mesh, AbstractMesh):

@@ -48,7 +48,7 @@ def assert_same_program(f: Callable[..., Any], g: Callable[..., Any], /, *args: 
     """
     for each in (f, g):
         if not callable(each):
-            raise StructureError(f"{_VERB}: wants two functions and their arguments; got {value_text(each)}")
+            raise StructureError(f"{_VERB}: expects two functions and their arguments; got {value_text(each)}")
     lowered = [_lowered(each, args, kwargs) for each in (f, g)]
     found = [_lines(each.as_text()) for each in lowered]
     differing = ((at, lines) for at, lines in enumerate(zip_longest(*found)) if lines[0] != lines[1])

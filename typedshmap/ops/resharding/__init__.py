@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def reshard(x: T, pattern: str) -> T:
-    """Change the sharding of an array into any other, by the cheapest collectives.
+    """Change the sharding of an array to any other, with the cheapest collectives.
 
     ```python
     y = reshard(y, "[s/tp] h -> s [h/tp]")  # f32[4,8] -> f32[8,4] per shard, one all_to_all
@@ -37,17 +37,17 @@ def reshard(x: T, pattern: str) -> T:
 
     Args:
       x: one shard.
-      pattern: both sides, with the same dims; ``+`` on the left may be kept or summed. Neither side
-        may say ``~`` or ``-`` where the other does not.
+      pattern: both sides, with the same dims; ``+`` on the left may be kept or summed. ``~`` and ``-``
+        must be on both sides.
 
     Returns:
-      The array of the pattern's right side, bit for bit. Its gradient is resharded back, by the
-      cheapest collectives for that way.
+      The array of the pattern's right side, bit for bit. Its cotangent is resharded back, with the
+      cheapest collectives in that direction.
 
     Raises:
-      PatternError: for a result that is unreduced over an axis over which the operand is not.
+      PatternError: for a result that is unreduced over an axis where the operand is not.
       ShapeError: for a dim that does not divide over its axes.
-      VaryingError, ShardingError: for an operand that is not the pattern's left side.
+      VaryingError, ShardingError: for an operand that contradicts the pattern's left side.
       MeshAxisError: for an axis that is not manual here.
     """
     call = read_operation("reshard", pattern, (x,))
@@ -57,7 +57,7 @@ def reshard(x: T, pattern: str) -> T:
         size // call.shards(axes) for size, axes in zip(operand.global_shape(sizes), right.dim_axes, strict=True)
     )
     call.refuse_uneven(right, shape)
-    # A sum may be taken; other marks have to be on both sides.
+    # A sum may be taken; other marks must be on both sides.
     refuse_other_marks(call, replace(left, unreduced=right.unreduced), right, frozenset())
     planned = _plan_operation(call, left, right, operand.global_shape(sizes))
     if has_vma and left.unreduced:
@@ -75,9 +75,9 @@ def plan_reshard(pattern: str, shape: Sequence[int], mesh: MeshLike, *, dtype: A
     print(plan_reshard("[s/tp] h -> s [h/tp]", (8, 8), mesh))  # steps, bytes per device, peak shard, lower bound
     ```
 
-    Bytes are those of the busiest device, by the formulas of a ring over ``n`` shards of ``S`` bytes:
+    Bytes are counted on the busiest device, by the formulas of a ring over ``n`` shards of ``S`` bytes:
     all_gather ``(n-1) S``, all_to_all and psum_scatter ``(n-1)/n S``, psum ``2 (n-1)/n S``,
-    slice nothing; a ppermute sends a piece, what two blocks share, before and after.
+    slice nothing; a ppermute sends a piece: the overlap of a block before and a block after.
 
     Args:
       pattern: as for `reshard`.
@@ -89,7 +89,7 @@ def plan_reshard(pattern: str, shape: Sequence[int], mesh: MeshLike, *, dtype: A
       The plan, with ``steps``, ``bytes``, ``peak`` and ``lower_bound`` (in elements); printed as a table.
 
     Raises:
-      PatternError, ShapeError, MeshAxisError: as `reshard` does.
+      PatternError, ShapeError, MeshAxisError: as for `reshard`.
     """
     try:
         sizes = tuple(size.__index__() for size in shape)
@@ -112,12 +112,12 @@ def plan_reshard(pattern: str, shape: Sequence[int], mesh: MeshLike, *, dtype: A
 def _plan_operation(call: Operation, left: SideLayout, right: SideLayout, shape: tuple[int, ...]) -> Plan:
     known = left.unreduced | call.region.nontrivial_axes
     source, target = (Layout(side.dim_axes, side.unreduced & known) for side in (left, right))
-    found = plan(source, target, shape, call.region.sizes)
-    if isinstance(found, Plan):
-        return found
-    if found.dim is None:
-        cure = f"drop '+{found.axes[0]}', or, of a partial sum, write it on the left, too"
-        raise call.fault(found.reason, right.side.span, cure)
-    place = right.dims[found.dim]
-    problem = f"has {place.name}={shape[found.dim]}, which does not divide {call.over(found.axes)}"
+    result = plan(source, target, shape, call.region.sizes)
+    if isinstance(result, Plan):
+        return result
+    if result.dim is None:
+        cure = f"drop '+{result.axes[0]}', or, of a partial sum, write it on the left, too"
+        raise call.fault(result.reason, right.side.span, cure)
+    place = right.dims[result.dim]
+    problem = f"has {place.name}={shape[result.dim]}, which does not divide {call.over(result.axes)}"
     raise call.wrong(WrongSize(problem, place.dim.span), RESULT)

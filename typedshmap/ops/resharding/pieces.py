@@ -1,9 +1,9 @@
-"""Blocks sent in pieces: how many a device needs, and who sends which piece to whom, in as few ppermutes as there are.
+"""Blocks sent in pieces: the pieces that a device needs, and the senders, in as few ppermutes as possible.
 
-A piece is what two blocks share, one of the layout before and one of the layout after. Where in every dim one of
-the two numbers of blocks divides the other, all pieces have one shape, each device needs as many of them as any other,
-and can send as many: who sends to whom is a regular bipartite graph, which falls apart into perfect matchings (König,
-1916), and each of these is a ppermute."""
+A piece is the overlap of a block of the layout before and a block of the layout after. If in every dim one of the two
+numbers of blocks divides the other, all pieces have one shape, and all devices need, and can send, the same number of
+pieces. Then senders and receivers form a regular bipartite graph, which is a union of perfect matchings (König, 1916),
+and each matching is a ppermute."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def shard_counts(dim_axes: DimAxes, sizes: AxisSizes) -> tuple[int, ...]:
 
 
 def shard_shape(dim_axes: DimAxes, shape: tuple[int, ...], sizes: AxisSizes) -> tuple[int, ...]:
-    """What one shard holds of a global shape that the axes divide."""
+    """The shard shape of a global shape that the axes divide."""
     return tuple(size // shard_count(axes, sizes) for size, axes in zip(shape, dim_axes, strict=True))
 
 
 def pieces_per_block(before: Sequence[int], after: Sequence[int]) -> int | None:
-    """How many pieces a block has, by the numbers of blocks of each dim; None if pieces differ in shape."""
+    """The number of pieces in a block, from the numbers of blocks of each dim; None if pieces differ in shape."""
     if any(old % new and new % old for old, new in zip(before, after, strict=True)):
         return None
     return prod(max(1, old // new) for old, new in zip(before, after, strict=True))
@@ -48,13 +48,13 @@ def is_nested(before: DimAxes, after: DimAxes) -> bool:
 
 
 def moved_axes(before: DimAxes, after: DimAxes, sizes: AxisSizes) -> MeshAxes:
-    """The axes that mean another thing afterwards: along the others, blocks can keep their place."""
+    """The axes whose role changes; along all other axes, blocks keep their place."""
     old, new = _places(before, sizes), _places(after, sizes)
     return tuple(axis for axis in sizes if old.get(axis) != new.get(axis))
 
 
 def _places(dim_axes: DimAxes, sizes: AxisSizes) -> dict[str, tuple[int, int]]:
-    """Per axis its dim, and into how many parts it and the axes before it divide that dim."""
+    """For each axis its dim, and the number of parts into which it and the axes before it divide that dim."""
     return {
         axis: (dim, shard_count(axes[: at + 1], sizes))
         for dim, axes in enumerate(dim_axes)
@@ -66,9 +66,9 @@ class Round(NamedTuple):
     """One ppermute of pieces.
 
     Attributes:
-      pairs: sender and receiver, every device once as each; none where each keeps a piece of its own.
-      sent: per device the place of the piece in its block before, counted in pieces, one number per dim.
-      received: the same of the piece that it gets, in its block after.
+      pairs: sender and receiver, every device once as each; empty if each device keeps a piece of its own.
+      sent: for each device the position of the piece in its block before, in pieces, one number per dim.
+      received: for each device the position of the piece that it gets in its block after.
     """
 
     pairs: tuple[tuple[int, int], ...]
@@ -78,27 +78,27 @@ class Round(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def rounds(before: DimAxes, after: DimAxes, axes: MeshAxes, sizes: SizedAxes) -> tuple[Round, ...]:
-    """Who sends which piece to whom; a device that has a piece of its block keeps it.
+    """The rounds of pieces; a device that has a piece of its new block keeps it.
 
     Args:
-      before: per dim its axes, before.
-      after: per dim its axes, after.
-      axes: the axes that change their meaning, in the order in which the collective counts devices.
+      before: the axes of each dim, before.
+      after: the axes of each dim, after.
+      axes: the axes whose role changes, in the order in which the collective counts devices.
       sizes: the axes' sizes.
     """
     known = dict(sizes)
     pieces = tuple(map(max, shard_counts(before, known), shard_counts(after, known)))
     held, needed = (_Blocks.of(end, axes, known, pieces) for end in (before, after))
     senders, kept = _senders(held, needed), tuple[Round, ...]()
-    if all(device in found for device, found in enumerate(senders)):
-        own = [found.pop(device) for device, found in enumerate(senders)]
-        kept = (Round((), held.within(own), needed.within(own)),)
+    if all(device in pieces_by_sender for device, pieces_by_sender in enumerate(senders)):
+        own_pieces = [pieces_by_sender.pop(device) for device, pieces_by_sender in enumerate(senders)]
+        kept = (Round((), held.within(own_pieces), needed.within(own_pieces)),)
     matched = [_perfect_matching(senders) for _ in range(needed.pieces - len(kept))]
     return (*kept, *(_round(pairs, held, needed) for pairs in matched))
 
 
 def _round(pairs: Mapping[int, tuple[int, Piece]], held: _Blocks, needed: _Blocks) -> Round:
-    """A ppermute of who sends what to each device."""
+    """A ppermute from the sender and the piece of each device."""
     sent = dict(pairs.values())
     order = range(len(pairs))
     return Round(
@@ -109,11 +109,11 @@ def _round(pairs: Mapping[int, tuple[int, Piece]], held: _Blocks, needed: _Block
 
 
 class _Blocks(NamedTuple):
-    """The blocks of a layout, as far as some axes decide them, counted in pieces.
+    """The blocks of a layout over some axes, in pieces.
 
     Attributes:
-      starts: per device the first piece of its block.
-      extents: how many pieces a block has along each dim.
+      starts: for each device the first piece of its block.
+      extents: the number of pieces of a block along each dim.
     """
 
     starts: list[Piece]
@@ -121,7 +121,7 @@ class _Blocks(NamedTuple):
 
     @classmethod
     def of(cls, dim_axes: DimAxes, axes: MeshAxes, sizes: AxisSizes, pieces: Piece) -> _Blocks:
-        """The blocks of a layout, of arrays of so many pieces along each dim."""
+        """The blocks of a layout, given the number of pieces of the array along each dim."""
         at = np.indices([sizes[axis] for axis in axes]).reshape(len(axes), -1)
         starts = np.zeros((len(dim_axes), at.shape[1]), int)
         for axis, (dim, parts) in _places(dim_axes, sizes).items():
@@ -143,23 +143,23 @@ class _Blocks(NamedTuple):
         return list(product(*ranges))
 
     def within(self, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
-        """One piece per device, by its place in the device's block."""
+        """The position of one piece per device in the device's block."""
         pairs = zip(pieces, self.starts, strict=True)
         return tuple(tuple(at - start for at, start in zip(piece, starts, strict=True)) for piece, starts in pairs)
 
 
 def _senders(held: _Blocks, needed: _Blocks) -> list[dict[int, Piece]]:
-    """Per device who sends it which piece, so that all send as many; a device that has a piece sends it to itself."""
+    """For each device its senders and their pieces; all send the same number, and a device keeps a piece it has."""
     holders: dict[Piece, list[int]] = {}
     for device, start in enumerate(held.starts):
         holders.setdefault(start, []).append(device)
     left = [needed.pieces] * len(held.starts)
-    found = [dict[int, Piece]() for _ in left]
+    senders = [dict[int, Piece]() for _ in left]
     missing = list[tuple[int, Piece]]()
     for device in range(len(left)):
         for piece in needed.of_device(device):
             if held.block_of(piece) == held.starts[device]:
-                found[device][device] = piece
+                senders[device][device] = piece
                 left[device] -= 1
             else:
                 missing.append((device, piece))
@@ -167,13 +167,13 @@ def _senders(held: _Blocks, needed: _Blocks) -> list[dict[int, Piece]]:
         able = holders[held.block_of(piece)]
         while not left[able[-1]]:
             able.pop()
-        found[device][able[-1]] = piece
+        senders[device][able[-1]] = piece
         left[able[-1]] -= 1
-    return found
+    return senders
 
 
 def _perfect_matching(senders: list[dict[int, Piece]]) -> dict[int, tuple[int, Piece]]:
-    """One sender for each device, and its piece, taken out of ``senders``; by augmenting paths, breadth first."""
+    """One sender and piece for each device, removed from ``senders``; by augmenting paths, breadth first."""
     receiver_of, sender_of = dict[int, int](), dict[int, int]()
     for root in range(len(senders)):
         asked_by, waiting = dict[int, int](), deque([root])

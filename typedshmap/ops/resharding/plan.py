@@ -1,4 +1,4 @@
-"""A plan: the steps from one layout of a global array to another, what each sends, and the search for the cheapest.
+"""A plan: the steps from one layout of a global array to another, their cost, and the search for the cheapest.
 
 It is a shortest path, first among those whose shards stay within the ends. The nodes of the graph are states of an
 array on a mesh; an edge is what one step makes of one. Costs are elements sent by the busiest device, by ring formulas,
@@ -29,7 +29,7 @@ from .pieces import AxisSizes, DimAxes, is_nested, moved_axes, pieces_per_block,
 
 
 def elements_missing(have: DimAxes, need: DimAxes, shape: tuple[int, ...], sizes: AxisSizes) -> int:
-    """How many elements of its part some device needs and does not hold; no axis has size 1.
+    """The largest number of elements of its part that a device needs and does not hold; no axis has size 1.
 
     Where the axes of a dim are a prefix of one another, its smaller blocks are within the larger ones on every
     device; of a dim that is sharded otherwise some device holds nothing that it needs.
@@ -71,12 +71,12 @@ class Step(Record):
 
     @property
     def piece(self) -> tuple[int, ...]:
-        """The shape of what one ppermute sends."""
+        """The shape that one ppermute sends."""
         return tuple(map(min, self.shard_before, self.shard_after))
 
 
 def ring_cost(operation: str, group: int, before: int, after: int) -> int:
-    """``group`` times what one device of a ring of ``group`` devices sends, so that it is an integer.
+    """``group`` times the elements that a device of a ring of ``group`` devices sends, which is an integer.
 
     A ring of ``n`` devices passes on ``n - 1`` times an ``n``-th of what is gathered or scattered; an
     all-reduce scatters, then gathers. (Thakur, Rabenseifner and Gropp, Optimization of collective
@@ -127,17 +127,17 @@ class Plan(Record):
 
     @property
     def elements(self) -> Fraction:
-        """How many elements the busiest device sends."""
+        """The number of elements that the busiest device sends."""
         return sum((step.sent for step in self.steps), Fraction(0))
 
     @property
     def bytes(self) -> int:
-        """How many bytes the busiest device sends."""
+        """The number of bytes that the busiest device sends."""
         return ceil(self.elements * self.itemsize)
 
     @cached_property
     def awaited(self) -> frozenset[str] | None:
-        """The axes whose shards await each other; None for those of the whole mesh, which a ppermute awaits on CPUs."""
+        """The axes whose shards wait for each other; None for the whole mesh, as for a ppermute on CPUs."""
         if any(step.kind == "ppermute" for step in self.steps):
             return None
         return frozenset(axis for step in self.steps if step.rounds for axis in step.axes)
@@ -150,12 +150,12 @@ class Plan(Record):
 
     @property
     def peak(self) -> tuple[int, ...]:
-        """The shape of the largest shard on the way, ends included."""
+        """The shape of the largest shard of the path, ends included."""
         return max(self.shards, key=prod)
 
     @property
     def lower_bound(self) -> int:
-        """How many elements of its part some device needs and does not hold; of a sum it holds none."""
+        """The largest number of elements that a device needs and does not hold; of a sum it holds none."""
         source, target, sizes = self.source, self.target, dict(self.sizes)
         if shard_count(source.unreduced - target.unreduced, sizes) > 1:
             return prod(shard_shape(target.dim_axes, self.shape, sizes))
@@ -184,7 +184,7 @@ class Plan(Record):
         return titled(self)
 
     def _repr_html_(self) -> str:
-        """The dims before the first step and after each, and what moves in between."""
+        """The dims before the first step and after each, and the moves in between."""
         colours, sizes = colours_of(axis for axis, _ in self.sizes), dict(self.sizes)
 
         def state(layout: Layout, shard: tuple[int, ...]) -> str:
@@ -225,8 +225,8 @@ class Unreachable(NamedTuple):
 
     Attributes:
       reason: in words.
-      axes: the mesh axes that it is about.
-      dim: the dim that it is about.
+      axes: the mesh axes.
+      dim: the dim, if any.
     """
 
     reason: str
@@ -245,38 +245,38 @@ def _shape_text(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape)) or "scalar"
 
 
-# Up to here the search is for the cheapest of all. With more axes there are too many states: those that
-# can stay in place do, and a path that needs little more is preferred to one that has sent little so far.
+# Up to this number the search finds the cheapest plan. With more axes there are too many states: axes that can stay
+# in place do, and the search prefers paths that are nearly complete.
 MANY_AXES = 4
 GREED = 8
-# A block is sent in so many ppermutes at most.
+# The maximal number of ppermutes for a block.
 MOST_ROUNDS = 4
-# A collective counts as much as sending one of so many parts of the larger end's shard. With 12 of them, XLA's
-# partitioner sends less for some pairs on meshes of 16 devices; with more, plans take more steps for fewer bytes.
+# A collective costs as much as sending 1/ROUNDS_PER_SHARD of the larger end's shard. At 12, XLA's partitioner sends
+# less for some pairs on meshes of 16 devices; with larger values, plans take more steps for fewer bytes.
 ROUNDS_PER_SHARD = 24
 
 
 def plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Plan | Unreachable:
     """The cheapest steps from one layout of an array to another.
 
-    Where the target stays unreduced, so do all steps. A shard on the way is no larger than the
-    larger of the two ends, unless divisibility leaves no such way. Over more than four mesh axes that
-    change, a plan may be a little dearer than the cheapest.
+    If the target stays unreduced, so do all steps. No intermediate shard is larger than the larger of
+    the two ends, unless divisibility leaves no such path. With more than four mesh axes that change, a
+    plan may cost slightly more than the cheapest.
 
     Args:
       source: the layout to start from.
       target: the layout to reach.
       shape: the global shape.
-      sizes: the mesh axes that may be used, with their sizes; all that the layouts name, at least.
+      sizes: the usable mesh axes with their sizes; at least all axes of the layouts.
     """
     return _search_plan(source, target, tuple(shape), tuple(sizes.items()))
 
 
 def known_plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: SizedAxes) -> Plan:
     """A plan that is known to exist."""
-    found = _search_plan(source, target, shape, sizes)
-    assert isinstance(found, Plan)
-    return found
+    result = _search_plan(source, target, shape, sizes)
+    assert isinstance(result, Plan)
+    return result
 
 
 @lru_cache(maxsize=4096)
@@ -289,7 +289,7 @@ def _search_plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: 
             if shape[dim] % (shards := shard_count(axes, known)):
                 reason = f"dim {dim} has {shape[dim]} elements, which {shards} shards do not divide"
                 return Unreachable(reason, axes, dim)
-    # The search leaves out axes of size 1, and those over which the array stays unreduced.
+    # The search omits axes of size 1, and axes over which the array stays unreduced.
     usable = {axis: size for axis, size in sizes if size > 1 and axis not in target.unreduced}
     start, goal = (SearchState(end.over(usable).dim_axes, end.over(usable).unreduced) for end in (source, target))
     fixed: DimAxes = ((),) * len(shape)
@@ -364,7 +364,7 @@ class Move(NamedTuple):
 
 @dataclass(slots=True)
 class Graph:
-    """All states of arrays of one shape over some mesh axes, none of them of size 1; edges are found once."""
+    """All states of arrays of one shape over some mesh axes, none of size 1; edges are cached."""
 
     shape: tuple[int, ...]
     sizes: AxisSizes
@@ -424,7 +424,7 @@ class Graph:
             state = after
 
     def moves(self, state: SearchState) -> tuple[Move, ...]:
-        """What can be done in a state, but for ppermutes."""
+        """The moves in a state, except ppermutes."""
         if state not in self.known_moves:
             kinds = (self._slices, self._gathers, self._exchanges, self._sums)
             self.known_moves[state] = tuple(chain.from_iterable(kind(state) for kind in kinds))
@@ -437,7 +437,7 @@ class Graph:
         return self.known_elements[state.dim_axes]
 
     def cost_bound(self, state: SearchState, goal: SearchState) -> int:
-        """A cost that no way from one state to another is below."""
+        """A lower bound of the cost of a path between two states."""
         if state.unreduced:
             lacking = self.elements(goal)
         else:
@@ -445,7 +445,7 @@ class Graph:
         return lacking * prod(self.sizes.values())
 
     def _cost(self, state: SearchState, axes: MeshAxes, kind: str) -> int:
-        """What all devices send, if each sends as much as the busiest."""
+        """The elements that all devices send, if each sends as much as the busiest."""
         n, elements = shard_count(axes, self.sizes), self.elements(state)
         return ring_cost(_jax.jaxpr.COLLECTIVES[kind], n, elements, n * elements) * (prod(self.sizes.values()) // n)
 
@@ -517,7 +517,7 @@ class Graph:
             yield Move("ppermute", axes, dims, state._replace(dim_axes=end.dim_axes), sent, rounds, copied)
 
     def _ends(self, goal: SearchState) -> tuple[SearchState, ...]:
-        """A layout, and all that are further cut along some of its dims."""
+        """A layout, and all layouts that are sharded further along some of its dims."""
         if goal not in self.known_ends:
             free = frozenset(self.sizes) - goal.sharded
             added = chain.from_iterable(arrangements(some, len(self.shape)) for some in [(), *_subsets(free)])
@@ -547,6 +547,6 @@ def arrangements(axes: MeshAxes, dims: int) -> Iterator[DimAxes]:
 
 
 def _subsets(axes: frozenset[str]) -> list[MeshAxes]:
-    """All but the empty one."""
+    """All subsets except the empty one."""
     names = sorted(axes)
     return [some for length in range(1, len(names) + 1) for some in combinations(names, length)]

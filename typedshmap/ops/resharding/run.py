@@ -71,13 +71,13 @@ def _primitive() -> Any:
 
 
 def _varying(x: Any) -> Any:
-    """The type of an addend, typed unreduced, as a value that varies, which it is; JAX moves any such."""
+    """An unreduced value typed as varying, which JAX can move."""
     kind = _jax.array.manual_type_in(x)
     return _jax.array.retyped(x, x.shape, kind.varying | kind.unreduced, frozenset()) if kind.unreduced else x
 
 
 def _result_type(x: Any, *, source: Layout, target: Layout, shape: Any, sizes: SizedAxes, **how: Any) -> Any:
-    """The type of the result: invarying over what it is not sharded over, whatever the steps.
+    """Type the result: invarying over all axes over which it is not sharded, for any steps.
 
     JAX types what a ppermute returns as varying, and knows no way back.
     """
@@ -94,7 +94,7 @@ def _result_type(x: Any, *, source: Layout, target: Layout, shape: Any, sizes: S
 def _run_steps(
     x: Any, *, source: Layout, target: Layout, shape: Any, sizes: SizedAxes, has_vma: bool, lead: int, **_: Any
 ) -> Any:
-    """Run the steps of a plan, one after the other; ``lead`` dims of ``x`` come before those that the steps know."""
+    """Run the steps of a plan in order; ``x`` has ``lead`` more dims before those of the steps."""
     known = dict(sizes)
     x = _jax.casts.pcast_varying(x, known) if has_vma else x
     if not x.size:
@@ -124,7 +124,7 @@ def _run_steps(
 
 
 def _send_pieces(x: Any, step: Step, sizes: AxisSizes) -> Any:
-    """Send every device the pieces of its block, those that it lacks, each in a ppermute."""
+    """Send every device the missing pieces of its block, each in a ppermute."""
     # JAX counts the devices of several axes in the order of the mesh, whatever their order here.
     axes = tuple(axis for axis in _jax.mesh.context_mesh().axis_names if axis in step.axes)
     lead = x.shape[: x.ndim - len(step.piece)]
@@ -140,7 +140,7 @@ def _send_pieces(x: Any, step: Step, sizes: AxisSizes) -> Any:
 
 
 def _corner(places: tuple[Piece, ...], device: Any, piece: tuple[int, ...]) -> list[Any]:
-    """Where this device's piece begins."""
+    """The start of this device's piece."""
     by_dim = np.array(places, np.int32).T
     lead = len(piece) - len(by_dim)
     corners = (at * size for at, size in zip(by_dim, piece[lead:], strict=True))
@@ -186,7 +186,7 @@ def _block(x: Any, dim: int, axes: MeshAxes, sizes: AxisSizes) -> Any:
 
 
 def _split_out(x: Any, dims: Mapping[int, MeshAxes], axes: MeshAxes, sizes: AxisSizes) -> Any:
-    """Make a first dim out of the major parts of others: one part per axis, in the order of ``axes``."""
+    """Make a first dim from the major parts of other dims: one part per axis, in the order of ``axes``."""
     shape, places = list[int](), dict[str, int]()
     for dim, size in enumerate(x.shape):
         for axis in dims.get(dim, ()):

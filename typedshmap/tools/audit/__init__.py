@@ -1,4 +1,4 @@
-"""Audit programs that have no hints: read every manual region that is traced."""
+"""Audit programs without hints: analyze every manual region that is traced."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["AuditReport", "AuditedRegion", "Finding", "Region", "SuggestedHints"
 def audit(
     axis_sizes: Mapping[str, int] | None = None, *, invariance: bool = False, hints: bool = False
 ) -> Generator[AuditReport]:
-    """Read every ``shard_map`` that is traced inside the ``with``, whatever calls it.
+    """Analyze every ``shard_map`` that is traced inside the ``with``, from any caller.
 
     ```python
     with typedshmap.audit() as report:
@@ -32,18 +32,18 @@ def audit(
     report.raise_for_errors()
     ```
 
-    The program is not changed. What was traced before is traced anew; a region that is called outside of ``jax.jit``,
-    and evaluated operation by operation, is traced once more.
+    The program is not changed. Cached traces are not reused; a region that is called outside of ``jax.jit``, and
+    evaluated operation by operation, is traced once more.
 
     Args:
-      axis_sizes: how long mesh axes of size 1 are taken to be, so that a program for one device is read as for several.
-      invariance: whether to run, at the end, each region on one device and on axes of other sizes, with the arguments
+      axis_sizes: the sizes to assume for mesh axes of size 1, to audit a program for one device as for several.
+      invariance: whether to run each region at the end on one device and on axes of other sizes, with the arguments
         of a call, and to compare its global results, as `typedshmap.testing.assert_mesh_invariant` does; and its
-        gradients, where the program takes them. Those that cannot be run again are listed.
-      hints: whether to suggest hints for each region, by the calls that were seen, in the report's ``hints``.
+        gradients, if the program takes them. The report lists regions that cannot be run again.
+      hints: whether to suggest hints for each region from its calls, in the report's ``hints``.
 
     Yields:
-      The report, which fills as regions are traced.
+      The report, to which each traced region is added.
     """
     report, operands = AuditReport(), ExitStack()
     listener = _Listener(report, hints, invariance)
@@ -55,7 +55,7 @@ def audit(
     finally:
         report.hints = listener.calls.suggestions()
     if invariance:
-        # Brings what compares programs along, which an audit that only reads does without.
+        # Imports the comparison of programs, which other audits do not need.
         from .invariance import compare_on_meshes
 
         findings, not_run = compare_on_meshes(listener.seen)
@@ -65,7 +65,7 @@ def audit(
 
 
 class _Listener(Observer):
-    """What fills a report, as regions are traced in any thread."""
+    """The observer that fills a report, as regions are traced in any thread."""
 
     is_thorough = True
 
@@ -76,10 +76,10 @@ class _Listener(Observer):
 
     def region(self, region: inspection.Region) -> None:
         with self._lock:
-            is_known = any(region.key == one[:3] for one in self.report.regions)
-        # What JAX makes of a region is as right as that, but for the collectives that a gradient has in its branches.
+            is_known = any(region.key == audited[:3] for audited in self.report.regions)
+        # Regions that JAX derives are as right as the original, except for collectives of a gradient in branches.
         if region.origin == "written" or (region.origin == "copied" and not is_known):
-            # The hints of a typed one are checked as it is traced.
+            # The hints of a typed region are checked while it is traced.
             findings, unread = ([], region.opaque) if region.is_typed else (region.findings, region.unread)
             read = AuditedRegion(*region.key, not unread, unread)
             with self._lock:

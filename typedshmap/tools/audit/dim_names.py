@@ -17,7 +17,7 @@ _BY_PATTERN = ("einsum", "rearrange", "reduce", "repeat")
 
 
 def dim_names(function: Callable[..., Any]) -> Mapping[str, Names]:
-    """The names in a function's source, by what has them: ``x``, ``params['w']``, ``return[0]``."""
+    """The dim names in a function's source, by variable: ``x``, ``params['w']``, ``return[0]``."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
@@ -35,7 +35,7 @@ def dim_names(function: Callable[..., Any]) -> Mapping[str, Names]:
 
 
 def _in_order(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """What a body runs, in the order of its lines; functions within it are their own."""
+    """The statements of a body, in the order of lines, without nested functions."""
     for statement in body:
         if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
             continue
@@ -122,12 +122,12 @@ def _text(node: ast.expr) -> str:
 
 
 def _letters(dims: str) -> Names | None:
-    """``bhsd``, as einsum takes it; None for what holds an ellipsis."""
+    """``bhsd``, in the notation of einsum; None with an ellipsis."""
     letters = dims.replace(" ", "")
     return tuple(letters) if letters.isalpha() else None
 
 
 def _words(dims: str) -> Names | None:
-    """``batch seqlen d``; None for what holds anything but names."""
+    """``batch seqlen d``; None for anything but names."""
     words = tuple(dims.split())
     return words if words and all(word.isidentifier() and word != "_" for word in words) else None

@@ -1,4 +1,4 @@
-"""What is wrong in a region, and what was read of it."""
+"""Findings, and the analyzed regions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ KINDS = {
     "same-draw": VaryingError,
     "invariance": VaryingError,
 }
-"""The kinds of findings, each with what it is raised as."""
+"""The kinds of findings, each with its exception."""
 
 
 class AuditedRegion(NamedTuple):
-    """A manual region that was read.
+    """A manual region that was analyzed.
 
     Attributes:
       name: the name of its function.

@@ -14,11 +14,11 @@ from .findings import KINDS, AuditedRegion, Finding, SuggestedHints
 FORMATS = ("text", "github", "json", "sarif")
 _MOST_FINDINGS, _MOST_UNREAD = 24, 8
 NOT_RUN = ("not run on other ", "not compared between ")
-"""How the reason begins why a region, or something of it, is not compared with other meshes."""
+"""The prefix of the reason that a region, or a part of it, is not compared with other meshes."""
 
 
 def shown_path(file: str) -> str:
-    """A path as it is printed: relative to the current folder if it is below."""
+    """A path for printing: relative to the current folder if it is below."""
     relative = os.path.relpath(file) if file else ""
     return file if relative.startswith("..") else relative
 
@@ -30,7 +30,7 @@ def write_report(
     summary: str = "",
     hints: Sequence[SuggestedHints] | None = None,
 ) -> str:
-    """A report in one of the formats; where that has a last line, it is the summary. Text and JSON hold hints."""
+    """A report in one of the formats, with the summary as the last line, if any. Text and JSON include hints."""
     match form:
         case "github":
             return _github(findings, summary or text_report(findings, regions).splitlines()[-1])
@@ -44,12 +44,12 @@ def write_report(
 
 
 def finding_line(found: Finding) -> str:
-    """One finding: its place, severity and kind, what is wrong, and the cure."""
+    """One finding: its place, severity and kind, the problem, and the cure."""
     return f"{shown_path(found.file)}:{found.line}: {found.severity}[{found.kind}] {found.region}: {found.message}"
 
 
 def text_report(findings: Sequence[Finding], regions: Sequence[AuditedRegion]) -> str:
-    """At most a screen: the findings, what was not read and why, and how much there is of each."""
+    """At most a screen: the findings, the unread operations with reasons, and the totals."""
     lines = [finding_line(found) for found in findings[:_MOST_FINDINGS]]
     if len(findings) > _MOST_FINDINGS:
         lines.append(f"{len(findings) - _MOST_FINDINGS} findings more: --format json has them all")

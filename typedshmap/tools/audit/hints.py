@@ -82,7 +82,7 @@ class _Tree(NamedTuple):
 
 
 class _Options(NamedTuple):
-    """How a call is mapped, but for its specs."""
+    """The mapping of a call, without its specs."""
 
     mesh: tuple[tuple[str, int], ...]
     axis_names: frozenset[str]
@@ -90,7 +90,7 @@ class _Options(NamedTuple):
 
 
 class _SeenCall(NamedTuple):
-    """A call, and the user's lines from which it came, from the innermost on."""
+    """A call, and the user's lines of its stack, innermost first."""
 
     arguments: tuple[_Tree, ...]
     result: _Tree
@@ -115,7 +115,7 @@ class SeenCalls:
         self._functions: dict[tuple[str, str, int], _SeenFunction] = {}
 
     def add(self, region: inspection.Region) -> None:
-        """Take in a call, as it stands in the program."""
+        """Add a call of the program."""
         trees, call = region.traced.trees, region.traced.call
         if region.is_typed or trees is None or call is None:
             return
@@ -141,7 +141,7 @@ class SeenCalls:
             seen.calls[one] = seen.calls.get(one, 0) + 1
 
     def suggestions(self) -> list[SuggestedHints]:
-        """The hints of each region, in the order in which they were first seen."""
+        """The hints of each region, in the order of their first calls."""
         with self._lock:
             return [
                 SuggestedHints(*key, sum(seen.calls.values()), _SuggestedSignature(seen).text())
@@ -155,7 +155,7 @@ def _leaf(spec: Any, x: Any, variant: int) -> _Leaf:
 
 
 class _SuggestedSignature:
-    """The signature of a function by its calls."""
+    """The signature of a function, from its calls."""
 
     def __init__(self, seen: _SeenFunction) -> None:
         self.function, self.calls, self.variants = seen.function, list(seen.calls), list(seen.variants.values())
@@ -169,7 +169,7 @@ class _SuggestedSignature:
         self.names = {written: _without(dims, wrong) for written, dims in self.names.items()}
 
     def text(self) -> str:
-        """The signature, and how it is called; empty of a function that is not the user's."""
+        """The signature, and its calls; empty for a function that is not the user's."""
         code = getattr(inspect.unwrap(getattr(self.function, "func", self.function)), "__code__", None)
         if code is not None and not is_users(code.co_filename):
             return ""
@@ -194,7 +194,7 @@ class _SuggestedSignature:
         return "\n".join([*self._class_texts, one, *self.unsaid, "", *self._call_lines(f"{name}{{}}{after}")])
 
     def _by_types(self) -> str:
-        """The hints of a function that carries none: a lambda, a partial, a method."""
+        """The hints of a function without annotations: a lambda, a partial, a method."""
         count = max(len(call.arguments) for call in self.calls)
         given = [[call.arguments[at] for call in self.calls if at < len(call.arguments)] for at in range(count)]
         hints = [self._said(f"argument {at}", f"argument_{at}", trees) for at, trees in enumerate(given)]
@@ -218,7 +218,7 @@ class _SuggestedSignature:
         return [call.result for call in self.calls]
 
     def _call_lines(self, form: str) -> Iterator[str]:
-        """How each of the callers that differ calls ``typed_shard_map``, and where they are."""
+        """The call of ``typed_shard_map`` for each variant, with the places of its callers."""
         places: dict[str, list[str]] = {}
         for at, options in enumerate(self.variants):
             words = ", mesh=mesh"
@@ -365,7 +365,7 @@ class _SuggestedSignature:
         return f'{_kind({_kind_of(leaf.dtype) for leaf in leaves})}[Array, "{" ".join(tokens)}"]'
 
     def _axes_of(self, vector: tuple[tuple[str, ...] | None, ...], name: str) -> str:
-        """The mesh axes of a dim, or a name for them where callers differ."""
+        """The mesh axes of a dim, or an alias if callers differ."""
         known = {axes for axes in vector if axes is not None}
         if len(known) == 1:
             return ",".join(known.pop())
@@ -405,7 +405,7 @@ def _without(dims: Names, wrong: Iterable[str]) -> Names:
 
 
 def _trimmed(dim_axes: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """The axes of the dims up to the last that is sharded."""
+    """The axes of the dims up to the last sharded one."""
     last = max((at for at, axes in enumerate(dim_axes, 1) if axes), default=0)
     return tuple(dim_axes[:last])
 
@@ -429,7 +429,7 @@ def _kind_of(dtype: Any) -> str:
 
 
 def _kind(kinds: set[str]) -> str:
-    """The dtype name that stands for all of these."""
+    """The dtype name for all of these dtypes."""
     if len(kinds) == 1:
         return kinds.pop()
     return next((name for name, of in _JOINED if kinds <= of), "Shaped")

@@ -1,4 +1,4 @@
-"""Run the regions that an audit has seen on other meshes, and compare their global results."""
+"""Run the regions of an audit on other meshes, and compare their global results."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def compare_on_meshes(seen: Iterable[SeenRegion]) -> tuple[list[Finding], list[A
 
 
 def _reason_not_to_run(each: SeenRegion) -> str | None:
-    """Why a region cannot be run again; None for one within another, which is run with that."""
+    """Why a region cannot be run again; None for a nested one, which is run with its outer region."""
     call = each.traced.call
     if each.traced.eqn.params["mesh"].manual_axes:
         return None
@@ -81,7 +81,7 @@ def _reason_not_to_run(each: SeenRegion) -> str | None:
     if each.structs and _has_loop(each):
         return "a while loop may never end with values that are drawn, and its operands were not seen"
     body = each.traced.eqn.params["jaxpr"]
-    if _jax.jaxpr.effects_of(body):  # what kernels write is theirs
+    if _jax.jaxpr.effects_of(body):  # writes of kernels do not count
         found = next(filter(_jax.jaxpr.has_effects, _jax.jaxpr.all_equations(body)), None)
         return f"it does more than compute its results ({found.primitive.name if found else 'a write'})"
     return ""
@@ -118,7 +118,7 @@ class _OnMeshes:
         self.left_out = list[str]()
 
     def _compile(self, mesh: Mesh) -> dict[str, Any]:
-        """Compile it for a mesh; the types of its results."""
+        """Compile it for a mesh; returns the types of its results."""
         subject = self._subject
         used = subject.mesh_for(mesh)
         call = FlatCall(plan_inputs(subject.f, [mesh], {}, self._given, VERB).draw(0).on(used), jax.Array)
@@ -167,14 +167,14 @@ class _OnMeshes:
         return f"not compared between meshes{' where they differ in that' if is_compared else ''}: {text}"
 
     def _axes_of(self, results: Sequence[int]) -> list[str]:
-        """The axes that some results are sharded over."""
+        """The axes over which some results are sharded."""
         params, at = self.each.traced.eqn.params, self.each.traced.results
         specs = [_jax.array.spec_entries(params["out_specs"][at[result]]) for result in results]
         used = {axis for spec in specs for axes in spec.dim_axes for axis in axes}
         return [axis for axis in self.own if axis in used]
 
     def _findings(self, meshes: Sequence[Mesh], exclude: Sequence[str], has_gradients: bool = True) -> list[Finding]:
-        """What depends on the mesh, where the function does not rely on its own mesh for all that is known."""
+        """The results that depend on the mesh, unless the function may rely on its own mesh."""
         error = self._difference(meshes, exclude, has_gradients)
         call = self.each.traced.call
         assert call is not None
@@ -192,7 +192,7 @@ class _OnMeshes:
         return [] if error is None else [_finding(self.each, error)]
 
     def _difference(self, meshes: Sequence[Mesh], exclude: Sequence[str], has_gradients: bool) -> AssertionError | None:
-        """What differs between some meshes."""
+        """The differences between meshes."""
         if has_gradients and self.each.differentiated:
             try:
                 return self._run(meshes, (*exclude, *_gradients(self.each)), True)
@@ -225,7 +225,7 @@ def _shard_shape(result: jax.ShapeDtypeStruct) -> tuple[int, ...]:
 
 
 def _finding(each: SeenRegion, error: AssertionError) -> Finding:
-    """What differs, as a finding: by the message of a comparison, with the cure, and what makes it doubtful."""
+    """A difference as a finding: the message of the comparison, the cure, and reasons for doubt."""
     region, problem, lines = each.region, _first_line(each, error), str(error).splitlines()[1:]
     cures = (line.removeprefix("Hint: ") for line in lines if line.startswith("Hint: "))
     cure = next((cure for cure in cures if "exclude=" not in cure), "")
@@ -282,7 +282,7 @@ _NOT_SEEN = "not seen, and drawn"
 
 
 def _is_constant(operand: Any) -> bool:
-    """Whether an array of inexact numbers has one and the same in each of several entries."""
+    """Whether all entries of an inexact array, at least two, are equal."""
     if np.size(operand) < 2 or not _jax.array.is_inexact(operand.dtype):
         return False
     values = np.asarray(operand)
@@ -290,7 +290,7 @@ def _is_constant(operand: Any) -> bool:
 
 
 def _how_given(each: SeenRegion) -> str:
-    """What the region was run with that it was not given in the program, in words."""
+    """The operands that differ from those of the program, in words."""
     hows = {how for _, how in _arguments(each)}
     if _NOT_SEEN in hows:
         return "its arguments were not seen, and are drawn"
@@ -303,7 +303,7 @@ def _has_loop(each: SeenRegion) -> bool:
 
 
 def _doubt(each: SeenRegion, problem: str) -> str:
-    """Why its results may differ rightly, or its operands be none that the program gives it; empty if neither."""
+    """Why a difference may be right, or the operands unlike those of the program; empty if neither."""
     body = each.traced.eqn.params["jaxpr"]
     primitives = {eqn.primitive.name for eqn in _jax.jaxpr.all_equations(body)}
     if not primitives.isdisjoint(_DRAWS):
@@ -346,7 +346,7 @@ def _local_index(each: SeenRegion) -> str:
 
 
 def _entries_per_shard(each: SeenRegion) -> list[str]:
-    """The operands of which each shard has one entry along a dim that is sharded."""
+    """The operands with one entry per shard along a sharded dim."""
     found = list[str]()
     call = each.traced.call
     assert call is not None
@@ -360,7 +360,7 @@ def _entries_per_shard(each: SeenRegion) -> list[str]:
 
 
 def _argument_names(each: SeenRegion) -> tuple[str, ...]:
-    """The names of a region's operands; others where they are no names of parameters."""
+    """The names of a region's operands; replaced if they are not valid parameter names."""
     call = each.traced.call
     assert call is not None
     names, count = call.argument_names or each.argument_names, len(call.operands)
@@ -370,7 +370,7 @@ def _argument_names(each: SeenRegion) -> tuple[str, ...]:
 
 
 def _function_of(each: SeenRegion) -> Callable[..., Any]:
-    """A function of a region's global operands, by its name and with their names."""
+    """A region as a function of its global operands, with its name and theirs."""
     call = each.traced.call
     assert call is not None
 
@@ -386,7 +386,7 @@ def _function_of(each: SeenRegion) -> Callable[..., Any]:
 
 
 def _why_not(each: SeenRegion, error: Exception) -> str:
-    """Why a region cannot be run, by what was raised."""
+    """The reason in an exception that a region cannot be run."""
     first = _first_line(each, error)
     text = first if isinstance(error, TypedShmapError) else f"{type(error).__name__}: {first}"
     text = text.removeprefix(f"{VERB}: {each.region.name}: ")

@@ -1,4 +1,4 @@
-"""The values that reach manual regions in programs that are compiled.
+"""The operands of manual regions in compiled programs.
 
 What a region is given is named there, as ``jax.ad_checkpoint.checkpoint_name`` does, which adds nothing to what is
 compiled, and which transformations keep. When a program with such names is compiled, what the named values are made of
@@ -24,7 +24,7 @@ _numbers = count(1)
 
 
 def name_operands(trace: Any, operands: Sequence[Any]) -> tuple[list[Any], tuple[str, ...]]:
-    """Name the values that a trace is about to give to a region; the named values, and their names."""
+    """Name the operands of a region in a trace; returns the named values, and their names."""
     number = next(_numbers)
     names = tuple(f"typedshmap operand {number}.{at}" for at in range(len(operands)))
     with _jax.versions.extend_core().set_current_trace(trace):
@@ -33,7 +33,7 @@ def name_operands(trace: Any, operands: Sequence[Any]) -> tuple[list[Any], tuple
 
 
 class _Looking(threading.local):
-    """Whether this thread computes operands, which are of programs of their own."""
+    """Whether this thread computes operands, by separate programs."""
 
     is_computing = False
 
@@ -58,7 +58,7 @@ def computed_operands(
         try:
             for jaxpr, arguments in _calls_under_way(jax_folder):
                 _compute(jaxpr, arguments, [[*group] for group in wanted()], take)
-        except Exception:  # then they stay unknown, whatever JAX is asked to do here
+        except Exception:  # then they stay unknown
             return
         finally:
             here.is_computing = False
@@ -71,7 +71,7 @@ def computed_operands(
 
 
 def _calls_under_way(folder: str) -> Iterator[tuple[Any, Sequence[Any]]]:
-    """The programs that this thread is about to run, each with the values of its arguments."""
+    """The programs that this thread is going to run, each with the values of its arguments."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while (frame := frame.f_back) is not None:
         if not frame.f_code.co_filename.startswith(folder):
@@ -127,7 +127,7 @@ def _follow(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any], names: 
 
 
 def _entered(eqn: Any, operands: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
-    """The programs that an equation runs, with what it gives them at first."""
+    """The programs that an equation runs, with their first operands."""
     params = eqn.params
     match eqn.primitive.name:
         case "scan":

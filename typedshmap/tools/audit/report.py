@@ -1,4 +1,4 @@
-"""What an audit found so far."""
+"""The report of an audit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .formats import text_report
 
 
 class AuditReport:
-    """The findings of an audit so far, each once, and the regions that were read.
+    """The findings of an audit so far, each once, and the analyzed regions.
 
     Attributes:
       findings: what is wrong, errors before suspects, in the order of files and lines.
@@ -26,16 +26,16 @@ class AuditReport:
 
     @property
     def findings(self) -> list[Finding]:
-        """What is wrong, errors before suspects, in the order of files and lines."""
+        """The findings, errors before suspects, in the order of files and lines."""
         return sorted(self._findings.values(), key=lambda one: (one.severity, one.file, one.line, one.kind))
 
     @property
     def regions(self) -> list[AuditedRegion]:
-        """The regions that were read, in the order in which they were first seen."""
+        """The analyzed regions, in the order of their first calls."""
         return list(self._regions.values())
 
     def add(self, region: AuditedRegion, findings: Iterable[Finding]) -> None:
-        """Take in what was read of a region; what is known of it already, as of another call, counts once."""
+        """Add the analysis of a region; findings of earlier calls count once."""
         at = (region.name, region.file, region.line)
         before = self._regions.get(at, region)
         unread = tuple(dict.fromkeys((*before.unread, *region.unread)))
@@ -43,13 +43,13 @@ class AuditReport:
         self.add_findings(findings)
 
     def add_findings(self, findings: Iterable[Finding]) -> None:
-        """Take in findings, but for those that a comment on their line silences."""
+        """Add findings, except those that a comment on their line silences."""
         for found in findings:
             if not is_ignored(found.file, found.line, found.kind):
                 self._findings.setdefault((found.kind, found.file, found.line), found)
 
     def raise_for_errors(self) -> None:
-        """Raise what is wrong; suspects are no reason.
+        """Raise an exception for the errors, but not for suspects.
 
         Raises:
           VaryingError, ShardingError, DivergenceError: for the first error, whose message names the others, too.

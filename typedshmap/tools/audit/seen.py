@@ -1,4 +1,4 @@
-"""The regions that an audit may run again, each with what it was given."""
+"""The regions that an audit may run again, each with its operands."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class SeenRegion(NamedTuple):
 
     @property
     def structs(self) -> list[Any]:
-        """Its operands whose values are not known."""
+        """Its operands with unknown values."""
         call = self.traced.call
         return [] if call is None else [x for x in call.operands if isinstance(x, _jax.array.SHAPES)]
 
 
 class SeenRegions:
-    """The regions of an audit by their functions, of each the calls until one is seen with all its values."""
+    """The regions of an audit by function: for each the calls, up to the first with all values known."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,11 +48,11 @@ class SeenRegions:
         self._branching: dict[Key, list[inspection.Region]] = {}
 
     def add(self, plain: inspection.Region, region: AuditedRegion, findings: Sequence[Finding]) -> None:
-        """Take in a region that was read, and what was found in it."""
+        """Add a region and its findings."""
         is_stuck = any(found.kind == "divergence" for found in findings)
         with self._lock:
             calls = self._calls.setdefault(plain.key, [])
-            if all(one.structs for one in calls):
+            if all(seen.structs for seen in calls):
                 calls.append(SeenRegion(region, plain.argument_names, plain.traced, is_stuck))
             if plain.may_diverge:
                 self._branching.setdefault(plain.key, []).append(plain)
@@ -66,7 +66,7 @@ class SeenRegions:
         key, call = plain.key, plain.traced.call
         with self._lock:
             if plain.traced.origin in ("written", "copied") and call is not None and any(call.is_under_gradient):
-                # Counted from the last, since what a body closes over comes before.
+                # Counted from the last, since closed-over values come first.
                 backwards = enumerate(reversed(call.is_under_gradient), 1)
                 self._differentiated.setdefault(key, set()).update(-at for at, is_one in backwards if is_one)
             if plain.traced.origin != "transposed" or key not in self._differentiated:
@@ -78,20 +78,20 @@ class SeenRegions:
     def unknown(self) -> list[list[_jax.jaxpr.RegionBinding]]:
         """The calls of each region that is known without some of its values only."""
         with self._lock:
-            unknown = [calls for calls in self._calls.values() if all(one.structs for one in calls)]
-            return [[one.traced.call for one in calls if one.traced.call is not None] for calls in unknown]
+            unknown = [calls for calls in self._calls.values() if all(seen.structs for seen in calls)]
+            return [[seen.traced.call for seen in calls if seen.traced.call is not None] for calls in unknown]
 
     def take(self, call: _jax.jaxpr.RegionBinding, with_values: _jax.jaxpr.RegionBinding) -> None:
-        """Take the values of a call."""
+        """Set the values of a call."""
         with self._lock:
             for calls in self._calls.values():
-                for at, one in enumerate(calls):
-                    if one.traced.call is call:
-                        calls[at] = one._replace(traced=replace(one.traced, call=with_values))
+                for at, seen in enumerate(calls):
+                    if seen.traced.call is call:
+                        calls[at] = seen._replace(traced=replace(seen.traced, call=with_values))
 
     def __iter__(self) -> Iterator[SeenRegion]:
-        """Each region once, by the call of which most is known."""
+        """Each region once, with the call that has the most known values."""
         for key, calls in self._calls.items():
-            best = min(calls, key=lambda one: len(one.structs))
+            best = min(calls, key=lambda seen: len(seen.structs))
             differentiated = self._differentiated.get(key, set[int]()) if key in self._transposed else ()
             yield best._replace(differentiated=frozenset(differentiated))

@@ -1,4 +1,4 @@
-"""Findings that a project knows: by a comment on their line, or in a baseline."""
+"""Silenced findings: by a comment on their line, or in a baseline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VERSION = 1
 
 
 class Baseline:
-    """The findings that were there when a baseline was written.
+    """The findings in a baseline.
 
     One is known again by its kind, its file, its region, and the text of its line: the line may have moved.
     """
@@ -38,13 +38,13 @@ class Baseline:
             ]
         except (OSError, ValueError, KeyError, TypeError) as error:
             problem = (
-                error.strerror if isinstance(error, OSError) else "it is no baseline, as --write-baseline writes one"
+                error.strerror if isinstance(error, OSError) else "it is not a baseline, as --write-baseline writes one"
             )
             raise StructureError(f"{path}: {problem}") from None
         return cls(path, entries)  # type: ignore[arg-type]
 
     def new(self, findings: Iterable[Finding]) -> list[Finding]:
-        """The findings that it does not have; of equal ones as many more as there are."""
+        """The findings that it does not have; equal ones are counted."""
         left, new = self.entries.copy(), list[Finding]()
         for found in findings:
             key = _entry(found, self.path)

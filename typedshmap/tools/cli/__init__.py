@@ -1,4 +1,4 @@
-"""What the verbs of the command line share: reading functions, meshes, sizes and arguments.
+"""Shared code of the verbs: reading functions, meshes, sizes and arguments.
 
 They run on virtual CPU devices, and print errors of the user's program with their place."""
 
@@ -37,17 +37,17 @@ from ..sample.arguments import example_text, needed_text, required_arguments, si
 from ..sample.plain import with_hints
 
 SOON = 1.5
-"""The seconds after which a verb says what it does."""
+"""The seconds after which a verb reports its progress."""
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
-"""Exit codes: all is right; a function is not; the command line cannot be read; the user ended it."""
+"""Exit codes: no failure; a failing function; misuse of the command line; Ctrl-C."""
 
 
 class UsageError(Exception):
-    """Something on the command line that cannot be read; the text says what."""
+    """Misuse of the command line, with a message."""
 
 
 class NothingTyped(UsageError):
-    """A module in which no function is typed."""
+    """A module without typed functions."""
 
 
 _CHOICE = re.compile(
@@ -56,7 +56,7 @@ _CHOICE = re.compile(
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are short, and name what was meant."""
+    """A parser with short errors that suggest the nearest name."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.flags, self.given = list[str](), list[str]()
@@ -68,12 +68,12 @@ class Parser(argparse.ArgumentParser):
         return super().add_argument(*names, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Read the command line, of which an error may name a part."""
+        """Parse the command line, and keep it for errors."""
         self.given = list(sys.argv[1:] if args is None else args)
         return super().parse_known_args(args, namespace)
 
     def refuse_flag(self, text: str) -> NoReturn:
-        """End with one line on a flag that is not known."""
+        """Exit with one line on an unknown flag."""
         flag = text.partition("=")[0]
         near = did_you_mean(flag, self.flags)
         is_misspelt = bool(get_close_matches(flag, self.flags, 1, 0.8))
@@ -82,7 +82,7 @@ class Parser(argparse.ArgumentParser):
         self.error(f"there is no '{excerpt(flag)}'{near}{size}")
 
     def error(self, message: str) -> NoReturn:
-        """End with one line on what cannot be read."""
+        """Exit with one line on a misuse."""
         if choice := _CHOICE.match(message):
             what, known = "verb" if choice["of"] == "VERB" else choice["of"], re.findall(r"[\w-]+", choice["known"])
             given = choice["given"]
@@ -98,7 +98,7 @@ class Parser(argparse.ArgumentParser):
 def read_functions(
     given: argparse.Namespace, targets: Sequence[str], devices: int
 ) -> tuple[list[Function], dict[str, Any], list[UsageError]]:
-    """The functions that targets name, the sizes and arguments for them, and what is wrong with other targets.
+    """The functions of the targets, their sizes and arguments, and the errors of other targets.
 
     Args:
       given: the command line, with the options of `add_common`.
@@ -139,7 +139,7 @@ def read_functions(
 
 
 def names_taken(function: Function, target: str, values: Iterable[str]) -> Iterable[str]:
-    """The names of sizes and arguments that a function takes."""
+    """The names of the sizes and arguments of a function."""
     if function.is_plain:
         return _parameters_of(function.function) or values
     try:
@@ -213,7 +213,7 @@ def _split_pair(text: str, option: str, example: str) -> tuple[str, str]:
 
 
 class Function(NamedTuple):
-    """A decorated function, and what its module calls it; or a plain one with hints of its regions."""
+    """A decorated function, and its name in its module; or a plain one with hints of its regions."""
 
     name: str
     function: Any
@@ -223,7 +223,7 @@ class Function(NamedTuple):
 
     @property
     def with_module(self) -> Function:
-        """The same, whose name tells functions of several modules apart."""
+        """The function with a name that is unique among several modules."""
         return self._replace(name=f"{self.module}:{self.name}")
 
     @property
@@ -238,7 +238,7 @@ class Function(NamedTuple):
 
     @property
     def mark(self) -> Mapping[str, Any]:
-        """The sizes, arguments and options that its ``mesh_invariant`` gives."""
+        """The sizes, arguments and options of its ``mesh_invariant``."""
         found = find_mark(self.function)
         return {} if found is None else found.options
 
@@ -283,7 +283,7 @@ def find_functions(target: str, values: Mapping[str, Any], mesh: AbstractMesh | 
 
 
 def _parameters_of(f: Any) -> set[str] | None:
-    """The parameters of a function without hints; None where it takes any, or does not say which."""
+    """The parameters of a function without hints; None if it takes any, or has no signature."""
     try:
         parameters = inspect.signature(f).parameters
     except (TypeError, ValueError):
@@ -296,7 +296,7 @@ _DTYPES = {"f": "float", "bf": "bfloat", "i": "int", "s": "int", "u": "uint", "c
 
 
 def _read_array(value: Any) -> Any:
-    """An array that is written as JAX writes its type, ``f32[8,16]``; any other value as it is."""
+    """A struct for an array type in JAX's notation, ``f32[8,16]``; any other value unchanged."""
     written = _ARRAY.fullmatch(value.strip()) if isinstance(value, str) else None
     if written is None:
         return value
@@ -334,12 +334,12 @@ def files_below(folder: Path) -> list[str]:
 def _names_library(file: Path) -> bool:
     try:
         return _IS_TYPED.search(file.read_bytes()) is not None
-    except OSError:  # to import it says why
+    except OSError:  # the import raises, with the reason
         return True
 
 
 def _import_module(path: str) -> ModuleType:
-    """A module by its name; or a file as a module of its name, which finds its neighbours as a script does."""
+    """A module by name; or a file as a module of its name, which finds its neighbours like a script."""
     file = Path(path)
     if path.endswith(".py") and not os.path.isfile(path):
         raise UsageError(f"{path}: there is no such file")
@@ -363,7 +363,7 @@ def _import_module(path: str) -> ModuleType:
 
 
 def package_of(file: Path) -> tuple[Path, list[str]]:
-    """The folder from which a file is imported, and the packages that it is in below that."""
+    """The folder from which a file is imported, and its packages below that folder."""
     root, package = file.resolve().parent, list[str]()
     while (root / "__init__.py").exists():
         root, package = root.parent, [root.name, *package]
@@ -371,7 +371,7 @@ def package_of(file: Path) -> tuple[Path, list[str]]:
 
 
 def _find_all(module: ModuleType, path: str) -> list[Function]:
-    """The functions that are defined in a module, each by its first name; methods need an instance, and are left."""
+    """The functions defined in a module, each by its first name, without methods, which need an instance."""
     functions: dict[int, Function] = {}
     methods: list[str] = []
     for name, value in vars(module).items():
@@ -390,7 +390,7 @@ def _find_all(module: ModuleType, path: str) -> list[Function]:
 
 
 def _mapped(value: Any) -> DecoratedInfo | None:
-    """What ``typed_shard_map`` or ``typed_jit`` made a function of; None for anything else."""
+    """The info of a function of ``typed_shard_map`` or ``typed_jit``; None for anything else."""
     made_of = find_decorated(value) if callable(value) else None
     return made_of if made_of is not None and made_of.verb != "typed" else None
 
@@ -426,7 +426,7 @@ def arguments_for(function: Function, values: Mapping[str, Any]) -> dict[str, An
 
 
 def add_common(parser: Parser) -> None:
-    """Add the options that say with which meshes and sizes functions are traced."""
+    """Add the options for the meshes and sizes with which functions are traced."""
     add = parser.add_argument
     add("--mesh", action="append", required=True, metavar="dp=4,tp=2", help="a mesh; repeat the option for several")
     add_values(parser)
@@ -435,10 +435,10 @@ def add_common(parser: Parser) -> None:
 
 
 def add_values(parser: Parser) -> None:
-    """Add the options that say which sizes and arguments functions are given."""
+    """Add the options for the sizes and arguments of functions."""
     add = parser.add_argument
     size = "the global size of a dim, also as --batch 32; other sizes are drawn"
-    parser.allow_abbrev = False  # what is no flag may be a dim
+    parser.allow_abbrev = False  # any other flag may be a dim
     parser.set_defaults(flags=parser.flags)
     add("--size", action="append", default=[], metavar="batch=32", help=size)
     argument = "an argument that cannot be made from its hint; for a function without hints also an array: x=f32[8,16]"
@@ -449,7 +449,7 @@ def add_values(parser: Parser) -> None:
 
 
 def read_size_flags(given: argparse.Namespace, unknown: Sequence[str]) -> list[str]:
-    """Take options that a verb does not have, ``--batch 32`` or ``--batch=32``, as sizes of dims; others are left."""
+    """Read options that a verb does not have, ``--batch 32`` or ``--batch=32``, as sizes of dims; return the rest."""
     rest, left = list(unknown), list[str]()
     given.size_flags = list[str]()
     while rest:
@@ -464,7 +464,7 @@ def read_size_flags(given: argparse.Namespace, unknown: Sequence[str]) -> list[s
 
 
 def require_one_module(target: str) -> None:
-    """Refuse a folder.
+    """Raise for a folder.
 
     Raises:
       UsageError: for one.
@@ -518,12 +518,12 @@ def virtual_devices(count: int) -> None:
 
 
 _OF_JAX = "--------------------"
-"""The beginning of the note by which JAX says that it has filtered a traceback."""
+"""The beginning of JAX's note on a filtered traceback."""
 _PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
 
 
 def format_error(error: BaseException) -> str:
-    """An error as it is printed; one of the user's program with the place where it was raised."""
+    """An error for printing; an error of the user's program has its place."""
     notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith(_OF_JAX)]
     lines = [f"{type(error).__name__}: {error}", *notes]
     if not isinstance(error, TypedShmapError | AssertionError):
@@ -533,7 +533,7 @@ def format_error(error: BaseException) -> str:
 
 
 def print_failure(line: str, error: BaseException, more: str = "") -> None:
-    """Print what is wrong with a function, under a line that names it."""
+    """Print the error of a function, under a line with its name."""
     print(f"{line}\n{indent(format_error(error) + more, '       ')}", flush=True)
 
 
@@ -559,13 +559,13 @@ def finding_of_error(function: Function, error: BaseException, where: str) -> Fi
 
 
 def early_progress(title: str) -> AbstractContextManager[Callable[[str], None]]:
-    """Say on stderr what a verb does, as soon as it takes long."""
+    """Report the progress of a verb on stderr, as soon as it takes long."""
     return progress(title, SOON)
 
 
 @contextmanager
 def output_on_stderr() -> Generator[None]:
-    """Send what a program prints to stderr, what its own processes print included."""
+    """Redirect the output of a program, and of its own processes, to stderr."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

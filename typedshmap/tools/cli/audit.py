@@ -1,4 +1,4 @@
-"""``python -m typedshmap audit``: run a program, and read every ``shard_map`` that it traces."""
+"""``python -m typedshmap audit``: run a program, and analyze every ``shard_map`` that it traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m typedshmap check``: trace every typed function of a module on meshes that nobody has."""
+"""``python -m typedshmap check``: trace every typed function of a module on meshes without devices."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _check(function: cli.Function, mesh: AbstractMesh, values: Mapping[str, Any], seed: int) -> Finding | None:
-    """Trace a function; print a line, and what is wrong."""
+    """Trace a function; print a line, and its error."""
     mesh, drawn_sizes = mesh_like(mesh, function.made_of.mesh), dict[str, Any]()
     label = f"{function.name}  {mesh_text(mesh.shape_tuple)}"
     try:
@@ -100,7 +100,7 @@ def _check(function: cli.Function, mesh: AbstractMesh, values: Mapping[str, Any]
 
 
 def _trace(function: cli.Function, drawn: UnplacedInputs, mesh: AbstractMesh) -> None:
-    """Trace a function; a helper for manual regions, known by its marks or its collectives, is mapped over the mesh."""
+    """Trace a function; map a helper of manual regions, known by its marks or its collectives, over the mesh."""
     f, made_of = function.function, function.made_of
 
     def trace(f: Any, mesh: AbstractMesh) -> None:
@@ -122,7 +122,7 @@ def _trace(function: cli.Function, drawn: UnplacedInputs, mesh: AbstractMesh) ->
 def _compare_meshes(
     function: cli.Function, meshes: Sequence[AbstractMesh], values: Mapping[str, Any]
 ) -> Finding | None:
-    """Run a function on the meshes and on one device; print a line, and what differs."""
+    """Run a function on the meshes and on one device; print a line, and the difference."""
     devices, like = np.array(jax.devices()), [mesh_like(mesh, function.made_of.mesh) for mesh in meshes]
     placed = [Mesh(devices[: m.size].reshape(m.axis_sizes), m.axis_names, axis_types=m.axis_types) for m in like]
     try:

@@ -1,4 +1,4 @@
-"""``python -m typedshmap explain``: tables of a module's functions on meshes that nobody has."""
+"""``python -m typedshmap explain``: tables of a module's functions on meshes without devices."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _read_lock(given: argparse.Namespace) -> LockFile | None:
-    """The lock file that is to be written, or to be compared with."""
+    """The lock file to write, or to compare with."""
     option, path = ("--lock", given.lock) if given.lock is not None else ("--check", given.check)
     if path is None:
         return None
@@ -149,7 +149,7 @@ def _read_lock(given: argparse.Namespace) -> LockFile | None:
 def _entry_key(
     lock: LockFile, function: cli.Function, mesh: AbstractMesh, values: Mapping[str, Any], given: argparse.Namespace
 ) -> str:
-    """What names an entry of a lock file: the command line, without what changes no cost."""
+    """The key of an entry of a lock file: the command line, without options that do not change costs."""
     taken = {*cli.names_taken(function, given.target, values)}
     named = {name: value for name, value in sorted(values.items()) if name.partition(".")[0] in taken}
     grad = {None: [], True: ["--grad"], False: ["--no-grad"]}[given.grad]
@@ -162,7 +162,7 @@ def _entry_key(
 
 
 def _module_name(target: str, lock: LockFile) -> str:
-    """A module in the same words, however it was named: one of a package by its name, another by its file."""
+    """The canonical name of a module: by name in a package, else by its file."""
     path = getattr(sys.modules.get(target), "__file__", None) or target
     if not path.endswith(".py"):
         return target
@@ -173,7 +173,7 @@ def _module_name(target: str, lock: LockFile) -> str:
 
 
 def _require_entries(lock: LockFile, keys: Sequence[str]) -> None:
-    """Refuse to compare what a lock file does not have."""
+    """Raise for a comparison that is not in a lock file."""
     missing = [key for key in keys if key not in lock.entries]
     if missing:
         more = f", nor for {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -182,7 +182,7 @@ def _require_entries(lock: LockFile, keys: Sequence[str]) -> None:
 
 
 def _compare(lock: LockFile, key: str, found: Explanation, is_recorded: bool) -> bool:
-    """Print what is otherwise than a lock file says, and record it there; whether anything is."""
+    """Print the differences from a lock file, and record them there; returns whether there are any."""
     is_new, costs = key not in lock.entries, Costs.of(found)
     changes = lock.entries[key].changes(costs) if not is_new else []
     if is_recorded and (is_new or changes):

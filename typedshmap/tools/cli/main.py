@@ -25,7 +25,7 @@ from . import (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line and hand it to its verb; the exit code."""
+    """Parse the command line, and run its verb; returns the exit code."""
     parser = Parser("python -m typedshmap", description="Tools for shard_map programs.")
     parser.set_defaults(verb=None)
     parser.add_argument("--version", action="version", version=f"typedshmap {__version__}")
@@ -52,13 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{given.name}: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # Nobody reads on, as behind a pipe to head; what is still buffered would be reported at the end.
+        # A closed pipe, as of head; Python would report buffered output at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
 
 
 def _prepare_process() -> None:
-    """Find modules of the current folder, as ``python -m`` does, and print each line at once, on any terminal."""
+    """Add the current folder to the path, like ``python -m``, and flush each line, on any terminal."""
     if not {"", os.getcwd()} & set(sys.path):
         sys.path.insert(0, os.getcwd())
     for stream in (sys.stdout, sys.stderr):

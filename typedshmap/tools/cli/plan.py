@@ -1,4 +1,4 @@
-"""``python -m typedshmap plan``: on which mesh of so many devices a function fits, and on which it is the fastest."""
+"""``python -m typedshmap plan``: the meshes of a number of devices on which a function fits, and the fastest."""
 
 from __future__ import annotations
 

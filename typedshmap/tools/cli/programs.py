@@ -18,7 +18,7 @@ from .. import cli
 
 
 def add_program(parser: argparse.ArgumentParser) -> None:
-    """Add which program is run, with what arguments, and on how many devices."""
+    """Add the program, its arguments, and the number of devices."""
     add = parser.add_argument
     add("--devices", type=cli.natural_number, metavar="8", help="make this many virtual CPU devices")
     add("-m", dest="module", action="store_true", help="run a module, as python -m does")
@@ -27,7 +27,7 @@ def add_program(parser: argparse.ArgumentParser) -> None:
 
 
 def require_program(program: str, is_module: bool) -> None:
-    """Refuse a script that is not a file, and a module that cannot be found."""
+    """Raise for a script that is not a file, and for a module that cannot be found."""
     if not is_module:
         if os.path.isdir(program):
             raise cli.UsageError(f"{program}: it is a folder; name a script, or with -m a module")
@@ -44,7 +44,7 @@ def require_program(program: str, is_module: bool) -> None:
 
 
 def make_devices(count: int) -> None:
-    """Make virtual CPU devices, as the environment does, so that a program may still make others."""
+    """Make virtual CPU devices by the environment, so that a program may still make others."""
     if not 1 <= count <= cli.MOST:
         raise cli.UsageError(f"{count} virtual CPU devices are asked for; 1 to {cli.MOST} can be made")
     jax.config.update("jax_platforms", "cpu")
@@ -88,7 +88,7 @@ def run_program(program: str, is_module: bool, arguments: Sequence[str]) -> int:
 
 
 def _print_traceback(error: BaseException) -> None:
-    """Print the traceback of a program's error, from its own first line on."""
+    """Print the traceback of a program's error, beginning with its own first line."""
     at = error.__traceback__
     while at is not None and at.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
         at = at.tb_next

@@ -94,12 +94,12 @@ def explain(
     arguments: Mapping[str, Any] | None = None,
     **sizes: Any,
 ) -> Explanation | Comparison:
-    """Report what a function holds on each device of a mesh, and what its devices send each other.
+    """Report the arrays on each device of a mesh, and the collectives between devices.
 
-    The function is traced and never run, on a mesh of any size that needs no devices. It is compiled only if
-    ``compile=`` asks for it. The report has the arrays that its hints describe, the collectives
-    in its manual regions and in those of its gradient, with loops counted, and their totals per mesh axis. What XLA
-    adds to operations outside of manual regions is not in the jaxpr; a note says so where there are such.
+    The function is traced, not run, on a mesh of any size, without devices. It is compiled only with ``compile=``.
+    The report has the arrays of its hints, the collectives in its manual regions and in those of its gradient, with
+    loops counted, and their totals per mesh axis. Collectives that XLA adds outside of manual regions are not in the
+    jaxpr; a note mentions such operations.
 
     ```python
     print(explain(train_step, mesh={"dp": 64, "tp": 8}, batch=512, seq=2048, bandwidth={"tp": "400GB/s"}))
@@ -107,11 +107,10 @@ def explain(
     ```
 
     Args:
-      f: a function made by ``typed_shard_map``, ``typed_jit`` or ``typed``, also under ``jax.jit``. One of
-        ``typed`` is mapped over all axes of the mesh. Or a function without hints that calls ``jax.shard_map``, or was
-        made by it: its arguments are sharded as the regions say that they enter.
-      *args: arguments, arrays or ``jax.ShapeDtypeStruct``s; those that are not given are made from the hints, where
-        there are any.
+      f: a function made by ``typed_shard_map``, ``typed_jit`` or ``typed``, also under ``jax.jit``. A function of
+        ``typed`` is mapped over all axes of the mesh. Or a function without hints that calls ``jax.shard_map``, or
+        was made by it: the specs of its regions determine the sharding of its arguments.
+      *args: arguments, arrays or ``jax.ShapeDtypeStruct``s; by default made from the hints.
       mesh: a ``jax.sharding.Mesh`` or ``AbstractMesh``, a dict of sizes, or a text ``"dp=4,tp=2"``; by default the
         function's own, else the ambient one, else the arguments'.
       meshes: several meshes to compare, with the same sizes on all.
@@ -119,23 +118,23 @@ def explain(
         function takes none itself.
       bandwidth: bytes that one device sends per second, by mesh axis: a number, or a text like ``"400GB/s"``.
         Seconds are bytes on the wire over it; latency is not modelled.
-      hardware: the kind of device, for how long it takes: ``"v5e"``, ``"v5p"``, ``"v6e"``, ``"v7x"``, ``"h100"``,
-        ``"b200"``, of a TPU also with its topology as in ``"v5p:8x16x16"``, or a `Hardware`; a ``bandwidth`` comes
-        before its links.
-      compile: what to compile the function for, too, ahead of time: ``"cpu"`` for virtual devices, or TPUs as
-        ``"v5p:8x16x16"``, as many as the mesh has. What XLA says is printed beside the estimate, and is ``.compiled``.
-      arguments: arguments by name, for names that are those of dims, too, and by path for fields.
-      **sizes: global sizes by the names of dims, and arguments by theirs; what is not given is drawn.
+      hardware: the kind of device, for times: ``"v5e"``, ``"v5p"``, ``"v6e"``, ``"v7x"``, ``"h100"``,
+        ``"b200"``, a TPU with its topology as ``"v5p:8x16x16"``, or a `Hardware`; ``bandwidth`` overrides its
+        links.
+      compile: a target for ahead-of-time compilation: ``"cpu"`` for virtual devices, or TPUs as ``"v5p:8x16x16"``,
+        as many as the mesh has. The figures of XLA are printed beside the estimate, and are in ``.compiled``.
+      arguments: arguments by name, even if a dim has that name, and fields by path.
+      **sizes: global sizes by the names of dims, and arguments by name; sizes are drawn by default.
 
     Returns:
       An `Explanation`; of several meshes a `Comparison`.
 
     Raises:
-      StructureError: for a function without hints, arguments that no hint can make, and under ``grad=True``
-        one without a gradient.
-      MeshAxisError: for no mesh, or an axis that the mesh does not have.
-      ShapeError and all that a call raises: for arguments that are not what their hints say, and for a body
-        that is wrong. In a comparison the error is in the mesh's row.
+      StructureError: for a function without hints, for arguments that no hint can make, and under ``grad=True``
+        for a function without a gradient.
+      MeshAxisError: without a mesh, or for an axis that the mesh does not have.
+      ShapeError and all errors of a call: for arguments that contradict their hints, and for a wrong body. In a
+        comparison the error is in the mesh's row.
     """
     if isinstance(mesh, (list, tuple)) and meshes is None:
         warn("explain: a list of meshes is meshes= now", DeprecationWarning, stacklevel=2)
@@ -170,12 +169,12 @@ def explain_call(
     verb: str = "explain",
     report: Callable[[str], None] = lambda _: None,
 ) -> Explanation | Comparison:
-    """`explain`, with the sizes and arguments that are given by name as a dict.
+    """`explain`, with sizes and arguments by name in a dict.
 
     Args:
-      f: as the others, as for `explain`.
+      f: like all others, as for `explain`.
       verb: the function that messages name.
-      report: called with what is under way.
+      report: called with the progress.
     """
     require_dict(verb, arguments)
     require_bool_or_none(verb, "grad", grad)
@@ -190,7 +189,7 @@ def explain_call(
     drawn_sizes = dict[str, Any]()
 
     def inputs_for(meshes: Sequence[AbstractMesh]) -> Callable[[AbstractMesh], Inputs]:
-        """The arguments of the call on each mesh: as they are given, or made from the hints."""
+        """The arguments of the call on each mesh: the caller's, or made from the hints."""
         typed = made_of.signature.read((*owner, *args))
         if not arguments:
             with suppress(StructureError):
@@ -213,32 +212,32 @@ def explain_call(
     def explain_on(inputs: Callable[[AbstractMesh], Inputs], mesh: AbstractMesh) -> Explanation:
         rates = read_bandwidth(verb, bandwidth, mesh.shape_tuple)
         rates = rates if device is None else {**device.rates(mesh.shape_tuple), **rates}
-        found = explanation(ExplainedCall(f, inputs(mesh), mesh), grad, rates, device, target)
+        explained = explanation(ExplainedCall(f, inputs(mesh), mesh), grad, rates, device, target)
         if device is None or not drawn_sizes:
-            return found
+            return explained
         note = (
             f"sizes that are not given are drawn, so that they divide over all meshes: {mesh_text(drawn_sizes.items())}"
         )
-        return replace(found, notes=(*found.notes, note))
+        return replace(explained, notes=(*explained.notes, note))
 
     if not isinstance(mesh, (list, tuple)):
         return explain_on(inputs_for(meshes), meshes[0])
     failed: dict[AbstractMesh, Failed] = {}
-    for each in meshes:
+    for each_mesh in meshes:
         try:
-            inputs_for([each])(each)
+            inputs_for([each_mesh])(each_mesh)
         except Exception as error:  # as below
-            failed[each] = Failed(each.shape_tuple, error)
-    # The sizes fit all meshes on which any fit.
-    fit = [each for each in meshes if each not in failed]
+            failed[each_mesh] = Failed(each_mesh.shape_tuple, error)
+    # The sizes divide over all meshes on which any size does.
+    fit = [each_mesh for each_mesh in meshes if each_mesh not in failed]
     inputs = inputs_for(fit) if fit else None
     rows: list[Explanation | Failed] = []
-    for at, each in enumerate(meshes, 1):
-        report(f"{at:,} of {len(meshes):,} meshes, {mesh_text(each.shape_tuple)}")
+    for at, each_mesh in enumerate(meshes, 1):
+        report(f"{at:,} of {len(meshes):,} meshes, {mesh_text(each_mesh.shape_tuple)}")
         try:
-            rows.append(failed[each] if inputs is None or each in failed else explain_on(inputs, each))
+            rows.append(failed[each_mesh] if inputs is None or each_mesh in failed else explain_on(inputs, each_mesh))
         except Exception as error:  # the user's own code may fail on one mesh alone, and JAX with it
-            rows.append(Failed(each.shape_tuple, error))
+            rows.append(Failed(each_mesh.shape_tuple, error))
     return Comparison(tuple(rows))
 
 
@@ -253,11 +252,11 @@ def choose_mesh(
     arguments: Mapping[str, Any] | None = None,
     **sizes: Any,
 ) -> Choice:
-    """Rank the meshes of a number of devices on which a function fits, by the time that it takes on them.
+    """Rank the meshes of a number of devices on which a function fits in memory, by time.
 
-    All ways to divide the devices over the mesh axes are tried: those of the function's own or the ambient mesh, else
-    those that its hints name, by the aliases and rules in force. On each the function is traced, as `explain` does it,
-    in a fraction of a second, without devices. Axes are ordered as they lie best on the links of the hardware.
+    All ways to divide the devices over the mesh axes are tried: the axes of the function's own or the ambient mesh,
+    else those in its hints, under the current aliases and rules. On each mesh the function is traced, as by `explain`,
+    in a fraction of a second, without devices. Axes are ordered to fit the links of the hardware best.
 
     ```python
     found = choose_mesh(train_step, devices=2048, hardware="v5p", batch=2048, seq=8192, **LLAMA_8B)
@@ -268,23 +267,23 @@ def choose_mesh(
     Args:
       f: as for `explain`: a decorated function, or a plain one with its arguments.
       *args: as for `explain`.
-      devices: how many devices the mesh has.
+      devices: the number of devices.
       hardware: as for `explain`.
-      mesh: the sizes of axes that are fixed, as in ``{"tp": 8}`` or ``"tp=8"``; and the names of others that no hint
-        has, with None, as in ``{"pp": None}`` or ``"pp"``.
-      grad: whether it is the function with its vector-Jacobian product that has to fit and is timed.
+      mesh: fixed sizes of axes, as in ``{"tp": 8}`` or ``"tp=8"``; and names of axes that no hint has, with None,
+        as in ``{"pp": None}`` or ``"pp"``.
+      grad: whether to include the vector-Jacobian product in memory and time.
       arguments: as for `explain`.
-      **sizes: as for `explain`. Give those of all dims; others are drawn so that they divide over all meshes.
+      **sizes: as for `explain`. Pass the sizes of all dims; others are drawn so that they divide over all meshes.
 
     Returns:
-      The meshes that fit, the fastest first, and those that are refused, each with the reason. Where none fits,
-      ``.best`` is None, and ``.why`` says what is the least memory.
+      The meshes that fit, the fastest first, and the refused ones, each with the reason. If none fits, ``.best``
+      is None, and ``.why`` reports the least memory.
 
     Raises:
-      StructureError: as for `explain`, and for hardware that is not known, a number of devices that is none, and more
-        meshes than 5,000.
-      MeshAxisError: where no mesh axis is known, and for sizes that do not divide the devices.
-      Exception: what the function raises on all meshes alike.
+      StructureError: as for `explain`, and for unknown hardware, an invalid number of devices, and more than 5,000
+        meshes.
+      MeshAxisError: without a known mesh axis, and for sizes that do not divide the devices.
+      Exception: an error that the function raises on all meshes.
     """
     with progress("choose_mesh") as report:
         return choose_call(
@@ -305,12 +304,12 @@ def choose_call(
     axis_type: AxisType = AxisType.Auto,
     report: Callable[[str], None],
 ) -> Choice:
-    """`choose_mesh`, with the sizes and arguments that are given by name as a dict.
+    """`choose_mesh`, with sizes and arguments by name in a dict.
 
     Args:
-      f: as the others, as for `choose_mesh`.
-      axis_type: the type of mesh axes, where the function's own mesh or the ambient one does not say it.
-      report: called with what is under way.
+      f: like all others, as for `choose_mesh`.
+      axis_type: the type of mesh axes that neither the function's own mesh nor the ambient one has.
+      report: called with the progress.
     """
     verb, notes = "choose_mesh", list[str]()
     unknown = 'and there is no mesh that does\n\nHint: name them, as in mesh="dp,tp"'
@@ -318,9 +317,7 @@ def choose_call(
     devices, wanted = require_integer(verb, "devices", devices, 1, MOST_DEVICES), read_free_mesh(verb, mesh)
     device = read_hardware(verb, hardware)
     if device is None:
-        raise StructureError(
-            f"{verb}: hardware= is None, and there is no time without it\n\nHint: as in hardware='v5p'"
-        )
+        raise StructureError(f"{verb}: hardware= is None, but times need it\n\nHint: as in hardware='v5p'")
     if is_plain(f):
         require_dict(verb, arguments)
         lent = AbstractMesh((1,) * len(wanted), tuple(wanted)) if wanted else None
@@ -334,8 +331,8 @@ def choose_call(
     made_of = require_decorated(f, verb)
     typed = made_of.signature.read((*bound_self(f), *args))
     ambient = _jax.mesh.context_mesh()
-    own = made_of.mesh or (None if ambient.empty else ambient)
-    known = axes_of_hints(made_of, typed) if own is None else list(own.axis_names)
+    own_mesh = made_of.mesh or (None if ambient.empty else ambient)
+    known = axes_of_hints(made_of, typed) if own_mesh is None else list(own_mesh.axis_names)
     axes: dict[str, int | None] = {**dict.fromkeys(known), **wanted}
     if not axes:
         raise MeshAxisError(f"{verb}: {typed.name}: its hints name no mesh axes, {unknown}")
@@ -344,19 +341,19 @@ def choose_call(
     meshes: list[AbstractMesh] = []
     for sizes in meshes_to_try(verb, devices, axes):
         mesh_of_type = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(axis_type,) * len(sizes))
-        meshes.append(mesh_like(mesh_of_type, own))
+        meshes.append(mesh_like(mesh_of_type, own_mesh))
     device.rates(meshes[0].shape_tuple)
-    found = explain_call(
+    comparison = explain_call(
         f, args, given, mesh=meshes, grad=bool(grad), bandwidth=None, hardware=device, arguments=arguments, verb=verb,
         report=report,
     )  # fmt: skip
-    assert isinstance(found, Comparison)
-    errors = [one.error for one in found.failures]
-    if not found.explanations and len({reason_of(verb, typed.name, error) for error in errors}) == 1:
+    assert isinstance(comparison, Comparison)
+    errors = [failed.error for failed in comparison.failures]
+    if not comparison.explanations and len({reason_of(verb, typed.name, error) for error in errors}) == 1:
         if not isinstance(errors[0], ShapeError):
             raise errors[0]
-        # A size that is none is wrong on one device as well; one that divides over no mesh is not.
+        # An invalid size is wrong on one device as well; a size that divides over no mesh is not.
         explain_call(
             f, args, given, mesh=dict.fromkeys(axes, 1), grad=False, bandwidth=None, arguments=arguments, verb=verb
         )
-    return choice_of(verb, typed.name, device, found, notes)
+    return choice_of(verb, typed.name, device, comparison, notes)

@@ -1,4 +1,4 @@
-"""All meshes of so many devices, with what a function takes on each: which fit, and which is the fastest."""
+"""All meshes of a number of devices, with the time and memory of a function: which fit, and which is the fastest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .model import Failed, bytes_text, seconds_text
 from .tables import Explanation
 
 FreeMesh: TypeAlias = Mapping[str, int | None]
-"""Mesh axes with their sizes; None for one that is to be chosen."""
+"""Mesh axes with their sizes; None for a size to choose."""
 _MOST_MESHES = 5000
 _MOST_AXES_IN_ORDER = 5
 _MOST_ROWS, _MOST_BARS, _WIDTH = 10, 16, 100
@@ -32,10 +32,10 @@ class Candidate:
     """One mesh.
 
     Attributes:
-      mesh: the sizes of its axes, in the order in which they lie on the links.
-      why: what bounds the function on it; for one that is refused, why it is.
-      explanation: what the function takes on it; None where it cannot be traced.
-      error: the error of one on which it cannot be traced.
+      mesh: the sizes of its axes, in the order of the links.
+      why: the bound of the function on it; the reason for a refused one.
+      explanation: the explanation of the function on it; None if it cannot be traced.
+      error: the error of a mesh on which it cannot be traced.
     """
 
     mesh: dict[str, int]
@@ -46,17 +46,17 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
-    """All meshes of so many devices; printed as a table, and in a notebook as charts.
+    """All meshes of a number of devices; printed as a table, and in a notebook as charts.
 
     Attributes:
       function: the name of the function.
-      devices: how many devices each mesh has.
+      devices: the number of devices of each mesh.
       hardware: the kind of device.
-      ranked: the meshes on which it fits, the fastest first: by the time if all overlaps, to three digits; then by that
-        if nothing does; then by the peak of memory.
-      refused: the others: first those on which it does not fit, by the peak of memory; then those on which it cannot be
-        traced, as dims do not divide.
-      notes: what is to be known of all of them.
+      ranked: the meshes on which it fits, the fastest first: by the overlapped time, to three digits; then by the
+        serial time; then by the peak memory.
+      refused: the others: first those on which it does not fit, by the peak memory; then those on which it cannot be
+        traced, since dims do not divide.
+      notes: notes on all of them.
     """
 
     function: str
@@ -68,15 +68,15 @@ class Choice:
 
     @property
     def best(self) -> Candidate | None:
-        """The fastest; None where none fits."""
+        """The fastest; None if none fits."""
         return self.ranked[0] if self.ranked else None
 
     @property
     def why(self) -> str:
-        """What the choice is, or why there is none, in a sentence."""
+        """The choice, or the reason that there is none, in a sentence."""
         if self.best is not None:
             return f"best: {mesh_text(self.best.mesh.items())}: {self.best.why}"
-        if nearest := next((one for one in self.refused if one.explanation), None):
+        if nearest := next((candidate for candidate in self.refused if candidate.explanation), None):
             return f"none fits: the least memory is that of {mesh_text(nearest.mesh.items())}, which {nearest.why}"
         return f"none divides: {self.refused[0].why}"
 
@@ -86,8 +86,10 @@ class Choice:
         shown = sum(end <= _WIDTH + 2 for end in accumulate(width + 2 for width in widths))
         formats = [f"{'>' if at else '<'}{width}" for at, width in enumerate(widths[:shown])]
         aligned = ["  ".join(map(format, row, formats)) for row in rows]
-        width = max((len(mesh_text(one.mesh.items())) for one in self.refused[:_MOST_ROWS]), default=0)
-        refused = [f"{mesh_text(one.mesh.items()):<{width}}  {one.why}" for one in self.refused[:_MOST_ROWS]]
+        width = max((len(mesh_text(candidate.mesh.items())) for candidate in self.refused[:_MOST_ROWS]), default=0)
+        refused = [
+            f"{mesh_text(candidate.mesh.items()):<{width}}  {candidate.why}" for candidate in self.refused[:_MOST_ROWS]
+        ]
         blocks = [
             self._heading,
             "\n".join([*aligned, *_more(self.ranked)]),
@@ -102,7 +104,7 @@ class Choice:
 
     @property
     def html(self) -> str:
-        """The same as a part of a page: charts of time and of memory, and all meshes in tables."""
+        """A part of a page: charts of time and of memory, and all meshes in tables."""
         ranked = [(one, one.explanation) for one in self.ranked[:_MOST_BARS] if one.explanation]
         large = [(one, one.explanation) for one in self.refused if one.explanation][: _MOST_BARS - len(ranked)]
         colours = colours_of(sorted({axis for one, _ in (*ranked, *large) for axis in one.mesh}))

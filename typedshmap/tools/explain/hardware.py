@@ -1,4 +1,4 @@
-"""Chips, by what they compute, hold and send in a second; and how long a program takes on one at the least.
+"""The peak figures of devices, and the least time of a program on one.
 
 Invariant: all figures are peaks, so that every time is a lower bound."""
 
@@ -21,7 +21,7 @@ from .model import Collective, Time, Work, seconds_text
 
 @dataclass(frozen=True)
 class Hardware:
-    """What one device of a kind can do at its peak.
+    """The peak figures of one kind of device.
 
     ```python
     ours = Hardware("ours", flops={"bf16": 400e12}, memory=64e9, bandwidth=2e12, links={"dp": 25e9, "tp": 400e9})
@@ -29,20 +29,19 @@ class Hardware:
     ```
 
     Attributes:
-      name: what it is called.
-      flops: floating-point operations per second by JAX's short name of the dtype, ``{"bf16": 197e12}``. A dtype that
-        is not among them runs as the next wider one that is, else as the widest.
+      name: its name.
+      flops: floating-point operations per second by JAX's short name of the dtype, ``{"bf16": 197e12}``. Any other
+        dtype runs as the next wider one here, else as the widest.
       memory: the bytes of its memory.
       bandwidth: the bytes per second to and from it.
       links: the bytes that a device sends per second over a mesh axis, in all directions.
-      link: the same over mesh axes that are not among the links, into a switch or over one dim of a torus; 0 where that
-        is not known.
-      domain: how many devices are connected so at most: those of the last mesh axes. 0 is all.
-      network: the bytes that a device sends per second over the mesh axes that reach further.
-      torus: the grid that the devices are in; None where a switch connects them.
+      link: the same for all other mesh axes, into a switch or over one dim of a torus; 0 if it is unknown.
+      domain: the largest number of devices so connected: those of the last mesh axes. 0 means all.
+      network: the bytes that a device sends per second over all further mesh axes.
+      torus: the grid of the devices; None if a switch connects them.
 
     Raises:
-      StructureError: for what is not a positive number.
+      StructureError: for figures that are not positive numbers.
     """
 
     name: str
@@ -58,7 +57,7 @@ class Hardware:
     def __post_init__(self) -> None:
         for name in ("flops", "links"):
             if not isinstance(getattr(self, name), Mapping):
-                raise StructureError(f"Hardware: {name}= wants a dict, got {value_text(getattr(self, name))}")
+                raise StructureError(f"Hardware: {name}= expects a dict, got {value_text(getattr(self, name))}")
         if not self.flops:
             raise StructureError('Hardware: flops= is empty\n\nHint: write as in {"bf16": 197e12}')
         figures: dict[str, Any] = {f"flops[{key!r}]": value for key, value in self.flops.items()}
@@ -69,11 +68,11 @@ class Hardware:
                 figures[name] = getattr(self, name)
         for name, value in figures.items():
             if isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value) or value <= 0:
-                raise StructureError(f"Hardware: {name} is {value_text(value)}, and is to be a positive number")
+                raise StructureError(f"Hardware: {name} is {value_text(value)}, not a positive number")
 
     @property
     def rounds(self) -> bool:
-        """Whether it multiplies float32 in bfloat16, as TPUs do by default: no rate is known of anything wider."""
+        """Whether it multiplies float32 in bfloat16, as TPUs do by default: it has no rate for wider dtypes."""
         return "bf16" in self.flops and all(_width(each) <= 16 for each in self.flops)
 
     def rate(self, dtype: str) -> float:
@@ -84,7 +83,7 @@ class Hardware:
         return self.flops[wider[0] if wider else max(self.flops, key=_width)]
 
     def rates(self, mesh: tuple[tuple[str, int], ...]) -> dict[str, float]:
-        """The bytes that a device sends per second over each mesh axis for which that is known.
+        """The bytes that a device sends per second over each mesh axis, if known.
 
         Raises:
           MeshAxisError: for a link over an axis that the mesh does not have.

@@ -418,7 +418,7 @@ def read_bandwidth(verb: str, given: Any, mesh: tuple[tuple[str, int], ...]) -> 
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise StructureError(f'{verb}: bandwidth= wants a dict as in {{"tp": "400GB/s"}}, got {value_text(given)}')
+        raise StructureError(f'{verb}: bandwidth= expects a dict as in {{"tp": "400GB/s"}}, got {value_text(given)}')
     unknown = [axis for axis in given if axis not in dict(mesh)]
     if unknown:
         known = mesh_text(mesh)

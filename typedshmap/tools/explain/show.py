@@ -1,4 +1,4 @@
-"""``show``: which device of a mesh holds which slice of an array."""
+"""``show``: the slices of an array on the devices of a mesh."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from ...records import Record
 from .build import meshes_of
 
 MOST_ROWS = 64
-"""The most slices of an array that a text lists, and the most rows or columns of a drawing."""
+"""The maximal number of slices in a text, and of rows or columns in a drawing."""
 
 
 MOST_DEVICES = 1 << 17
 
 
 class Block(Record):
-    """One slice of a global array, and who holds it.
+    """One slice of a global array, and the devices that hold it.
 
     Attributes:
-      slices: per dim the first index and the one after the last.
+      slices: for each dim the start and the stop.
       devices: the ids of the devices that hold it; on an AbstractMesh their numbers, the last axis the fastest.
     """
 
@@ -54,8 +54,8 @@ class ShownArray(Record):
       dtype: its dtype, short as JAX writes it.
       shape: the global shape.
       shard: the shape of one shard.
-      dims: the dims as the hint has them.
-      axes: per dim the mesh axes that it is sharded over, major to minor.
+      dims: the dims in the hint.
+      axes: for each dim the mesh axes that it is sharded over, major to minor.
       unreduced: the mesh axes over which each device holds an addend.
       varying: the mesh axes over which the devices may hold different values.
       blocks: its slices, the last dim the fastest.
@@ -85,13 +85,13 @@ class ShownArray(Record):
 
     @property
     def notes(self) -> list[str]:
-        """What slices do not say: which sums are due, and what may differ."""
+        """Notes on unreduced and varying axes, which slices do not show."""
         due = [f"each device holds an addend of the sum over {quoted_axes(self.unreduced)}"] if self.unreduced else []
         return [*due, *([f"its values may differ over {quoted_axes(self.varying)}"] if self.varying else [])]
 
 
 class Shown(Record):
-    """Arrays on a mesh: as text by ``str``, as a drawing in a notebook.
+    """Arrays on a mesh: text by ``str``, a drawing in a notebook.
 
     Attributes:
       mesh: the sizes of the mesh axes, in order.
@@ -119,7 +119,7 @@ class Shown(Record):
 
 
 def show(T: Any, /, mesh: Any = None, **sizes: int | tuple[int, ...]) -> Shown:
-    """Show which device of a mesh holds which slice of an array.
+    """Show the slices of an array on the devices of a mesh.
 
     ```python
     print(show(Float[Array, "[batch/dp] [ff/tp]"], "dp=4,tp=2", batch=8, ff=32))
@@ -132,12 +132,12 @@ def show(T: Any, /, mesh: Any = None, **sizes: int | tuple[int, ...]) -> Shown:
       **sizes: the global size of each name in the hints; a tuple of sizes for ``*name``.
 
     Returns:
-      The arrays with their slices, whose ``str`` is a table, and which a notebook draws.
+      The arrays with their slices: ``str`` is a table, and notebooks draw them.
 
     Raises:
-      ShapeError: for a size that is missing, unknown or none, and a dim that does not divide over its mesh axes.
-      MeshAxisError: for no mesh, and an axis that it does not have.
-      StructureError: for a hint that leaves open how many arrays it holds.
+      ShapeError: for a missing, unknown or invalid size, and for a dim that does not divide over its mesh axes.
+      MeshAxisError: without a mesh, or for an axis that it does not have.
+      StructureError: for a hint with an open number of arrays.
     """
     ambient = _jax.mesh.ambient_devices() if mesh is None else mesh
     abstract = meshes_of(ambient, None, (), "show")[0]  # which refuses what is no mesh to show

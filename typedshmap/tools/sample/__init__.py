@@ -29,12 +29,12 @@ def inputs(
 ) -> Inputs:
     """Make arguments for a function from its hints: random global arrays of the right dtype, shape and sharding.
 
-    The size of each name is drawn: a multiple of what its mesh axes need, with at least two elements per shard,
-    different for each name, and even for dims that are unsharded. All ``...`` have the same sizes, and so do all
-    ``_``. Floats are normally distributed, and keys are keys of ``jax.random``. Integers are small enough to be used as
-    indices: smaller than the last dim of an array with which they share dims (labels of logits), and than the first
-    dim of an array with which they share none (ids into a table). A union becomes its first member with arrays, so
-    that an optional array is present; lists, dicts and trees of any length have two items.
+    The size of each name is drawn: a multiple of the shards that it needs, with at least two elements per shard,
+    different for each name, and even for unsharded dims. All ``...`` have the same sizes, and so do all ``_``.
+    Floats are normally distributed, and keys are keys of ``jax.random``. Integers are small enough to be indices:
+    smaller than the last dim of an array with which they share dims (labels of logits), and than the first dim of an
+    array with which they share none (ids into a table). A union becomes its first member with arrays, so that an
+    optional array is present; lists, dicts and trees of any length have two items.
 
     ```python
     made = inputs(mlp, mesh=mesh, batch=32, ids=lambda key, shape: jax.random.randint(key, shape, 0, 50))
@@ -47,17 +47,17 @@ def inputs(
       mesh: the mesh of the arrays; by default the function's own, else the ambient one, else none. On an
         AbstractMesh they are ``jax.ShapeDtypeStruct``s.
       seed: the seed of sizes and values.
-      arguments: arguments by name, also where a dim has the same name, and fields by path, ``{"state.step": 3}``.
+      arguments: arguments by name, even if a dim has that name, and fields by path, ``{"state.step": 3}``.
       **sizes: a global size by the name of a dim (an integer; a tuple for ``*name``), or an argument by its
         name: a value, or a function that makes it: an array from a key and the global shape, ``Like[..., Params]``
         from the parameters (``state=optimizer.init``).
 
     Returns:
-      The arguments, without those that have a default and hold no arrays.
+      The arguments, except those with a default and without arrays.
 
     Raises:
       StructureError: for a function without hints, and for arguments that cannot be made from a hint (a config,
-        ``Any``, an ``int``) and have to be passed.
+        ``Any``, an ``int``) and must be passed.
       ShapeError: for sizes that no hint names, or that do not fit.
       MeshAxisError: for an axis that the mesh does not have.
       ShardingError: for an argument marked ``+`` or ``~``, which cannot be placed.
@@ -67,11 +67,11 @@ def inputs(
 
 
 def mesh_of(f: Callable[..., Any], mesh: Any, verb: str) -> _jax.mesh.AnyMesh | None:
-    """The given mesh, else the function's own, else the ambient one, if there is one.
+    """The caller's mesh, else the function's own, else the ambient one, if any.
 
     Raises:
       StructureError: for a function without hints.
-      MeshAxisError: for something that is not a mesh.
+      MeshAxisError: for a value that is not a mesh.
     """
     context = _jax.mesh.context_mesh()
     ambient = None if context.empty else _jax.mesh.ambient_devices() or context
@@ -88,7 +88,7 @@ def strategies(
 ) -> SearchStrategy[Inputs]:
     """Make a hypothesis strategy that draws arguments as `inputs` makes them.
 
-    Each size is one to four times what its mesh axes need, so that sizes may be equal and shards may have one
+    Each size is one to four times the shards that it needs, so that sizes may be equal and shards may have one
     element; a failing example shrinks to small sizes.
 
     ```python
@@ -104,15 +104,15 @@ def strategies(
       **sizes: as for `inputs`.
 
     Raises:
-      StructureError: where hypothesis is not installed, and as for `inputs`.
+      StructureError: if hypothesis is not installed, and as for `inputs`.
       ShapeError, MeshAxisError: as for `inputs`.
     """
     try:
-        # hypothesis is a tool for tests, and only needed here.
+        # hypothesis is for tests, and only needed here.
         from hypothesis import reject
         from hypothesis import strategies as st
     except ModuleNotFoundError:
-        raise StructureError("strategies: wants hypothesis, which is not installed: pip install hypothesis") from None
+        raise StructureError("strategies: needs hypothesis, which is not installed: pip install hypothesis") from None
     used = mesh_of(f, mesh, "strategies")
     plan = plan_inputs(f, [used], sizes, arguments, "strategies")
     factors = {name: factor for name, factor in plan.factors.items() if name not in plan.given}

@@ -129,7 +129,7 @@ def arguments_of(
             try:
                 items = tuple(items)
             except TypeError:
-                problems.append(f"argument '*{name}' wants a list or a tuple of arguments, got {value_text(items)}")
+                problems.append(f"argument '*{name}' expects a list or a tuple of arguments, got {value_text(items)}")
                 return []
             nodes = nodes if len(items) == len(nodes) else [nodes[0]] * len(items)
         subjects = [Subject("argument", name, f"[{at}]") for at in range(len(nodes))]
@@ -187,7 +187,7 @@ def required_arguments(typed: HintedSignature, owner: tuple[Any, ...]) -> dict[s
 def needed_text(name: str, node: Node) -> str:
     """The words of a message about an argument that must be given."""
     if isinstance(choose_member(node), LikeOf):
-        reason = "has a structure that no hint says, so that it wants a value, or a function of the parameters"
+        reason = "has a structure that no hint describes: it needs a value, or a function of the parameters"
         return f"argument '{name}' ({node_name(node)}) {reason}"
     return f"argument '{name}' ({node_name(node)}) holds no arrays and has no default"
 

@@ -66,8 +66,8 @@ def with_hints(
     found = [*_outer_meshes(traced)]
     if not found:
         raise StructureError(
-            f"{verb}: {name}: it has no hints, and no shard_map is traced in it\n\nHint: a function made by "
-            "typed_shard_map, typed_jit or typed is wanted, or one that calls jax.shard_map, with its arguments"
+            f"{verb}: {name}: it has no hints, and no shard_map is traced in it\n\nHint: pass a function made by "
+            "typed_shard_map, typed_jit or typed, or one that calls jax.shard_map, with its arguments"
         )
     meshes = [_jax.mesh.context_mesh(), ambient]
     own = next((mesh for mesh in meshes if mesh and found[0] in (mesh, _as_auto(mesh))), found[0])
@@ -135,7 +135,7 @@ def _bind(
     except ValueError:  # written in C
         return tuple(args), dict(kwargs), [*(f"arg{at}" for at in range(len(args))), *sorted(kwargs)]
     except TypeError as error:
-        problem = f"it has no hints, so that it wants its arguments, arrays or jax.ShapeDtypeStruct: {error}"
+        problem = f"it has no hints and needs its arguments, arrays or jax.ShapeDtypeStruct: {error}"
         raise StructureError(f"{verb}: {name_of(f)}: {problem}") from None
     names = [each.name for each in signature.parameters.values() if each.kind in POSITIONAL]
     names += [f"arg{at}" for at in range(len(names), len(bound.args))]

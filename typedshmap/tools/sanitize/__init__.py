@@ -1,4 +1,4 @@
-"""Replicas compared while a program runs on real devices: a checksum per value on each, and one small exchange."""
+"""Compare replicas while a program runs on real devices, by a checksum per value and one small exchange."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["sanitize"]
 
 
 class sanitize:
-    """Compare, at every N-th call, what the hints say is the same on several devices.
+    """Compare replicated values between devices, at every N-th call.
 
     Inside, the arguments and results of each ``typed_shard_map`` and ``typed_jit`` are compared over the mesh axes that
-    their hints do not mention, and so is what bodies `assume`: a checksum of its bits on each device, and one small
-    exchange for each set of mesh axes. See [Replicas that drift](../sanitize.md).
+    their hints do not mention, and so are the values that bodies `assume`: by a checksum of the bits on each device,
+    and one small exchange for each set of mesh axes. See [Replicas that drift](../sanitize.md).
 
     ```python
     with sanitize(every=100):
@@ -25,18 +25,18 @@ class sanitize:
             state = train_step(state, batch)
     ```
 
-    What differs is raised by the next call, by `sanitize.wait`, or where the ``with`` is left, which waits. What is
-    called inside is traced anew; the programs outside stay as they are.
+    The next call raises an error for a difference; so do `sanitize.wait` and the end of the ``with``, which wait.
+    Functions that are called inside are traced anew; programs outside are not changed.
 
     Args:
-      every: after how many calls of a function its values are compared again; the first call is one. A region under
-        ``jax.jit`` counts how often it runs.
+      every: compare at every N-th call of a function, beginning with the first. A region under ``jax.jit`` counts
+        its runs.
 
     Raises:
-      ReplicaError: for a value that is not the same, with its name, the mesh axis, the shards that differ from most,
-        and the place in the source; under several processes in all of them.
-      StructureError: for anything but a positive number of calls.
-      TypedShmapError: for one inside of another.
+      ReplicaError: for a value that differs, with its name, the mesh axis, the shards in the minority, and the place
+        in the source; with several processes, in all of them.
+      StructureError: unless ``every`` is a positive number of calls.
+      TypedShmapError: inside of another `sanitize`.
     """
 
     def __init__(self, every: int = 100) -> None:
@@ -47,7 +47,8 @@ class sanitize:
         for around in observers():
             if isinstance(around, Sanitizer):
                 raise TypedShmapError(
-                    f"sanitize: every={self._sanitizer.every} is inside of another one, of every={around.every}\n\n"
+                    f"sanitize: every={self._sanitizer.every} is inside of another sanitize, with every={around.every}"
+                    "\n\n"
                     "Hint: leave that one first, or give a function a number of its own: typed_shard_map(sanitize=...)"
                 )
         context = also_observed_by(self._sanitizer)
@@ -62,9 +63,9 @@ class sanitize:
 
     @staticmethod
     def wait() -> None:
-        """Wait for all comparisons that are under way, and raise what they find.
+        """Wait for all pending comparisons, and raise an error for a difference.
 
         Raises:
-          ReplicaError: for the first value that is not the same on all shards.
+          ReplicaError: for the first value that differs between shards.
         """
         reports.wait()

@@ -1,6 +1,6 @@
-"""All processes run the same program: what each is about to run is compared before, so that none waits for the others.
+"""Check that all processes run the same program, before they run it, so that none waits forever for the others.
 
-Compared are the function, its static arguments and the lowered text, by one exchange of hashes between the processes.
+The function, its static arguments and the lowered text are compared by one exchange of hashes between the processes.
 Invariant: all processes get the same reports, so that all of them raise the same error."""
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ _MOST_TEXT = 1 << 24
 
 
 def is_shared(mesh: _jax.mesh.AnyMesh) -> bool:
-    """Whether a mesh is that of all processes, and there are several."""
+    """Whether there are several processes, and a mesh has devices of all of them."""
     if jax.process_count() == 1 or not isinstance(mesh, Mesh):
         return False
     return len({device.process_index for device in mesh.devices.flat}) == jax.process_count()
 
 
 def require_same_program(function: str, static: Iterable[tuple[Subject, Any]], text: str) -> None:
-    """Compare a program with those that the other processes are about to run; all of them have to call this.
+    """Compare a program with those of the other processes before it runs; all processes must call this.
 
     Args:
       function: its function.
-      static: its static arguments; those are compared that are plain values, whose texts are the same everywhere.
+      static: its static arguments; only plain values are compared, whose texts are the same everywhere.
       text: its lowered text.
 
     Raises:
-      ReplicaError: where one process runs another program.
+      ReplicaError: if a process runs another program.
     """
     arguments = {str(subject): value_text(value) for subject, value in static if isinstance(value, _PLAIN)}
-    own = {"function": function, "static": arguments, "text": hashlib.sha256(text.encode()).hexdigest()}
-    programs = [json.loads(data) for data in _jax.casts.gather_bytes(json.dumps(own).encode())]
-    other = next((process for process, program in enumerate(programs) if program != programs[0]), None)
-    if other is None:
+    program_here = {"function": function, "static": arguments, "text": hashlib.sha256(text.encode()).hexdigest()}
+    programs = [json.loads(data) for data in _jax.casts.gather_bytes(json.dumps(program_here).encode())]
+    differing = next((process for process, program in enumerate(programs) if program != programs[0]), None)
+    if differing is None:
         return
     texts = [zlib.decompress(data).decode() for data in _jax.casts.gather_bytes(_compressed(text))]
-    problem = _difference(programs[0], programs[other], [texts[0], texts[other]], other)
+    problem = _difference(programs[0], programs[differing], [texts[0], texts[differing]], differing)
     cure = "all processes run the same program, on the same static arguments, in the same order"
     raise ReplicaError(f"{function}: {problem}\n\nHint: {cure}")
 

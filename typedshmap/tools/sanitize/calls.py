@@ -1,8 +1,8 @@
-"""The values of one call that hints say to be the same on several shards, compared where that call is compiled.
+"""Compare the replicated values of one call, in a program of their own or in the traced program.
 
-On concrete arrays a small program of its own compares them, which is dispatched beside the call and read later; the
-calls are counted on the host. Where a program is being traced the comparison becomes part of it, under a condition that
-counts how often it runs, and the devices report by a callback, if there is something to report."""
+Concrete arrays are compared by a separate small program, which is dispatched with the call and read later; calls are
+counted on the host. In a program that is being traced, the comparison becomes part of it, under a condition that counts
+its runs, and the devices report a difference by a callback."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _numbers = count()
 
 
 class Comparer:
-    """What compares values of one function.
+    """Compares the values of one function.
 
     Args:
       function: its name, for messages.
@@ -53,12 +53,12 @@ class Comparer:
         self.function, self.mesh, self.axes, self.region, self.sizes = function, mesh, axes, region, sizes
 
     def claims(self, values: Iterable[HintedValue]) -> Iterator[tuple[Any, ArrayHint, Replicated]]:
-        """The values that are the same over some axes of several shards, each with that claim."""
+        """The values that are replicated over some nontrivial axes, each with that claim."""
         for value, hint, subject, find_place in values:
             layout = self.region.layout(hint)
             assert isinstance(layout, Layout)
-            other = layout.sharded | layout.unreduced | layout.varying
-            agreeing = tuple(axis for axis, size in self.axes if size > 1 and axis not in other)
+            mentioned = layout.sharded | layout.unreduced | layout.varying
+            agreeing = tuple(axis for axis, size in self.axes if size > 1 and axis not in mentioned)
             if agreeing and not jnp.issubdtype(_dtype(value), jax.dtypes.float0):
                 got = _jax.array.type_text(value)
                 yield value, hint, Replicated(subject, hint.text, got, agreeing, find_place)
@@ -68,12 +68,12 @@ class Comparer:
         return ReplicaComparison(self.function, tuple(claims), manual, self.region, self.sizes, self.mesh, number)
 
     def compare_inside(self, values: Iterable[HintedValue], is_due: Any) -> None:
-        """Compare shards, where their region is being traced."""
-        found = [(_jax.array.undifferentiated(value), claim) for value, _, claim in self.claims(values)]
-        if not found:
+        """Compare shards while their region is traced."""
+        compared = [(_jax.array.undifferentiated(value), claim) for value, _, claim in self.claims(values)]
+        if not compared:
             return
-        shards, claims = zip(*found, strict=True)
-        # All shards learn of a difference, so that all processes do, but where not all may get here.
+        shards, claims = zip(*compared, strict=True)
+        # All shards, and so all processes, learn of a difference, unless some may not reach this operation.
         manual = self.axes if _jax.trace.may_diverge(_REGIONS) else self.region.manual
         report = receiver(self.comparison(claims, manual))
         axes, agreeing = tuple(name for name, _ in manual), [claim.axes for claim in claims]
@@ -82,15 +82,15 @@ class Comparer:
 
     def compare_global(self, values: Iterable[HintedValue], is_due: Any = True) -> None:
         """Compare global values: at once if they are concrete, else in the program that is being traced."""
-        found = [
+        candidates = [
             (_jax.array.undifferentiated(value), self.region.spec(hint, len(_jax.array.aval_of(value).shape)), claim)
             for value, hint, claim in self.claims(values)
             if self._has_replicas(value)
         ]
-        found = [each for each in found if not each[1].unreduced]  # an addend has no global value
-        if not found:
+        candidates = [compared for compared in candidates if not compared[1].unreduced]  # an addend has no global value
+        if not candidates:
             return
-        arrays, specs, claims = zip(*found, strict=True)
+        arrays, specs, claims = zip(*candidates, strict=True)
         agreeing, comparison = tuple(claim.axes for claim in claims), self.comparison(claims, self.axes)
         names = tuple(name for name, _ in self.axes)
         if is_due is True and not _jax.trace.is_staged() and not any(map(_jax.array.is_tracer, arrays)):
@@ -111,7 +111,7 @@ class Comparer:
         )(*gated, *arrays)
 
     def _has_replicas(self, value: Any) -> bool:
-        """Whether devices hold a value, or will hold what each process has of it."""
+        """Whether several devices hold a value, or will hold the copies of the processes."""
         if _jax.array.is_tracer(value) or _jax.array.committed_sharding(value) is not None:
             return True
         return jax.process_count() > 1 and not self.region.explicit
@@ -147,14 +147,14 @@ def _checker(
 
 
 def are_computed(values: Iterable[Any]) -> bool:
-    """Whether values are concrete, if they are only differentiated, too, and nothing is being traced."""
+    """Whether values are concrete, perhaps under differentiation, and nothing is being traced."""
     return not _jax.trace.is_staged() and not any(
         _jax.array.is_tracer(_jax.array.undifferentiated(value)) for value in values
     )
 
 
 def compare_assumed(function: str, checked: TreeCheck, is_due: Any) -> None:
-    """Compare what a body assumes, but in a branch or a loop to which perhaps not all shards get."""
+    """Compare the assumed values of a body, except in a branch or a loop that some shards may not reach."""
     if _jax.trace.may_diverge(_REGIONS):
         return
     region, place = checked.region, running_place()

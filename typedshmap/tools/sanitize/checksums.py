@@ -1,8 +1,8 @@
 """A checksum of an array's bits, the same on all devices that hold the same bits, whatever its dtype.
 
-It is a sum of 32-bit words modulo 2**32, which is the same in any order of summation. Each word is mixed with its place
-before, by steps that can be undone: two arrays that differ in one element have different checksums, always; two that
-differ in more of them have the same one with a chance of 2**-32, also if elements were only exchanged."""
+It is a sum of 32-bit words modulo 2**32, which does not depend on the order of summation. Before, each word is mixed
+with its index, by invertible steps: two arrays that differ in one element always have different checksums; arrays that
+differ in more elements have equal checksums with probability 2**-32, also if elements are only permuted."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-# By which the last steps of MurmurHash3 mix bits, so that a sign counts for all of them; and the golden ratio.
+# The constants of the last steps of MurmurHash3, which mix all bits; and the golden ratio.
 _FIRST, _SECOND, _PLACES = 0x85EBCA6B, 0xC2B2AE35, 0x9E3779B1
 
 
 def checksum(x: Any) -> Any:
-    """The checksum of an array, a ``uint32`` of rank 0; in a manual region that of the shard."""
+    """The checksum of an array, a ``uint32`` of rank 0; in a manual region, of the shard."""
     return sum((_mixed_sum(words, part) for part, words in enumerate(_words(x))), start=jnp.uint32(0))
 
 
@@ -33,7 +33,7 @@ def _words(x: Any) -> list[Any]:
     if dtype == jnp.bool_:
         return [x]
     bits = jnp.iinfo(dtype).bits if jnp.issubdtype(dtype, jnp.integer) else jnp.finfo(dtype).bits
-    # Of 64 bits two words each, in a dim of their own.
+    # Two words for each element of 64 bits, in a new dim.
     return [lax.bitcast_convert_type(x, jnp.dtype(f"uint{min(int(bits), 32)}"))]
 
 
@@ -45,7 +45,7 @@ def _mixed_sum(words: Any, part: int) -> Any:
 
 
 def _places(shape: tuple[int, ...], part: int) -> Any:
-    """A number for each place in an array, of its indices: an array of places in a row would have to be moved."""
+    """A number for each index of an array, computed per dim: a flat iota would need a reshape."""
     numbers = jnp.uint32((part * _FIRST) % 2**32)
     for dim in range(len(shape)):
         stride = np.uint32(prod(shape[dim + 1 :]) * _PLACES % 2**32)

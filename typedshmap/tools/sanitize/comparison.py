@@ -1,7 +1,7 @@
-"""Shards compared on the devices: their checksums, one small exchange per set of mesh axes, more only if two differ.
+"""Compare shards on the devices: their checksums, one small exchange per set of mesh axes, more only if two differ.
 
-Each shard gets its neighbour's checksums along the axes: if no two neighbours differ, none do. What is sent is added to
-a number of the sender's, since XLA leaves out an exchange of what it can prove to be the same everywhere."""
+Each shard gets its neighbour's checksums along the axes: if no two neighbours differ, none do. A number of the sender
+is added to its checksums, since XLA removes an exchange of values that it can prove to be replicated."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ def compare_shards(
     has_vma: bool,
     report: Callable[[Any], None] | None = None,
 ) -> Any:
-    """Compare values in a manual region, each over the mesh axes over which it is to be the same.
+    """Compare values in a manual region, each over the mesh axes over which it is replicated.
 
     Args:
       shards: the values.
-      agreeing: for each, those axes, in the order of the mesh.
-      manual: the axes all of whose shards learn of a difference.
+      agreeing: for each value these axes, in the order of the mesh.
+      manual: the axes over which all shards learn of a difference.
       has_vma: whether JAX types values as varying here.
       report: called on the host of every device with the checksums, if there is a difference.
 
     Returns:
-      Where nothing is to be called, the checksums of all shards if there is a difference, else zeros: an array with a
-      row for each shard over ``manual``, in the order of the mesh, and a column for each value.
+      Without ``report``, the checksums of all shards if there is a difference, else zeros: an array with a row for
+      each shard over ``manual``, in the order of the mesh, and a column for each value.
     """
     plain = (_jax.casts.drop_reduced(lax.stop_gradient(shard)) for shard in shards)
     sums = jnp.stack([_varying(checksum(shard), manual, has_vma) for shard in plain])
     differs = jnp.zeros((), bool)
     for axes in dict.fromkeys(agreeing):
-        own = sums[np.array([at for at, each in enumerate(agreeing) if each == axes])]
-        differs |= (own != _of_neighbour(own, axes)).any()
+        compared = sums[np.array([at for at, value_axes in enumerate(agreeing) if value_axes == axes])]
+        differs |= (compared != _of_neighbour(compared, axes)).any()
     is_different = lax.pmax(_varying(differs, manual, has_vma).astype(jnp.int32), manual) > 0
     numbers = _NUMBERS * np.arange(_size(manual), dtype=np.uint32)
 
@@ -66,8 +66,8 @@ def _size(axes: tuple[str, ...]) -> int:
 
 
 def _of_neighbour(sums: Any, axes: tuple[str, ...]) -> Any:
-    """The checksums that the shard before this one has."""
-    size, own = _size(axes), lax.axis_index(axes).astype(jnp.uint32)
-    before = (own + np.uint32(size - 1)) % np.uint32(size)
-    sent = lax.ppermute(sums + own * _NUMBERS, axes, [(at, (at + 1) % size) for at in range(size)])
+    """The checksums of the previous shard."""
+    size, here = _size(axes), lax.axis_index(axes).astype(jnp.uint32)
+    before = (here + np.uint32(size - 1)) % np.uint32(size)
+    sent = lax.ppermute(sums + here * _NUMBERS, axes, [(at, (at + 1) % size) for at in range(size)])
     return sent - before * _NUMBERS

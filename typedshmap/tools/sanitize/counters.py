@@ -1,4 +1,4 @@
-"""Counting how often a program runs, within the program.
+"""Count the runs of a program, within the program.
 
 The count is a mutable array (`jax.new_ref`) that the program closes over: no callback, no new trace, and gradients,
 loops and branches count as often as they run."""
@@ -17,18 +17,18 @@ _GOLDEN = 0.6180339887498949
 
 
 def is_due(every: int, mesh: _jax.mesh.AnyMesh) -> Any:
-    """Whether a run of the program that is being traced is one of every so many: a truth value of that program.
+    """Whether a run of the program that is being traced is due: a boolean of that program.
 
-    The first run is. In a loop, and wherever else a jaxpr is traced for itself, the gaps between two are ``every`` or
-    one less, in golden proportion: with equal gaps some iterations of the loop might never be due.
+    The first run is due. In a loop, and in any other inner jaxpr, the gaps between due runs are ``every`` or one less,
+    in golden proportion: with equal gaps some iterations of the loop might never be due.
 
     Args:
-      every: at most how many runs from one to the next.
-      mesh: where the program runs.
+      every: the largest gap between due runs.
+      mesh: the mesh of the program.
 
     Returns:
-      True where each run is, also where none can be counted: under `jax.vmap`, in a ``jax.jit`` within another, which
-      takes no such array if it has shardings, and on devices that are not known.
+      True if each run is due, also if runs cannot be counted: under `jax.vmap`, in an inner ``jax.jit``, which does not
+      accept such an array if it has shardings, and on unknown devices.
     """
     if (
         every == 1
@@ -46,7 +46,7 @@ def is_due(every: int, mesh: _jax.mesh.AnyMesh) -> Any:
 
 
 def _count_on(mesh: _jax.mesh.AnyMesh) -> Any:
-    """A count on all devices of a mesh; None where they are not known, or are not there."""
+    """A counter on all devices of a mesh; None if they are unknown or missing."""
     try:
         with jax.ensure_compile_time_eval():
             zero: Any = np.uint32(0)

@@ -1,7 +1,7 @@
 """The observer that compares replicas, at every N-th call of a typed function.
 
-Invariant: what was traced without comparisons is never used with them, or the other way round: the observer, and what
-a traced region is to compare, live in JAX user contexts."""
+Invariant: a trace without comparisons is never reused with them, or the other way round: the observer, and the
+condition of a traced region, live in JAX user contexts."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from .counters import is_due
 from .reports import raise_found
 
 _EXAMPLE = {"sanitize: every=": "sanitize(every=100)", "sanitize=": "typed_shard_map(sanitize=100)"}
-_MOST = 2**31  # as far as a program counts
+_MOST = 2**31  # the range of a counter
 
 
 class _Due:
-    """Whether a run of a region compares: a truth value of the program around, or True.
+    """Whether a run of a region compares: a boolean of the enclosing program, or True.
 
-    One for each traced region, since JAX keeps what it traced by it: a jaxpr with another region's condition is never
-    used again.
+    There is one for each traced region, since it is in JAX's cache key: a jaxpr with the condition of another region is
+    never reused.
     """
 
     def __init__(self, value: Any) -> None:
@@ -38,7 +38,7 @@ class _Due:
 
     @contextmanager
     def asking(self) -> Generator[None]:
-        """Have what is assumed inside compared; afterwards no value of the program is kept."""
+        """Compare assumed values inside the ``with``; afterwards no tracer is kept."""
         with _due(self):
             yield
         if self is not _ALWAYS:
@@ -50,10 +50,10 @@ _due = jax.make_user_context(default_value=None)
 
 
 class Sanitizer(Observer):
-    """Compare, at every N-th call, what hints say is the same on several devices.
+    """Compare replicated values between devices, at every N-th call.
 
     Args:
-      every: after how many calls of a function its values are compared again; the first call is one.
+      every: compare at every N-th call of a function, beginning with the first.
     """
 
     def __init__(self, every: int) -> None:
@@ -64,32 +64,32 @@ class Sanitizer(Observer):
         """The sanitizer for the value of an option.
 
         Raises:
-          StructureError: for anything but a positive whole number.
+          StructureError: unless it is a positive integer.
         """
         try:
             number = None if isinstance(every, bool) else index(every)
         except TypeError:
             number = None
         if number is None:
-            raise StructureError(f"{name} wants a number of calls, as in {_EXAMPLE[name]}; got {value_text(every)}")
+            raise StructureError(f"{name} expects a number of calls, as in {_EXAMPLE[name]}; got {value_text(every)}")
         if number < 1:
-            raise StructureError(f"{name} is {value_text(every)}, but calls are counted from 1, which compares at each")
+            raise StructureError(f"{name} is {value_text(every)}; the least is 1, which compares at every call")
         return cls(min(number, _MOST))
 
-    def __eq__(self, other: object) -> bool:  # what was traced for one is right for another
+    def __eq__(self, other: object) -> bool:  # equal sanitizers share traces
         return isinstance(other, Sanitizer) and self.every == other.every
 
     def __hash__(self) -> int:
         return hash((Sanitizer, self.every))
 
     def call(self, call: ObservedCall, run: Callable[[], Any]) -> Any:
-        """Run a call, and compare what crosses its boundary where that is due."""
+        """Run a call, and compare the values of its boundary if that is due."""
         raise_found()
         if _jax.trace.is_jit_disabled() or call.is_in_region:  # nothing is compiled, or values are shards: see `body`
             return run()
         is_computed = are_computed(call.values)
         if is_computed and next(call.numbers) % self.every:
-            with observed_by(each for each in observers() if each is not self):  # the program that compares nothing
+            with observed_by(observer for observer in observers() if observer is not self):  # without comparisons
                 return run()
         boundary, around = call.boundary(), _due.value
         if is_computed:
@@ -101,7 +101,7 @@ class Sanitizer(Observer):
         now, comparer = due.value, _comparer(call.function, boundary)
         if boundary.may_donate and not boundary.is_within:
             comparer.compare_global(boundary.arguments, now)
-        # The regions within are compared when this call is: in a program of its own, or by the count of this one.
+        # Inner regions compare when this call does: in a separate program, or by its count.
         with due.asking():
             returned = run()
         if not boundary.is_within:
@@ -110,14 +110,14 @@ class Sanitizer(Observer):
         return returned
 
     def body(self, call: ObservedCall, results: Sequence[Any]) -> None:
-        """Compare the shards that cross the boundary of a region within another."""
+        """Compare the shards that cross the boundary of a nested region."""
         if call.is_in_region:
             boundary = call.boundary()
             values: list[HintedValue] = [*boundary.arguments, *boundary.results(results)]
             _comparer(call.function, boundary).compare_inside(values, (_due.value or _ALWAYS).value)
 
     def asserted(self, function: str, checked: TreeCheck, is_assumed: bool) -> None:
-        """Compare what a body assumes."""
+        """Compare the assumed values of a body."""
         if is_assumed and checked.region.manual and _due.value is not None:
             compare_assumed(function, checked, _due.value.value)
 
