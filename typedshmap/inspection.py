@@ -4,6 +4,7 @@ The tools of this package are built on this module, and yours can be. Nothing he
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
@@ -435,9 +436,12 @@ def finding_of(failure: Failure, region: str, file: str = "", line: int = 0) -> 
         place = what.since
     is_operation = failure.subject.name == "body"
     problem = sentence.problem if is_operation else f"{failure.subject.phrase} {sentence.problem}"
-    message = f"{problem}; {sentence.cure}" if sentence.cure else problem
+    cure = sentence.cure
     if isinstance(place, Place):
         file, line = place.file, place.line
+        if cure and isinstance(what, Suspected):  # the finding has the line already
+            cure = re.sub(rf" at {re.escape(place.partition(' ')[0])}(?!\d)", "", cure)
+    message = f"{problem}; {cure}" if cure else problem
     return Finding("suspect" if isinstance(what, Suspect) else "error", _kind(what), message, file, line, region)
 
 

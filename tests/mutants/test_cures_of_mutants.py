@@ -63,7 +63,7 @@ CURES: dict[str, list[list[Step]]] = {
     "X1": [[Step("psum over 'tp'", "jnp.log(jnp.exp(logits - largest[:, None]).sum(-1))", 'jnp.log(jax.lax.psum(jnp.exp(logits - largest[:, None]).sum(-1), "tp"))')]],
     "X2": [[Step("pmax over 'tp'", "largest = jax.lax.stop_gradient(logits).max(-1)", 'largest = jax.lax.pmax(jax.lax.stop_gradient(logits).max(-1), "tp")')]],
     "X7": [[
-        Step("gather it first", BEST, f'    logits = jax.lax.all_gather(logits, "tp", axis=1, tiled=True, to="invarying")\n{BEST}'),
+        Step("is of each shard's part of vocab", BEST, f'    logits = jax.lax.all_gather(logits, "tp", axis=1, tiled=True, to="invarying")\n{BEST}'),
         Step("is each shard's own", " + first_id(logits)\n    return at", "\n    return at"),
     ]],
     "X9": [[

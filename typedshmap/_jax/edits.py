@@ -15,6 +15,7 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 from ..errors.places import is_users
 from .jaxpr import all_equations
 from .mesh import shard_map, without_ambient
+from .regions import is_again
 from .source import call_site
 
 _changing = threading.RLock()
@@ -113,7 +114,7 @@ def _call_primitive() -> Any:
 def _cast_primitive() -> Any:
     mesh, spec = AbstractMesh((1,), ("i",), axis_types=(AxisType.Auto,)), PartitionSpec()
     mapped = shard_map(lambda x: jax.lax.psum(x, "i"), mesh=mesh, in_specs=spec, out_specs=spec)
-    with without_ambient():
+    with without_ambient(), is_again(True):
         equations = all_equations(jax.make_jaxpr(mapped)(0.0))
     return next(eqn.primitive for eqn in equations if eqn.primitive.name == "pvary")
 

@@ -34,7 +34,7 @@ from .source import at_its_own_line
 _watch = jax.make_user_context(default_value=0)
 _numbers = count(1)
 # The second trace of a region is not a region of the program.
-_is_again = jax.make_user_context(default_value=False)
+is_again = jax.make_user_context(default_value=False)
 
 
 @cache
@@ -138,7 +138,7 @@ def watched_regions(
         function, origin = str(getattr(info, "func_src_info", "")), _origin_of(body, info, codes)
         is_handed_on = id(trace) in here.handed or function in here.functions
         is_traced = body is not None and body is here.traced
-        is_none = bool(_is_again.value) or here.is_evaluating or is_traced
+        is_none = bool(is_again.value) or here.is_evaluating or is_traced
         if is_none or (is_handed_on and origin != "written"):
             return bind(trace, *rest)
         chain = [trace]
@@ -261,7 +261,7 @@ def traced_on(mesh: AbstractMesh, mapped: Callable[..., Any], operands: Sequence
         weak = getattr(aval, "weak_type", False)
         structs.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding, weak_type=weak))
     try:
-        with without_ambient(), _without_warnings(), _watch(next(_numbers)), _is_again(True):
+        with without_ambient(), _without_warnings(), _watch(next(_numbers)), is_again(True):
             region = find_region(jax.make_jaxpr(mapped)(*structs))
     except Exception:  # whatever the body raises for other shards
         return None
