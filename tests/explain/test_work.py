@@ -27,10 +27,10 @@ from typedshmap import (
     psum,
     typed_shard_map,
 )
+from typedshmap.meshes import parse_mesh
 from typedshmap.tools.explain import Hardware, Work
 from typedshmap.tools.explain.hardware import read_hardware
 from typedshmap.tools.explain.links import place_on_torus
-from typedshmap.tools.sample.meshes import parse_mesh
 
 # The programs are about other things, and do not all mean something.
 pytestmark = pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 import typedshmap as ts
 from typedshmap import *
+from typedshmap.dtypes import Complex64
 
 def ring(x, axis, shift):
     n = lax.axis_size(axis)
