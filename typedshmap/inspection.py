@@ -46,7 +46,6 @@ __all__ = [
     "Fact",
     "Finding",
     "Hint",
-    "Observer",
     "Region",
     "Signature",
     "StatedClaim",
