@@ -314,10 +314,11 @@ class Drawer:
             given["arguments"] = self.draw.choice([{name: value}, {name: lambda key, shape: value}, value])
             sizes_text += f", arguments={name}: {value_text}"
         message = f"{function_text}; {mesh_text}; {sizes_text}"
+        over = {"meshes" if isinstance(mesh, list | tuple) else "mesh": mesh}
         makers: list[tuple[str, Callable[[], Any]]] = [
             (f"inputs({message})", lambda: inputs(function, mesh=mesh, **given)),
             (f"strategies({message})", lambda: strategies(function, mesh=mesh, **given)),
-            (f"explain({message})", lambda: explain(function, mesh=mesh, **given)),
+            (f"explain({message})", lambda: explain(function, **over, **given)),
             (f"explain({message}; several)", lambda: explain(function, meshes=[mesh, self.mesh], **given)),
             self._explained_with_options(function_text, function),
             self._compared(message, function, mesh, given),
