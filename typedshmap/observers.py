@@ -6,7 +6,7 @@ runs without the observer."""
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -109,25 +109,38 @@ class Observer:
 
 _observers = jax.make_user_context(default_value=())
 
+active: list[object] = []
+"""One entry per ``with`` of observers, of any thread. While it is empty, no context is asked: that costs calls."""
+
 
 def observers() -> tuple[Observer, ...]:
     """The active observers, the innermost last."""
     return _observers.value
 
 
-def observed_by(observing: Iterable[Observer]) -> AbstractContextManager[None]:
+@contextmanager
+def observed_by(observing: Iterable[Observer]) -> Generator[None]:
     """Make these the only observers of this thread, inside a ``with``."""
-    return _observers(tuple(observing))
+    entry = object()
+    active.append(entry)
+    try:
+        with _observers(tuple(observing)):
+            yield
+    finally:
+        active.remove(entry)
 
 
 @contextmanager
 def also_observed_by(added: Observer) -> Generator[None]:
     """Add an observer to this thread, inside a ``with``; several may begin and end in any order."""
+    entry = object()
+    active.append(entry)
     _observers((*observers(), added)).__enter__()
     try:
         yield
     finally:
         _observers(tuple(observer for observer in observers() if observer is not added)).__enter__()
+        active.remove(entry)
 
 
 def run_observed(call: ObservedCall, run: Callable[[], Any]) -> Any:

@@ -37,7 +37,7 @@ from .inference.analysis import Refused, RegionAnalysis, analyze_region
 from .introspection import DecoratedInfo, caller_frame, decorate, wraps
 from .meshes import find_boundary, override_mesh, read_axis_names, read_mesh
 from .notation.layout import Layout
-from .observers import Boundary, HintedValue, ObservedCall, Observer, observed_by, observers, run_observed
+from .observers import Boundary, HintedValue, ObservedCall, Observer, active, observed_by, observers, run_observed
 
 F = TypeVar("F", bound="Callable[..., Any] | classmethod[Any, Any, Any] | property")
 
@@ -157,7 +157,7 @@ def typed_shard_map(
             call = None
             try:
                 call = _RegionCall(info, is_typed, args, kwargs)
-                if own_observer is not None or observers():
+                if own_observer is not None or (active and observers()):
                     results = call.run_observed(own_observer, calls)
                 else:
                     mapped = call.map_body()
@@ -462,7 +462,7 @@ class _RegionCall:
                     self._add_note(error, scope, leaves)
                     raise
             results = self._check_result(result, scope)
-            if self.entered and (observing := observers()):
+            if active and self.entered and (observing := observers()):
                 arguments = [leaf.value for leaf in leaves if leaf.hint is not None]
                 inside = self._boundary()._replace(
                     region=region, sizes=scope.sizes, arguments=self._hinted_arguments(arguments)

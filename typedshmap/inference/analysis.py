@@ -24,7 +24,7 @@ from ..hints.context import (
 from ..hints.signature import HintedSignature
 from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, Sizes
-from ..observers import observers
+from ..observers import active, observers
 from . import claims
 from .facts import FactInterpreter, Observation
 from .interpreter import CLAIM
@@ -60,7 +60,10 @@ class RegionAnalysis:
         self.traces = frozenset(ids)
         if self.is_done:
             return
-        self.is_transformed, self.keeps_all = is_transformed, any(each.keeps_claims for each in observers())
+        self.is_transformed, self.keeps_all = (
+            is_transformed,
+            bool(active) and any(each.keeps_claims for each in observers()),
+        )
         self.claims: list[claims.Claim] = []
         self.claim_equations: dict[Any, list[claims.ClaimEquation]] = {}
         self.inner: list[RegionAnalysis] = []
@@ -341,7 +344,7 @@ def _know(
         retrace=retrace,
         function=analysis.typed.function,
         is_bound=is_bound,
-        is_thorough=any(each.is_thorough for each in observers()),
+        is_thorough=bool(active) and any(each.is_thorough for each in observers()),
     )
 
 

@@ -14,7 +14,7 @@ from ..errors import TypedShmapError, placed_at_decoration
 from ..hints.signature import LazySignature
 from ..introspection import DecoratedInfo, caller_frame, decorate, wraps
 from ..meshes import read_mesh
-from ..observers import observers
+from ..observers import active, observers
 from .call import JitFunction
 
 P = ParamSpec("P")
@@ -128,7 +128,7 @@ def typed_jit(
         @wraps(function, DecoratedInfo("typed_jit", hinted, own_or_below, naming))
         def typed_jit_call(*args: Any, **kwargs: Any) -> Any:
             try:
-                if observers():
+                if active and observers():
                     return jitted.run_observed(args, kwargs)
                 return jitted.run(args, kwargs)
             except TypedShmapError:
