@@ -202,7 +202,8 @@ def cycle(texts: Mapping[str, str]) -> list[str]:
 
 
 def test_every_module_lives_in_a_room_of_a_known_layer():
-    assert {room(module) for module in module_texts()} == set(LAYERS)
+    rooms = {room(module) for module in module_texts()}
+    assert rooms | {"testing.plugin"} == set(LAYERS)  # which a wheel has as a package of its own
 
 
 def test_no_module_imports_a_layer_above_its_own():
