@@ -139,7 +139,11 @@ def also_observed_by(added: Observer) -> Generator[None]:
     try:
         yield
     finally:
-        _observers(tuple(observer for observer in observers() if observer is not added)).__enter__()
+        left = [*observers()]
+        del left[
+            next(at for at, observer in enumerate(left) if observer is added)
+        ]  # once: it may have been added twice
+        _observers(tuple(left)).__enter__()
         active.remove(entry)
 
 

@@ -276,6 +276,22 @@ def test_several_observers_hear_the_same() -> None:
     assert len(logs[0].regions) == len(logs[1].regions) >= 1
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_what_is_asked_for_twice_holds_until_both_have_ended(first: int) -> None:
+    def claims() -> int:
+        checked = typed_shard_map(lambda x: check(x, "[batch/dp] [model/tp]"), mesh=MESH, in_types=X, out_types=X)
+        (region,) = regions(jax.make_jaxpr(lambda x: checked(x))(x))
+        return len(region.claims)
+
+    opened = [keeping_claims(), keeping_claims()]
+    for each in opened:
+        each.__enter__()
+    opened.pop(first).__exit__(None, None, None)
+    kept = claims()
+    opened.pop().__exit__(None, None, None)
+    assert kept == 1 > claims()
+
+
 # Hints and meshes
 
 

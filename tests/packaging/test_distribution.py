@@ -64,6 +64,13 @@ def test_the_wheel_holds_every_module_and_the_mark_of_types_and_nothing_else(whe
 
 
 @needs_source
+def test_the_page_says_how_large_the_wheel_is(wheel: Path) -> None:
+    said = re.search(r"has (\d+) kB", (ROOT / "docs/runs-on.md").read_text(encoding="utf-8"))
+    assert said is not None
+    assert abs(wheel.stat().st_size / 1000 - int(said[1])) < 25
+
+
+@needs_source
 def test_the_wheel_says_what_the_package_is(wheel: Path, metadata: email.message.Message) -> None:
     assert metadata["Version"] == typedshmap.__version__
     assert metadata["License-Expression"] == "MIT" and metadata["Requires-Python"] == ">=3.11"

@@ -425,6 +425,17 @@ def arguments_for(function: Function, values: Mapping[str, Any]) -> dict[str, An
     return found
 
 
+def add_target(parser: Parser) -> None:
+    """Add the argument of a verb that takes one module."""
+    parser.add_argument("target", metavar="MODULE[:FUNCTION]", help="a module or a file.py, or one function of it")
+
+
+def add_page(parser: Parser, shown: str) -> None:
+    """Add the options of a verb that writes a page of HTML."""
+    parser.add_argument("--html", metavar="FILE", help=f"also write a page with {shown}")
+    parser.add_argument("--force", action="store_true", help="let --html overwrite a file that is not HTML")
+
+
 def add_common(parser: Parser) -> None:
     """Add the options for the meshes and sizes with which functions are traced."""
     add = parser.add_argument

@@ -37,7 +37,7 @@ def add_verb(add_parser: Callable[..., cli.Parser]) -> None:
         "2 if the command line is wrong. "
         "Example: python -m typedshmap explain model:step --mesh dp=64,tp=8 --size batch=512",
     )
-    parser.add_argument("target", metavar="MODULE[:FUNCTION]", help="a module or a file.py, or one function of it")
+    cli.add_target(parser)
     cli.add_common(parser)
     add = parser.add_argument
     rate = "bytes per second that a device sends over a mesh axis, to turn bytes into seconds"
@@ -49,10 +49,9 @@ def add_verb(add_parser: Callable[..., cli.Parser]) -> None:
     grad = "also explain the gradient, or not; by default if there is one and the function takes none itself"
     add("--grad", action=argparse.BooleanOptionalAction, default=None, help=grad)
     add("--values", action="store_true", help="also print tables of all values, collectives and totals")
-    add("--html", metavar="FILE", help="also write a page with tables and pictures")
+    cli.add_page(parser, "tables and pictures")
     add("--lock", metavar="FILE", type=Path, help="record the costs in a file, for a later --check")
     add("--check", metavar="FILE", type=Path, help="compare the costs with those that --lock recorded")
-    add("--force", action="store_true", help="let --html overwrite a file that is not HTML")
     parser.set_defaults(verb=run)
 
 

@@ -27,8 +27,8 @@ def add_verb(add_parser: Callable[..., cli.Parser]) -> None:
         epilog="The exit code is 0 if a mesh fits, 1 if none does, and 2 if the command line is wrong. "
         "Example: python -m typedshmap plan model:step --devices 2048 --hardware v5p --batch 512",
     )
+    cli.add_target(parser)
     add = parser.add_argument
-    add("target", metavar="MODULE[:FUNCTION]", help="a module or a file.py, or one function of it")
     add("--devices", type=cli.natural_number, required=True, metavar="2048", help="the number of devices")
     kinds = "the kind of device: v5e, v5p, v6e, v7x, h100, b200; for a TPU also its topology: v5p:8x16x16"
     add("--hardware", required=True, metavar="v5p", help=kinds)
@@ -40,8 +40,7 @@ def add_verb(add_parser: Callable[..., cli.Parser]) -> None:
     )
     cli.add_values(parser)
     add("--grad", action="store_true", help="plan for the function and its gradient (vector-Jacobian product)")
-    add("--html", metavar="FILE", help="also write a page with charts of time and memory")
-    add("--force", action="store_true", help="let --html overwrite a file that is not HTML")
+    cli.add_page(parser, "charts of time and memory")
     parser.set_defaults(verb=run)
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from ... import _jax
 from ...inference.claims import Claim
 from ...inference.interpreter import CLAIM
-from ...inspection import reshard_steps
+from ...inspection.region import reshard_steps
 from .model import Collective, MeshAxes, Pass, Value, ring_bytes
 
 Sources = frozenset[int]
