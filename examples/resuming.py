@@ -195,7 +195,7 @@ def mesh_of(text: str) -> Mesh:
     names, sizes = zip(*(pair.split("=") for pair in text.split(",")), strict=True)
     fsdp, tp = map(int, sizes)
     if names != ("fsdp", "tp") or fsdp * tp > len(jax.devices()):
-        raise argparse.ArgumentTypeError(f"wants fsdp=..,tp=.. of {len(jax.devices())} devices, got {text}")
+        raise argparse.ArgumentTypeError(f"expected fsdp=..,tp=.. of {len(jax.devices())} devices, got {text!r}")
     return jax.make_mesh((fsdp, tp), ("fsdp", "tp"), axis_types=(AxisType.Auto,) * 2)
 
 
