@@ -103,6 +103,17 @@ class Primitive(NamedTuple):
                 return [([*operands[:1], *operands[2:]], operands[1:2])]
 
     @property
+    def moves_entries(self) -> bool:
+        """Whether the entries of its result are those of its first operand, wherever they are."""
+        gathers = self.operation in ("all-gather", "all-to-all", "collective-permute")
+        return self.kind in ("cast", "moving", "lookup") or gathers
+
+    @property
+    def depends_on_order(self) -> bool:
+        """Whether its result depends on the order of the entries along a dim."""
+        return self.kind == "ordering"
+
+    @property
     def is_entry_by_entry(self) -> bool:
         """Whether an entry of its result comes of the entries of its operands at the same place, and of no others."""
         return self.kind in _ENTRY_BY_ENTRY and not self.along
