@@ -147,10 +147,10 @@ class Slice:
 
     def equations(self) -> list[list[TracedStep]]:
         """The equations in regions that all wrong results follow from, each with its steps in all iterations."""
-        is_several = lambda step: step.is_loop or step.is_choice  # noqa: E731
+        is_nested = lambda step: step.is_loop or step.is_choice  # noqa: E731
         equations = defaultdict[Label, list[TracedStep]](list)
-        for step in self._behind(self.results, lambda step: () if is_several(step) else step.operands):
-            if not is_several(step) and step.frames and step.region is not None:
+        for step in self._behind(self.results, lambda step: () if is_nested(step) else step.operands):
+            if not is_nested(step) and step.frames and step.region is not None:
                 equations[without_iterations(step.label)].append(step)
         return [*equations.values()]
 
@@ -330,10 +330,10 @@ class Slice:
         number = step.results[0]
         if _jax.jaxpr.collective_operation(step.eqn) in ("all-reduce", "all-to-all", "reduce-scatter"):
             return step
-        agreement, later = self.compared.agreement(number), [*before, wrong]
-        if agreement.kind == "reduced" and number not in self._data_free and self._is_inexact(number):
-            return self._after_partial(step, frozenset(axis for axis, _ in agreement.reduced), later)
-        return step if self._is_of_shard(number) and self._meets_shards(number, later) else None
+        agreement = self.compared.agreement(number)
+        if agreement.kind != "reduced" or number in self._data_free or not self._is_inexact(number):
+            return None
+        return self._after_partial(step, frozenset(axis for axis, _ in agreement.reduced), [*before, wrong])
 
     def _after_partial(self, step: TracedStep, axes: frozenset[str], later: Sequence[TracedStep]) -> TracedStep | None:
         """What is to blame where a shard's part of a sum is taken for the sum; None if all parts are gathered."""
@@ -366,40 +366,22 @@ class Slice:
         """Whether a value comes of what is the same on all shards, and does not vary by their own indices."""
         return number not in self._local and number not in self._data_free and self.kind(number) == "blocks"
 
-    def _is_of_shard(self, number: int) -> bool:
-        """Whether a value is the same on all shards, and as large as a part is."""
-        is_known = number in self.compared.facts and self.kind(number) in ("blocks", "own")
-        return is_known and not self._apart(number)
-
-    def _meets_shards(self, number: int, later: Sequence[TracedStep]) -> bool:
-        """Whether such a value is used with the shards of something else, and not with their own indices."""
-        same = {number}
-        for user in later:
-            if same.isdisjoint(user.operands):
-                continue
-            if not all(map(self._is_of_shard, user.results)):
-                return not self._data_free.issuperset(
-                    n for n in user.operands if n not in same and n not in self._sized
-                )
-            same.update(user.results)
-        return False
-
     def _longer(self, axes: Iterable[str]) -> frozenset[str]:
         return frozenset(axis for axis in axes if self.compared.sizes.get(axis, 1) > 1)
 
     def _is_along_shards(self, step: TracedStep) -> bool:
         """Whether an operation depends on the order of the entries along a dim that is sharded."""
         operation, params = primitive(step.name), step.eqn.params
-        if not operation.depends_on_order or step.operands[0] not in self.compared.facts:
+        has_order = operation.kind == "ordering" or operation.has_order
+        if not has_order or step.operands[0] not in self.compared.facts:
             return False
         dims = self.compared.facts[step.operands[0]].dims
+        along: Any = params.get(operation.along, range(len(dims)))
         if operation.along == "fft_lengths":
             along = range(len(dims) - len(params["fft_lengths"]), len(dims))
         elif operation.along == "window_dimensions":
             along = [dim for dim, size in enumerate(params["window_dimensions"]) if size > 1]
-        else:
-            along = params[operation.along]
-        along = along if isinstance(along, Iterable) else [along]
+        along = [along] if isinstance(along, int) else along
         return any(dims[at].axes is None or self._longer(dims[at].known_axes) for at in along)
 
 

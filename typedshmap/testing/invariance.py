@@ -135,11 +135,11 @@ def assert_mesh_invariant(
     ```
 
     Each trial draws sizes and arguments from the hints, as `inputs` does, and runs the function on one device and on
-    every mesh. Where the program compares an argument with a number, some entries are drawn on both sides of it, or
-    equal to it; every third trial has floats a hundred times larger, if the results are finite there. Where the
-    function refuses the sizes, they are drawn once more, as multiples of all mesh axes. What is suspect to the types is
-    not told: the numbers decide. Trials whose arguments are of the same types share what was compiled for a mesh; give
-    all sizes, and each mesh is compiled for once.
+    every mesh. If the program compares an argument with a number, some entries are drawn on both sides of it, or
+    equal to it. Every third trial has floats a hundred times larger, if the results are finite there. If the function
+    refuses the sizes, they are drawn once more, as multiples of all mesh axes. Suspects are not reported: the numbers
+    decide. Trials whose arguments have the same types share the compiled programs: give all sizes, and there is one
+    compilation per mesh.
 
     Numbers may differ by what a different order of summation explains, ``2 g (u scale + moved)``: u is the unit
     roundoff of the coarsest dtype that the program computes in; ``scale`` the largest entry of the result on one
@@ -150,16 +150,16 @@ def assert_mesh_invariant(
     probabilistic rounding error analysis", SIAM J. Sci. Comput. 41(5), 2019. Integers, bools and keys must be equal,
     except where that perturbation of the arguments changes them.
 
-    What takes longer than some seconds is told on stderr while it is under way.
+    Progress is reported on stderr if it takes longer than some seconds.
 
     Args:
       f: a function made by ``typed_shard_map``, ``typed_jit`` or ``typed``, also under ``jax.jit``; or a method of
         an instance. Its own ``mesh=`` is replaced for the run. Or a function without hints that calls
-        ``jax.shard_map``, or was made by it, with its arguments: its regions are traced for the other mesh.
+        ``jax.shard_map``, or was made by it: its regions are traced for the other mesh.
       meshes: each a Mesh, a dict of sizes, or a text like ``"dp=4,tp=2"``; axes that are not named have size 1.
         By default each axis alone, all axes together, and their sizes permuted: the axes of the function's own mesh,
         of the ambient one, or of the hints, on the devices of this process. One device always comes first.
-      args: the arguments of a function without hints by position, in any trees: arrays, which are the same in all
+      args: the positional arguments of a function without hints, in any trees: arrays, which are the same in all
         trials, and ``jax.ShapeDtypeStruct``s, for which values are drawn. They may be given by name, too.
       grad: whether the vector-Jacobian products must agree as well: of all results in all inexact arguments,
         with random cotangents. Their names are ``grad(x)``.
@@ -168,7 +168,7 @@ def assert_mesh_invariant(
       seed: the seed of the first trial, 0 by default; each further trial has the next number.
       trials: how many times sizes and arguments are drawn.
       timeout: the seconds that a program may run on a mesh, without its compilation. Shards that wait for each other
-        do so for ever; on a CPU that is found after 40 seconds in which nothing is computed.
+        do so for ever; on a CPU this is found after 40 seconds in which nothing is computed.
       rtol: the share of a result's largest entry that is allowed, instead of what rounding explains.
       atol: a number that is allowed, instead of what rounding explains; it is added to that share.
       manual: for a helper made by ``typed``: whether it is meant for manual regions, and mapped over all axes of the
@@ -178,14 +178,14 @@ def assert_mesh_invariant(
       **sizes: sizes by the names of dims, and arguments by their names, as for `inputs`; the same in all trials.
 
     Returns:
-      The meshes and the trials, and how well results could be compared.
+      The meshes, the trials, and the tolerances that are large.
 
     Raises:
-      AssertionError: for a result that depends on the mesh, with the responsible axis and the seed; for a mesh on which
-        the program does not end in time.
+      AssertionError: if a result depends on the mesh, with the responsible axis and the seed; if the program does not
+        end in time on a mesh.
       MeshAxisError: where no mesh is known, or one needs more devices than there are.
       StructureError: for arguments that no hint can make, and for an unknown name in ``exclude``.
-      TypedShmapError: for anything that is wrong with the function on a mesh; a note names the mesh.
+      TypedShmapError: for any other error of the function on a mesh; a note names the mesh.
     """
     require_dict(VERB, arguments)
     if is_plain(f):
