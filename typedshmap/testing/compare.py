@@ -248,8 +248,8 @@ def measure(reference: Outcome, seed: int, rtol: float | None = None, atol: floa
     unit = 0.0 if coarsest is None else unit_of(coarsest)
     terms = max((longest_sum(jaxpr) for jaxpr in reference.jaxprs), default=1)
     values = reference.values
-    moved = {name: np.zeros(each.shape) for name, each in values.items() if _jax.array.is_inexact(each.dtype)}
-    loose = {name: np.zeros(each.shape, bool) for name, each in values.items() if name not in moved}
+    moved = {name: np.zeros(array.shape) for name, array in values.items() if _jax.array.is_inexact(array.dtype)}
+    loose = {name: np.zeros(array.shape, bool) for name, array in values.items() if name not in moved}
     for at, factor in enumerate(_FACTORS):
         changed = reference.again(_perturb(reference.arrays, unit, seed, at), factor)
         for name, most in moved.items():

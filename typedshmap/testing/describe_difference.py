@@ -34,13 +34,15 @@ class Where(NamedTuple):
     is_backward: bool = False
 
 
-def describe_first_difference(subject: FunctionUnderTest, one: Outcome, other: Outcome, wrong: Sequence[str]) -> Where:
+def describe_first_difference(
+    subject: FunctionUnderTest, on_one: Outcome, on_mesh: Outcome, wrong: Sequence[str]
+) -> Where:
     """Describe where a result begins to differ.
 
     Args:
       subject: the function.
-      one: its results on one device.
-      other: its results on the mesh.
+      on_one: its results on one device.
+      on_mesh: its results on the mesh.
       wrong: the results and gradients that differ, of which the first is described.
     """
 
@@ -49,41 +51,41 @@ def describe_first_difference(subject: FunctionUnderTest, one: Outcome, other: O
         arguments = [*outcome.arrays, *(outcome.cotangents if is_gradient else ())]
         return Run(jaxpr, arguments, outcome.mesh, partial(subject.on, outcome.mesh))
 
-    is_gradient = wrong[0] in other.gradients
-    names = [name for name in other.values if (name in other.gradients) == is_gradient]
+    is_gradient = wrong[0] in on_mesh.gradients
+    names = [name for name in on_mesh.values if (name in on_mesh.gradients) == is_gradient]
     try:
-        found = first_difference(run(one), run(other), [names.index(name) for name in wrong if name in names])
+        first = first_difference(run(on_one), run(on_mesh), [names.index(name) for name in wrong if name in names])
         why = "no line on the way computes anything else from values that agree"
     except Unreplayable as error:
-        found, why = None, str(error)
+        first, why = None, str(error)
     except Exception as error:  # of many kinds, and none of them may hide the difference
         first_line = (str(error).splitlines() or [""])[0][:_MOST_LETTERS]
-        found, why = None, f"the program cannot be run value by value: {type(error).__name__}: {first_line}"
-    if found is None:
+        first, why = None, f"the program cannot be run value by value: {type(error).__name__}: {first_line}"
+    if first is None:
         return Where([f"{FIRST_DIFFERENCE}not known, since {why}"])
-    place, *callers = _jax.source.equation_places(found.step.caller)
+    place, *callers = _jax.source.equation_places(first.step.caller)
     facts = [f"called at {', '.join(callers[:_MOST_CALLS])}"] if callers else []
-    facts += [*_facts(found), *_read(found)]
+    facts += [*_facts(first), *_read(first)]
     return Where(
-        [FIRST_DIFFERENCE + place, *(f"    {fact}" for fact in facts)], _jax.jaxpr.is_transposed(found.step.eqn)
+        [FIRST_DIFFERENCE + place, *(f"    {fact}" for fact in facts)], _jax.jaxpr.is_transposed(first.step.eqn)
     )
 
 
-def _facts(found: FirstDifference) -> list[str]:
+def _facts(first: FirstDifference) -> list[str]:
     """What the operation does with which operands."""
-    step, compared, program = found.step, found.comparison, found.comparison.program
+    step, compared, program = first.step, first.comparison, first.comparison.program
     what = _jax.source.collective_name(step.eqn) if step.name != "item" else "scan"
-    instead = found.instead and f"with {found.instead} in its place the results are as on one device"
-    if (loop := found.loop) is not None:
-        here, there = (each.eqn.params.get("length") for each in (loop, compared.matches[loop.label][0]))
+    instead = first.instead and f"with {first.instead} in its place the results are as on one device"
+    if (loop := first.loop) is not None:
+        here, there = (same.eqn.params.get("length") for same in (loop, compared.matches[loop.label][0]))
         length = f"a loop of {count_text(here, 'iteration')}, but of {there} on one device"
         if step is loop:
             return [f"{what}: {length}"]
         return [f"{what}: {instead or 'the last line that what is wrong follows from'}", f"in {length}"]
     if _jax.jaxpr.is_transposed(step.eqn):
         what += ", in the gradient of this line"
-    elif found.iteration is not None:
-        what += f", in iteration {found.iteration} of a loop"
+    elif first.iteration is not None:
+        what += f", in iteration {first.iteration} of a loop"
 
     def value_text(number: int) -> str:
         if number in program.literals:
@@ -93,18 +95,18 @@ def _facts(found: FirstDifference) -> list[str]:
         return f"{_jax.array.dtype_name(aval.dtype)}[{shape}]{per_shard}, {_words(compared.agreement(number))}"
 
     operands = [f"operand {at}: {value_text(number)}" for at, number in enumerate(step.operands[:_MOST_OPERANDS])]
-    return [f"{what}: {value_text(step.results[found.result])}", *filter(None, [instead]), *operands]
+    return [f"{what}: {value_text(step.results[first.result])}", *filter(None, [instead]), *operands]
 
 
-def _read(found: FirstDifference) -> list[str]:
+def _read(first: FirstDifference) -> list[str]:
     """What the reading of its region knows of the value; it knows too little of one in a ring."""
-    step, compared = found.step, found.comparison
+    step, compared = first.step, first.comparison
     regions, references = compared.program.regions, compared.reference.regions
-    if step.region is None or step.name == "item" or found.loop is not None:
+    if step.region is None or step.name == "item" or first.loop is not None:
         return []
     other = references[step.region].eqn.params if len(references) == len(regions) else None
     try:
-        known = [*describe_value(regions[step.region].eqn.params, other, step.eqn.outvars[found.result])]
+        known = [*describe_value(regions[step.region].eqn.params, other, step.eqn.outvars[first.result])]
     except Exception:  # what only reads a program hides no difference
         return []
     return [f"read as: {'; '.join(known)}"] if known else []

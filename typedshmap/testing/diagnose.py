@@ -138,13 +138,13 @@ def list_meshes(meshes: Iterable[Mesh]) -> str:
 
 def describe_omissions(left_out: Mapping[Mesh, str]) -> list[str]:
     """The lines that list the meshes that were not tried, by reason."""
-    by_reason = {why: [mesh for mesh, each in left_out.items() if each == why] for why in left_out.values()}
+    by_reason = {why: [mesh for mesh, reason in left_out.items() if reason == why] for why in left_out.values()}
     return [f"left out, since {why}: {list_meshes(meshes)}" for why, meshes in by_reason.items()]
 
 
 def _responsible_axes(name: str, wrong: Sequence[MeshTrial]) -> str:
     """The mesh axes that make a result differ, in words: each of them alone, or only all together."""
-    longer = [longer_axes(trial.mesh) for trial in wrong if any(each.name == name for each in trial.differences)]
+    longer = [longer_axes(trial.mesh) for trial in wrong if any(result.name == name for result in trial.differences)]
     alone = dict.fromkeys(axes[0] for axes in longer if len(axes) == 1)
     if not alone:
         return f"only {' and '.join(map(repr, longer[0]))} together make the difference"
@@ -310,8 +310,8 @@ def wrong_shards(mismatch: ValueMismatch, axis: str) -> tuple[int, ...] | None:
     """The wrong shards along a mesh axis; None if all are wrong, or if no dim is sharded over that axis alone."""
     sizes: Mapping[str, int] = mismatch.mesh.shape
     for dim, axes in enumerate(mismatch.dim_axes):
-        if [each for each in axes if sizes[each] > 1] == [axis]:
+        if [name for name in axes if sizes[name] > 1] == [axis]:
             shards = np.split(mismatch.wrong, sizes[axis], dim)
-            found = tuple(at for at, shard in enumerate(shards) if shard.any())
-            return found if len(found) < len(shards) else None
+            wrong = tuple(at for at, shard in enumerate(shards) if shard.any())
+            return wrong if len(wrong) < len(shards) else None
     return None

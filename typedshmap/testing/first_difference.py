@@ -53,20 +53,20 @@ class FirstDifference:
         return label[-2] if label else None
 
 
-def first_difference(one: Run, other: Run, wrong: Sequence[int]) -> FirstDifference | None:
+def first_difference(on_one: Run, on_mesh: Run, wrong: Sequence[int]) -> FirstDifference | None:
     """The first difference on the way to a result that differs; None if it is not found.
 
     Args:
-      one: the program on one device.
-      other: the program on the mesh.
+      on_one: the program on one device.
+      on_mesh: the program on the mesh.
       wrong: which of its results differ; it is on the way to the first of them.
     """
-    way = Slice(ComparedValues(one, other, Opened({}, {})).compare(), wrong)
+    way = Slice(ComparedValues(on_one, on_mesh, Opened({}, {})).compare(), wrong)
     for _ in range(_MOST_NESTED):
         opened = way.compared.opened_by(way.steps)
         if opened == way.compared.opened:
             break
-        way = Slice(ComparedValues(one, other, opened).compare(), wrong)
+        way = Slice(ComparedValues(on_one, on_mesh, opened).compare(), wrong)
     compared, step, loop = way.compared, way.culprit(), None
     if step is None:
         return None
@@ -74,7 +74,7 @@ def first_difference(one: Run, other: Run, wrong: Sequence[int]) -> FirstDiffere
     last = step.label
     if step.is_loop and not compared.is_as_long(step):
         loop, step = step, way.within(step) or step
-        way = Slice(ComparedValues(one, other, compared.opened_by([loop], is_as_long=False)), wrong)
+        way = Slice(ComparedValues(on_one, on_mesh, compared.opened_by([loop], is_as_long=False)), wrong)
     equations = way.equations()
     substitution = first_substitution(way.compared, way.places(equations, last, loop), [*wrong, *right])
     if substitution is not None:
@@ -263,8 +263,8 @@ class Slice:
             if step.is_loop and not is_open and {"own", "differs"}.intersection(map(self.kind, step.results)):
                 return step
         for step in before:
-            if all(map(self.is_right, step.operands)) and (found := self._blamed(step, before, wrong)) is not None:
-                return found
+            if all(map(self.is_right, step.operands)) and (blamed := self._blamed(step, before, wrong)) is not None:
+                return blamed
         return self._moved_from(wrong, wrong_entries(self.compared.agreement(wrong.results[0]), self.compared.sizes))
 
     def within(self, loop: TracedStep) -> TracedStep | None:

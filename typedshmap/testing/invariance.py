@@ -440,13 +440,13 @@ class Trial:
     def _compare(self, reference: Outcome, mesh: Mesh, outcome: Outcome, tolerance: Tolerance) -> MeshTrial:
         """The results that differ on a mesh, without those that are excluded."""
         differing = differences(reference, outcome, tolerance)
-        return MeshTrial(mesh, outcome, [each for each in differing if not self.is_excluded(each.name)])
+        return MeshTrial(mesh, outcome, [result for result in differing if not self.is_excluded(result.name)])
 
     def _refuse_unknown_names(self, reference: Outcome) -> None:
         """Refuse names in ``exclude=`` that no result has, and a trial in which nothing is compared."""
         text, known = f"{VERB}: {self.subject.name}:", reference.values
         for outer in self.exclude:
-            if not any(_is_within(each, outer) for each in known):
+            if not any(_is_within(name, outer) for name in known):
                 are = f"Hint: they are {quoted_axes(known)}"
                 raise StructureError(f"{text} exclude= names '{outer}', which is none of its results\n\n{are}")
         if all(map(self.is_excluded, known)):

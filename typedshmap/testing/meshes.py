@@ -186,7 +186,7 @@ def with_replica(mesh: Mesh) -> Mesh:
     JAX cannot lower an unreduced result on a mesh of a single device.
     """
     (device,) = mesh.devices.flat
-    another = [each for each in jax.local_devices(backend=device.platform) if each != device]
+    another = [local for local in jax.local_devices(backend=device.platform) if local != device]
     devices = np.array([device, *another[:1]]).reshape(*mesh.devices.shape, -1)
     types = (*mesh.axis_types, mesh.axis_types[0])
     return Mesh(devices, (*mesh.axis_names, "replica"), axis_types=types)

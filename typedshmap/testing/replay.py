@@ -50,21 +50,21 @@ class Run:
       jaxpr: the program.
       arguments: its arguments.
       mesh: its mesh.
-      on_mesh: the context in which it runs.
+      context: the context in which it runs.
     """
 
     jaxpr: Any
     arguments: Sequence[Any]
     mesh: Mesh
-    on_mesh: Callable[[], AbstractContextManager[None]]
+    context: Callable[[], AbstractContextManager[None]]
 
 
 class ComparedValues:
     """The values of a program on a mesh, and those on one device that stand for them.
 
     Attributes:
-      one: the run on one device.
-      other: the run on the mesh.
+      on_one: the run on one device.
+      on_mesh: the run on the mesh.
       opened: the loops and choices that have steps of their own.
       reference: the program on one device.
       program: that on the mesh.
@@ -77,11 +77,11 @@ class ComparedValues:
       branches: by the label of a choice the branch that all shards take, and one device.
     """
 
-    def __init__(self, one: Run, other: Run, opened: Opened) -> None:
+    def __init__(self, on_one: Run, on_mesh: Run, opened: Opened) -> None:
         """Read both programs, and find which values stand for each other."""
-        self.one, self.other, self.opened, self.sizes = one, other, opened, dict(other.mesh.shape)
-        self.reference = reference = SteppedProgram(one.jaxpr, opened.on_one)
-        self.program = program = SteppedProgram(other.jaxpr, opened.on_mesh)
+        self.on_one, self.on_mesh, self.opened, self.sizes = on_one, on_mesh, opened, dict(on_mesh.mesh.shape)
+        self.reference = reference = SteppedProgram(on_one.jaxpr, opened.on_one)
+        self.program = program = SteppedProgram(on_mesh.jaxpr, opened.on_mesh)
         self.agreements, self.branches = dict[int, Agreement](), dict[Label, int]()
         self.facts, self.matches = facts_of(program), matching_steps(program, reference)
         self.origin = dict[int, int]()
@@ -134,15 +134,17 @@ class ComparedValues:
         Returns:
           A function of the arguments on the mesh and on one device. Values on one device have no dims of its mesh.
         """
-        on_mesh, on_one, axes = self.program.prepare(kept), self.reference.prepare(sources), len(self.sizes)
-        inside = self.reference.inside
+        run_program, run_reference = self.program.prepare(kept), self.reference.prepare(sources)
+        axes, inside = len(self.sizes), self.reference.inside
 
         def run(arguments: Sequence[Any], same: Sequence[Any]) -> tuple[ValuesByNumber, ValuesByNumber]:
-            with self.other.on_mesh():
-                actual = on_mesh(arguments)
-            with self.one.on_mesh():
-                expected = on_one(same)
-            return actual, {n: each.reshape(each.shape[axes:]) if n in inside else each for n, each in expected.items()}
+            with self.on_mesh.context():
+                actual = run_program(arguments)
+            with self.on_one.context():
+                expected = run_reference(same)
+            for number in inside.intersection(expected):
+                expected[number] = expected[number].reshape(expected[number].shape[axes:])
+            return actual, expected
 
         return run
 
@@ -154,7 +156,7 @@ class ComparedValues:
                 choices[step.operands[0]].append(step)
         for piece in self._pieces():
             run = self.prepare([number for number, _ in piece], {source for _, sources in piece for source in sources})
-            actual, expected = run(self.other.arguments, self.one.arguments)
+            actual, expected = run(self.on_mesh.arguments, self.on_one.arguments)
             for number, sources in piece:
                 value, wanted = actual[number], [expected[source] for source in sources]
                 if number in choices and bool((value == wanted[0]).all()):
@@ -165,7 +167,7 @@ class ComparedValues:
                         fact = fact.with_dims((*fact.dims, *[UNSHARDED] * (rank - len(fact.dims))))
                     self.agreements[number] = agreement(value, self.sizes, wanted, fact)
                 elif value.shape == wanted[0].shape:
-                    is_right = any(is_same(value, each) for each in wanted)
+                    is_right = any(is_same(value, expected_value) for expected_value in wanted)
                     self.agreements[number] = Agreement("global" if is_right else "differs")
         return self
 

@@ -81,33 +81,33 @@ def first_substitution(
     Returns:
       The step and the words; None if there is no such place, or if the search takes too long.
     """
-    program, reference, one, other = compared.program, compared.reference, compared.one, compared.other
+    program, reference, on_one, on_mesh = compared.program, compared.reference, compared.on_one, compared.on_mesh
     numbers = [number for place in places for number in place.numbers]
     types = [program.types[number] for number in numbers]
-    size = other.mesh.size * sum(prod(aval.shape) * aval.dtype.itemsize for aval in types)
+    size = on_mesh.mesh.size * sum(prod(aval.shape) * aval.dtype.itemsize for aval in types)
     if len(numbers) > _MOST_NUMBERS or size > MOST_BYTES:
         return None
     start = time.process_time()
     ends, goals = [program.results[at] for at in results], [reference.results[at] for at in results]
     reshaped = [step.operands[0] for place in places for step in place.steps if step.name == "reshape"]
     values = compared.prepare({*numbers, *ends, *reshaped}, {*goals, *(n for place in places for n in place.sources)})
-    changed_values = program.prepare(ends, [place.numbers for place in places], other.mesh)
+    changed_values = program.prepare(ends, [place.numbers for place in places], on_mesh.mesh)
 
     def are_right(
         arguments: Sequence[Any], expected: Mapping[int, HostArray], which: int = -1, changes: Sequence[HostArray] = ()
     ) -> bool:
-        with other.on_mesh():
+        with on_mesh.context():
             actual = changed_values(arguments, which, changes)
         return all(is_same(actual[end], expected[goal]) for end, goal in zip(ends, goals, strict=True))
 
     try:
-        actual, expected = values(other.arguments, one.arguments)
-        if are_right(other.arguments, expected):
+        actual, expected = values(on_mesh.arguments, on_one.arguments)
+        if are_right(on_mesh.arguments, expected):
             return None  # what is wrong is less than this search sees
     except (TypeError, ValueError, NotImplementedError, jax.errors.JaxRuntimeError):
         return None  # JAX does not run the program with values that vary over more axes
     tries, again, chosen = 0, None, None
-    moved, moved_same = _in_other_order(other.arguments), _in_other_order(one.arguments)
+    moved, moved_same = _in_other_order(on_mesh.arguments), _in_other_order(on_one.arguments)
     for which, place in enumerate(places):
         olds = [actual[number] for number in place.numbers]
         operands = zip(*([actual.get(number) for number in step.operands] for step in place.steps), strict=True)
@@ -119,7 +119,7 @@ def first_substitution(
             tries += 1
             if tries > _MOST_TRIES or time.process_time() - start > _MOST_SECONDS:
                 return None
-            if not are_right(other.arguments, expected, which, changes):
+            if not are_right(on_mesh.arguments, expected, which, changes):
                 continue
             # It may be an accident: with other arguments, too?
             again = again or values(moved, moved_same)
@@ -161,12 +161,12 @@ def alternatives(
     olds = [actual[number] for number in place.numbers]
     lead, shape = olds[0].shape[: len(axes)], olds[0].shape[len(axes) :]
     if place.sources:
-        wanted = [expected[each] for each in place.sources]
-        is_one_shape = all(each.shape == wanted[0].shape for each in wanted)
+        wanted = [expected[source] for source in place.sources]
+        is_one_shape = all(value.shape == wanted[0].shape for value in wanted)
         for dim_axes, reduced in layouts(shape, sizes, wanted[:1], None) if is_one_shape else ():
-            parts = [split(each, sizes, dim_axes) for each in wanted] if not reduced else []
+            parts = [split(value, sizes, dim_axes) for value in wanted] if not reduced else []
             if parts and all(part is not None and part.shape == lead + shape for part in parts):
-                dims = [f"dim {dim} sharded over {quoted_axes(own)}" for dim, own in enumerate(dim_axes) if own]
+                dims = [f"dim {dim} sharded over {quoted_axes(over)}" for dim, over in enumerate(dim_axes) if over]
                 of = f"the parts ({', '.join(dims)}) of " if dims else ""
                 yield Alternative(f"{of}the value on one device", [part for part in parts if part is not None])
     if step.name == "ppermute":
@@ -175,14 +175,14 @@ def alternatives(
             sent = [np.roll(old, by, axes.index(axis)) for old in olds]
             yield Alternative(f"what is sent {by} further over '{axis}'", sent, is_relative=True)
     if step.name == "reshape":
-        operands = [actual[each.operands[0]] for each in place.steps]
+        operands = [actual[same.operands[0]] for same in place.steps]
         dims = operands[0].shape[len(axes) :]
         for axis, (dim, size), to in product(longer, enumerate(dims), range(len(dims) + 1)):
             if size % sizes[axis] == 0 and to != dim:
                 apart = (*lead, *dims[:dim], sizes[axis], size // sizes[axis], *dims[dim + 1 :])
-                moved = [np.moveaxis(each.reshape(apart), len(lead) + dim, len(lead) + to) for each in operands]
+                moved = [np.moveaxis(value.reshape(apart), len(lead) + dim, len(lead) + to) for value in operands]
                 words = f"dim {dim} of its operand taken apart by '{axis}' and put together in another order"
-                yield Alternative(words, [each.reshape(lead + shape) for each in moved])
+                yield Alternative(words, [value.reshape(lead + shape) for value in moved])
     if place.is_index:
         yield from _other_indices(step, olds, sizes, compared.shard_sizes)
 
