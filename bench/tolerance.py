@@ -22,7 +22,8 @@ from jax.sharding import Mesh
 from typedshmap import Array, BFloat16, Float32, psum, typed_shard_map
 from typedshmap.introspection import require_decorated
 from typedshmap.testing.compare import as_double, measure, scale_of
-from typedshmap.testing.run import classify_function, run
+from typedshmap.testing.run import Outcome, classify_function, compile_call
+from typedshmap.tools.sample.arguments import FlatCall
 from typedshmap.tools.sample.plan import plan_inputs
 
 SEEDS = range(4)
@@ -69,15 +70,19 @@ def used(f: Callable[..., Any]) -> Iterator[Used]:
     one, *meshes = [Mesh(devices[: a * b].reshape(a, b), ("dp", "tp")) for a, b in shapes]
     made_of = require_decorated(f, "bench")
     subject = classify_function(f, made_of, made_of.signature.read(()), None)
+
+    def outcome(drawn: Any, mesh: Mesh) -> Outcome:
+        call = FlatCall(drawn.on(mesh), jax.Array)
+        return compile_call(subject, call, mesh, True, lambda name: False).run(subject, call.arrays, drawn.seed, 120.0)
+
     for seed in SEEDS:
         given = {name: size for name, size in SIZES.items() if name in plan_inputs(f, [one]).draw(0).sizes}
         drawn = plan_inputs(f, meshes, given).draw(seed)
-        there = run(subject, drawn.on(one), one, True, seed, lambda name: False)
-        rounding = measure(there, seed)
-        for mesh in meshes:
-            here = run(subject, drawn.on(mesh), mesh, True, seed, lambda name: False)
+        there, others = outcome(drawn, one), [outcome(drawn, mesh) for mesh in meshes]
+        tolerance = measure(there, seed).over(there, others)
+        for here in others:
             for name, values in there.values.items():
-                allowed, scale = rounding.allowed(name, values, mesh.size), scale_of(values)
+                allowed, scale = tolerance.allowed(name, values, here.mesh.size), scale_of(values)
                 off = float(np.max(np.abs(as_double(here.values[name]) - as_double(values))))
                 if allowed:
                     yield Used(allowed / scale if scale else 0.0, off / allowed)
@@ -87,8 +92,8 @@ def main() -> None:
     print(f"{'program':28} {'allowed, of the largest entry':>32} {'used of it, at most':>22}  bad is")
     for make in (mlp, normed, alternating):
         for dtype in (Float32, BFloat16):
-            found = list(used(make(dtype)))
-            most, share = max(each.allowed for each in found), max(each.share for each in found)
+            uses = list(used(make(dtype)))
+            most, share = max(use.allowed for use in uses), max(use.share for use in uses)
             mark = "  <-- BAD" if share > 1 else ""
             name = f"{make.__name__}, {dtype.__name__}"
             print(f"{name:28} {most:32.1e} {share:22.2f}  over 1{mark}", flush=True)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType, Mesh
+from tiers import slow
 
 from typedshmap import (
     Array,
@@ -36,6 +37,7 @@ from typedshmap import (
 from typedshmap.testing.invariance import assert_mesh_invariant
 
 X = Float[Array, "[batch/dp] [model/tp]"]
+Rows = Float[Array, "[batch/dp] model"]
 Owed = Float[Array, "[batch/dp] +tp"]
 
 
@@ -71,10 +73,10 @@ def test_a_local_mean_is_reported_in_full():
         "    differs on tp=2; dp=4, tp=2; dp=2, tp=4\n"
         "    agrees on dp=4\n"
         "\n"
-        "First difference: test_mesh_invariance.py:44 (center)\n"
+        "First difference: test_mesh_invariance.py:46 (center)\n"
         "    reduce_sum: float32[16] per shard, its sum over 'tp' is that on one device\n"
         "    operand 0: float32[16,12] per shard, dim 1 sharded over 'tp': as on one device\n"
-        "    read as: a partial sum over 'tp', due since test_mesh_invariance.py:44 (center)\n"
+        "    read as: a partial sum over 'tp', due since test_mesh_invariance.py:46 (center)\n"
         "\n"
         "Sizes: batch=16, model=24\n"
         "Again: seed=0\n"
@@ -88,28 +90,110 @@ def test_a_right_program_says_what_was_tried():
     assert found.seeds == (0, 1)
 
 
+# What is wrong, by what it shows in the numbers
+
+
+@typed_shard_map
+def summed_twice(x: X, w: Float[Array, "[model/tp] out"]) -> Float[Array, "[batch/dp] out"]:
+    return jax.lax.psum(jax.lax.psum(x @ w, "tp"), "tp")
+
+
+@typed_shard_map
+def same_noise(x: Rows, key: Key[Array, ""]) -> Rows:
+    return 0 * x + jax.random.normal(key, x.shape)
+
+
+@typed_shard_map
+def own_noise(x: Rows, key: Key[Array, ""]) -> Rows:
+    return x + jax.random.normal(jax.random.fold_in(key, jax.lax.axis_index("dp")), x.shape)
+
+
+@typed_shard_map(check_vma=False)
+def swapped(x: Float[Array, "[n/dp,tp]"]) -> Float[Array, "[n/dp,tp]"]:
+    rows = jax.lax.all_gather(x, ("tp", "dp"))
+    return rows[jax.lax.axis_index("dp") * jax.lax.axis_size("tp") + jax.lax.axis_index("tp")]
+
+
+@typed_shard_map
+def flattened(x: X) -> Float[Array, "[batch*model/dp,tp]"]:
+    return assume(x.reshape(-1), "[_/dp,tp]")
+
+
+@typed_shard_map
+def own_total(x: Rows) -> Rows:
+    return jnp.cumsum(x, 0)
+
+
+@typed_shard_map
+def own_mean(x: X) -> X:
+    return x - x.mean()
+
+
+@typed_shard_map
+def two_of_three(x: X) -> tuple[X, X, X]:
+    return x - x.mean(-1, keepdims=True), x, x - x.max(-1, keepdims=True)
+
+
+@typed_shard_map
+def positional(*xs: X) -> X:
+    return sum(xs) * xs[0].max()
+
+
+@typed_shard_map(check_vma=False)
+def first_rows(x: Float[Array, "[n/dp]"]) -> Float[Array, "[_/dp] 2"]:
+    return jnp.stack([x[:2], x[:2]], 1)
+
+
+@typed
+def missing(x: X) -> dict[str, X]:
+    return {"y": x, **({"z": x} if jax.sharding.get_abstract_mesh().shape["tp"] == 1 else {})}
+
+
+@typed_shard_map
+def own_index(x: Int[Array, "[batch/dp] [model/tp]"]) -> Int[Array, "[batch/dp]"]:
+    return jax.lax.pmax(jnp.argmax(x, -1), "tp")
+
+
+TOGETHER = "only 'dp' and 'tp' together make the difference\n    differs on dp=2, tp=2\n    agrees on dp=2; tp=2\n"
+REPORTED = [
+    (summed_twice, ["dp=2,tp=4"], {}, [
+        "summed_twice: return value depends on the mesh: it is 4 times what one device gives, the size of 'tp': at",
+        "Hint: is a sum over 'tp' taken twice, is something divided by a shard's size, or does every shard count it?",
+    ]),
+    (same_noise, ["dp=4"], {}, [
+        "depends on the mesh: its 4 parts along dim 0 are equal, as many as 'dp' has shards: at [",
+        "Hint: does every shard along 'dp' draw the same random numbers?",
+    ]),
+    slow((own_noise, ["dp=2"], {}, [
+        "Hint: for the same numbers on every mesh draw those of the whole array, and take each shard's part of them",
+    ])),
+    (swapped, ["dp=2,tp=2"], {}, [
+        "depends on the mesh: its 4 parts along dim 0 stand in the order 0, 2, 1, 3: at [", TOGETHER,
+    ]),
+    (flattened, ["dp=2,tp=2"], {}, [
+        "depends on the mesh: it has the same entries in another order: at [",
+        "Hint: is a dim flattened or split in the wrong order?",
+    ]),
+    (own_total, ["dp=4"], {}, ["along 'dp' only shards 1, 2, 3 of 4 are wrong\n"]),
+    (own_mean, None, {}, ["    each of 'tp', 'dp' alone makes the difference\n"]),
+    slow((two_of_three, None, {"grad": True}, [
+        "two_of_three: return[0] depends on the mesh: ", "\n    wrong, too: return[2], grad(x)\n",
+    ])),
+    slow((positional, None, {"grad": True}, ["\n    wrong, too: grad(xs[0]), grad(xs[1])\n"])),
+    (first_rows, ["dp=2"], {"n": 8}, ["depends on the mesh: it is f32[4,2] on dp=2, but f32[2,2] on one device\n"]),
+    (missing, ["tp=2"], {}, [
+        "return['z'] depends on the mesh: it is missing on tp=2, but f32[8,12] on one device\n",
+    ]),
+    (own_index, ["tp=2"], {}, ["; int32 has to be equal"]),
+]  # fmt: skip
+
+
 @pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
-def test_a_sum_taken_twice_is_reported_by_its_factor():
-    @typed_shard_map
-    def twice(x: X, w: Float[Array, "[model/tp] out"]) -> Float[Array, "[batch/dp] out"]:
-        return jax.lax.psum(jax.lax.psum(x @ w, "tp"), "tp")
-
-    message = failure(twice, [{"dp": 2, "tp": 4}])
-    expected = "twice: return value depends on the mesh: it is 4 times what one device gives, the size of 'tp': at"
-    assert message.startswith(expected)
-    assert message.endswith(
-        "Hint: is a sum over 'tp' taken twice, is something divided by a shard's size, or does every shard count it?"
-    )
-
-
-def test_the_same_random_numbers_on_every_shard_are_reported():
-    @typed_shard_map
-    def noise(x: Float[Array, "[batch/dp] model"], key: Key[Array, ""]) -> Float[Array, "[batch/dp] model"]:
-        return 0 * x + jax.random.normal(key, x.shape)
-
-    message = failure(noise, ["dp=4"])
-    assert "depends on the mesh: its 4 parts along dim 0 are equal, as many as 'dp' has shards: at [" in message
-    assert "Hint: does every shard along 'dp' draw the same random numbers?" in message
+@pytest.mark.parametrize(("f", "meshes", "options", "texts"), REPORTED, ids=lambda each: getattr(each, "__name__", ""))
+def test_what_is_wrong_is_reported_by_what_it_shows(f, meshes, options, texts):
+    message = failure(f, meshes, **options)
+    for text in texts:
+        assert text in message
 
 
 @pytest.mark.slow
@@ -140,39 +224,6 @@ def test_what_is_excluded_takes_no_part_in_the_gradient():
     assert_mesh_invariant(noisy, ["dp=2"], grad=True, exclude="[0]", trials=1)
 
 
-def test_swapped_axes_of_a_dim_are_reported_by_the_order_of_the_parts():
-    @typed_shard_map(check_vma=False)
-    def swapped(x: Float[Array, "[n/dp,tp]"]) -> Float[Array, "[n/dp,tp]"]:
-        rows = jax.lax.all_gather(x, ("tp", "dp"))
-        at = jax.lax.axis_index("dp") * jax.lax.axis_size("tp") + jax.lax.axis_index("tp")
-        return rows[at]
-
-    message = failure(swapped, ["dp=2,tp=2"])
-    assert "depends on the mesh: its 4 parts along dim 0 stand in the order 0, 2, 1, 3: at [" in message
-    assert (
-        "only 'dp' and 'tp' together make the difference\n    differs on dp=2, tp=2\n    agrees on dp=2; tp=2\n"
-        in message
-    )
-
-
-def test_a_wrong_order_of_entries_is_reported():
-    @typed_shard_map
-    def flat(x: X) -> Float[Array, "[batch*model/dp,tp]"]:
-        return assume(x.reshape(-1), "[_/dp,tp]")
-
-    message = failure(flat, ["dp=2,tp=2"])
-    assert "depends on the mesh: it has the same entries in another order: at [" in message
-    assert message.endswith("Hint: is a dim flattened or split in the wrong order?")
-
-
-def test_the_shards_that_are_wrong_are_reported():
-    @typed_shard_map
-    def total(x: Float[Array, "[n/dp] m"]) -> Float[Array, "[n/dp] m"]:
-        return jnp.cumsum(x, 0)
-
-    assert "along 'dp' only shards 1, 2, 3 of 4 are wrong\n" in failure(total, ["dp=4"])
-
-
 def test_a_shift_the_wrong_way_shows_only_on_more_than_two_shards():
     @typed_shard_map
     def shifted(x: Float[Array, "[n/dp]"]) -> Float[Array, "[n/dp]"]:
@@ -201,26 +252,6 @@ def test_a_gradient_that_is_wrong_is_found_where_results_agree():
     )
 
 
-def test_every_axis_that_alone_makes_the_difference_is_named():
-    @typed_shard_map
-    def local(x: X) -> X:
-        return x - x.mean()
-
-    message = failure(local)
-    assert "    each of 'tp', 'dp' alone makes the difference\n" in message
-
-
-@pytest.mark.slow
-def test_other_results_that_are_wrong_are_listed():
-    @typed_shard_map
-    def both(x: X) -> tuple[X, X, X]:
-        return x - x.mean(-1, keepdims=True), x, x - x.max(-1, keepdims=True)
-
-    message = failure(both, grad=True)
-    assert message.startswith("both: return[0] depends on the mesh: ")
-    assert "\n    wrong, too: return[2], grad(x)\n" in message
-
-
 def test_a_scalar_has_no_place():
     @typed_shard_map(check_vma=False)
     def counted(x: Float[Array, "[n/dp]"]) -> Int[Array, ""]:
@@ -239,26 +270,6 @@ def test_a_scalar_has_no_place():
         "Sizes: n=8\n"
         "Again: seed=0\n"
         "Hint: is something of one shard taken for all of it?"
-    )
-
-
-def test_a_shape_that_depends_on_the_mesh_is_reported():
-    @typed_shard_map(check_vma=False)
-    def stacked(x: Float[Array, "[n/dp]"]) -> Float[Array, "[_/dp] 2"]:
-        return jnp.stack([x[:2], x[:2]], 1)
-
-    assert first_line(stacked, ["dp=2"], n=8) == (
-        "stacked: return value depends on the mesh: it is f32[4,2] on dp=2, but f32[2,2] on one device"
-    )
-
-
-def test_a_result_that_is_missing_on_one_mesh_is_reported():
-    @typed
-    def some(x: X) -> dict[str, X]:
-        return {"y": x, **({"z": x} if jax.sharding.get_abstract_mesh().shape["tp"] == 1 else {})}
-
-    assert first_line(some, ["tp=2"]) == (
-        "some: return['z'] depends on the mesh: it is missing on tp=2, but f32[8,12] on one device"
     )
 
 
@@ -304,15 +315,6 @@ def test_static_defaulted_and_keyword_only_arguments_stay_as_they_are():
     assert_mesh_invariant(scaled, ["dp=2,tp=2"], grad=True, power=3, trials=1)
 
 
-@pytest.mark.slow
-def test_positional_arguments_without_names_are_reported_by_their_number():
-    @typed_shard_map
-    def scaled(*xs: X) -> X:
-        return sum(xs) * xs[0].max()
-
-    assert "\n    wrong, too: grad(xs[0]), grad(xs[1])\n" in failure(scaled, grad=True)
-
-
 def test_a_method_of_an_instance_is_called_with_it():
     class Model:
         def __init__(self, by: float) -> None:
@@ -328,14 +330,6 @@ def test_a_method_of_an_instance_is_called_with_it():
 
     assert_mesh_invariant(Model(2.0).right, ["tp=2"], trials=1)
     assert first_line(Model(2.0).wrong, ["tp=2"]).startswith("Model.wrong: return value depends on the mesh: ")
-
-
-def test_integers_have_to_be_equal():
-    @typed_shard_map
-    def first(x: Int[Array, "[batch/dp] [model/tp]"]) -> Int[Array, "[batch/dp]"]:
-        return jax.lax.pmax(jnp.argmax(x, -1), "tp")
-
-    assert "; int32 has to be equal" in failure(first, ["tp=2"])
 
 
 def test_integers_that_rounding_alone_changes_may_differ():
@@ -854,17 +848,6 @@ os._exit(0)  # the devices wait for ever
 def test_a_mesh_on_which_shards_wait_for_each_other_is_reported_in_time():
     done = subprocess.run([sys.executable, "-c", DEADLOCK], capture_output=True, text=True, timeout=120)
     assert done.stdout.startswith("waiting: it has not ended on dp=2 after 3 seconds\n"), done.stderr[-2000:]
-
-
-@pytest.mark.slow
-def test_random_numbers_of_the_only_result_are_not_to_be_left_out() -> None:
-    @typed_shard_map
-    def noisy(x: Float[Array, "[batch/dp] model"], key: Key[Array, ""]) -> Float[Array, "[batch/dp] model"]:
-        own = jax.random.fold_in(key, jax.lax.axis_index("dp"))
-        return x + jax.random.normal(own, x.shape)
-
-    cure = "for the same numbers on every mesh draw those of the whole array, and take each shard's part of them"
-    assert failure(noisy, ["dp=2"]).endswith(f"Hint: {cure}")
 
 
 @pytest.mark.sample(3)

@@ -7,7 +7,6 @@ import pytest
 from jax.sharding import Mesh
 
 from typedshmap.testing.compare import (
-    Rounding,
     Tolerance,
     ValueMismatch,
     are_close,
@@ -15,19 +14,16 @@ from typedshmap.testing.compare import (
     longest_sum,
     unit_of,
 )
-from typedshmap.testing.diagnose import (
-    common_factor,
-    explained,
-)
+from typedshmap.testing.diagnose import common_factor, explained
 
 MESH = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("dp", "tp"))
 
 
-def rounding(dtype, terms, moved=(), uncertain=None) -> Rounding:
+def rounding(dtype, terms, moved=(), uncertain=None) -> Tolerance:
     """What the results of a program with one result come to."""
     moved = np.asarray(moved)
     counted = np.ones(moved.shape, bool) if uncertain is None else np.asarray(uncertain)
-    return Rounding(jnp.dtype(dtype), unit_of(dtype), terms, {"return": moved}, {"return": counted}, {})
+    return Tolerance(jnp.dtype(dtype), unit_of(dtype), terms, {"return": moved}, {"return": counted}, {})
 
 
 def apart(here, there, allowed=1e-6, parts=()) -> ValueMismatch:
@@ -130,4 +126,4 @@ def test_what_is_equal_to_the_bit_is_no_reason_against_a_factor_unless_it_is_the
     ],
 )
 def test_what_rounding_explains_is_a_power_of_ten_well_above_it_where_the_difference_is_larger(allowed, by, text):
-    assert explained(Tolerance(rounding(jnp.float32, 1)), allowed, by) == text
+    assert explained(rounding(jnp.float32, 1), allowed, by) == text

@@ -62,6 +62,8 @@ class Primitive(NamedTuple):
       is_part: whether its result is a part of its first operand, and the rest is not read.
       is_costly: whether XLA computes it once, and keeps it, where several operations take it.
       is_draw: whether it draws random numbers, rather than making a key of another.
+      has_order: whether its result depends on the order of the entries along its dims; so it does in all of kind
+        ``ordering``.
     """
 
     kind: PrimitiveKind
@@ -78,6 +80,7 @@ class Primitive(NamedTuple):
     is_part: bool = False
     is_costly: bool = False
     is_draw: bool = False
+    has_order: bool = False
 
     @property
     def is_linear(self) -> bool:
@@ -101,6 +104,12 @@ class Primitive(NamedTuple):
                 return [(operands[:2], operands[2:])]
             case "updated":
                 return [([*operands[:1], *operands[2:]], operands[1:2])]
+
+    @property
+    def moves_entries(self) -> bool:
+        """Whether the entries of its result are those of its first operand, wherever they are."""
+        gathers = self.operation in ("all-gather", "all-to-all", "collective-permute")
+        return self.kind in ("cast", "moving", "lookup") or gathers
 
     @property
     def is_entry_by_entry(self) -> bool:
@@ -139,7 +148,7 @@ PRIMITIVES: Mapping[str, Primitive] = {
     **_each("expand_dims squeeze", Primitive("moving", "first", along="dimensions", is_view=True)),
     **_each("transpose", Primitive("moving", "first", along="permutation", is_view=True)),
     **_each("broadcast_in_dim broadcast_to tile roll", Primitive("moving", "first")),
-    **_each("rev", Primitive("moving", "first", along="dimensions")),
+    **_each("rev", Primitive("moving", "first", along="dimensions", has_order=True)),
     **_each("slice", Primitive("moving", "first", is_part=True)),
     **_each("split unstack", Primitive("moving", "first", along="axis", is_part=True)),
     **_each("concatenate", Primitive("joining", "all", along="dimension")),
@@ -185,10 +194,8 @@ PRIMITIVES: Mapping[str, Primitive] = {
     **_each("rem", Primitive("extreme", is_costly=True)),
     **_each("select_n", Primitive("choice", "cases")),
     **_each("reduce_sum", Primitive("reducing", "first", along="axes")),
-    **_each(
-        "argmax argmin reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_xor",
-        Primitive("reducing", along="axes"),
-    ),
+    **_each("reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_xor", Primitive("reducing", along="axes")),
+    **_each("argmax argmin", Primitive("reducing", along="axes", has_order=True)),
     **_each("reduce", Primitive("reducing", along="dimensions")),
     **_each("cumsum", Primitive("ordering", "first", along="axis")),
     **_each("cumlogsumexp cummax cummin cumprod", Primitive("ordering", along="axis")),

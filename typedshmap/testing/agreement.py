@@ -16,7 +16,7 @@ from .. import _jax
 from ..inference.lattice import ShardingFact
 from .run import HostArray
 
-Kind = Literal["global", "reduced", "blocks", "differs", "own"]
+Kind = Literal["global", "reduced", "blocks", "differs", "own", "unknown"]
 _REDUCTIONS = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min}
 _MOST_BLOCKS = 512
 
@@ -28,7 +28,8 @@ class Agreement:
     Attributes:
       kind: ``global`` where their parts are the value on one device; ``reduced`` where it is a sum, a mean, a maximum
         or a minimum of theirs; ``blocks`` where every shard has some part of it; ``differs`` where they are known to
-        make a global value, which is another one; ``own`` where they are none that one device has.
+        make a global value, which is another one; ``own`` where they are none that one device has; ``unknown`` where
+        they were not compared.
       dim_axes: the mesh axes of each dim.
       reduced: by mesh axis, how the shards along it are put together.
       global_value: the other value that they make, if ``differs``.

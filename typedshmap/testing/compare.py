@@ -34,6 +34,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .. import _jax
+from .._jax.primitives import primitive
 from .run import ArraysByName, HostArray, Outcome
 
 # Entries with an error of at least this share of the largest one are a tie, which only rounding would decide.
@@ -104,56 +105,13 @@ class MeshTrial(NamedTuple):
 
     Attributes:
       mesh: the mesh.
-      differences: the results that differ.
-      jaxprs: the programs that were traced on the mesh.
+      outcome: the results on it.
+      differences: those that differ.
     """
 
     mesh: Mesh
+    outcome: Outcome
     differences: Sequence[Difference]
-    jaxprs: Sequence[Any]
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """The differences that are allowed.
-
-    Attributes:
-      rounding: those that rounding explains.
-      rtol: instead of them, a share of the largest entry.
-      atol: instead of them, a number; it is added to that share.
-    """
-
-    rounding: Rounding
-    rtol: float | None = None
-    atol: float | None = None
-
-    @property
-    def is_given(self) -> bool:
-        """Whether the user has given a tolerance."""
-        return self.rtol is not None or self.atol is not None
-
-    def allowed(self, name: str, reference: HostArray, devices: int) -> float | None:
-        """The largest difference that is allowed; None for a value that must be equal."""
-        if not _jax.array.is_inexact(reference.dtype):
-            return None
-        if not self.is_given:
-            return self.rounding.allowed(name, reference, devices)
-        return (self.rtol or 0.0) * scale_of(reference) + (self.atol or 0.0)
-
-    def over(self, reference: Outcome, others: Iterable[Outcome]) -> Tolerance:
-        """The same for a comparison with these meshes."""
-        return replace(self, rounding=self.rounding.over(reference, others))
-
-    def looseness(self, reference: Outcome, devices: int) -> dict[str, float]:
-        """By result: what rounding explains as a share of the median entry, where that is much."""
-        found: dict[str, float] = {}
-        for name in () if self.is_given else self.rounding.moved:
-            sizes = np.abs(as_double(reference.values[name][self.rounding.uncertain[name]]))
-            sizes = np.sort(sizes[np.isfinite(sizes) & (sizes > 0)])
-            if sizes.size:
-                share = self.rounding.allowed(name, reference.values[name], devices) / sizes[(sizes.size - 1) // 2]
-                found |= {name: float(share)} if share > _MUCH else {}
-        return found
 
 
 def differences(reference: Outcome, other: Outcome, tolerance: Tolerance) -> Iterator[Difference]:
@@ -167,7 +125,7 @@ def differences(reference: Outcome, other: Outcome, tolerance: Tolerance) -> Ite
         allowed = tolerance.allowed(name, expected, other.mesh.size)
         wrong = ~are_close(actual, expected, allowed)
         if allowed is None:
-            wrong &= ~tolerance.rounding.loose[name]
+            wrong &= ~tolerance.loose[name]
         if wrong.any():
             yield ValueMismatch(name, other.mesh, actual, expected, allowed, wrong, other.specs.get(name, ()))
 
@@ -195,16 +153,18 @@ _FACTORS = (1.3, 0.7, 1.7, 0.6)
 
 
 @dataclass(frozen=True)
-class Rounding:
-    """The effect of rounding on the results of a program.
+class Tolerance:
+    """The differences that are allowed: those that rounding explains, or given ones.
 
     Attributes:
-      dtype: the coarsest dtype that it computes in; None where nothing is inexact.
+      dtype: the coarsest dtype that the program computes in; None where nothing is inexact.
       unit: that dtype's unit roundoff.
       terms: the number of terms of its longest sum.
       moved: for each inexact result, the largest change of each entry when the arguments are perturbed.
       uncertain: for each inexact result, a mask of the entries that are not the same to the last bit on every mesh.
       loose: for each other result, a mask of the entries that changed.
+      rtol: instead of what rounding explains, a share of the largest entry.
+      atol: instead of what rounding explains, a number; it is added to that share.
     """
 
     dtype: Any
@@ -213,9 +173,20 @@ class Rounding:
     moved: ArraysByName
     uncertain: ArraysByName
     loose: ArraysByName
+    rtol: float | None = None
+    atol: float | None = None
 
-    def allowed(self, name: str, reference: HostArray, devices: int) -> float:
-        """The largest difference that rounding explains on so many devices."""
+    @property
+    def is_given(self) -> bool:
+        """Whether the user has given a tolerance."""
+        return self.rtol is not None or self.atol is not None
+
+    def allowed(self, name: str, reference: HostArray, devices: int) -> float | None:
+        """The largest difference that is allowed on so many devices; None for a value that must be equal."""
+        if not _jax.array.is_inexact(reference.dtype):
+            return None
+        if self.is_given:
+            return (self.rtol or 0.0) * scale_of(reference) + (self.atol or 0.0)
         if self.dtype is None:
             return 0.0
         growth = sqrt(self.terms) * min(self.unit, _SINGLE) / self.unit + sqrt(devices)
@@ -231,14 +202,25 @@ class Rounding:
         share = max(_CHAOS, _CHAOS_IN_UNITS * self.unit)
         return any(scale_of(moved) > share * scale_of(reference.values[name]) for name, moved in self.moved.items())
 
-    def over(self, reference: Outcome, others: Iterable[Outcome]) -> Rounding:
+    def over(self, reference: Outcome, others: Iterable[Outcome]) -> Tolerance:
         """The same for a comparison with these meshes."""
-        uncertain = {name: np.zeros(each.shape, bool) for name, each in self.moved.items()}
+        uncertain = {name: np.zeros(moved.shape, bool) for name, moved in self.moved.items()}
         for name, mask in uncertain.items():
-            for values in (each.values.get(name) for each in others):
+            for values in (other.values.get(name) for other in others):
                 if values is not None and values.shape == mask.shape:
                     mask |= ~are_close(values, reference.values[name], 0.0)
         return replace(self, uncertain=uncertain)
+
+    def looseness(self, reference: Outcome, devices: int) -> dict[str, float]:
+        """By result: what rounding explains as a share of the median entry, where that is much."""
+        shares: dict[str, float] = {}
+        for name in () if self.is_given else self.moved:
+            sizes = np.abs(as_double(reference.values[name][self.uncertain[name]]))
+            sizes = np.sort(sizes[np.isfinite(sizes) & (sizes > 0)])
+            allowed = self.allowed(name, reference.values[name], devices) or 0.0
+            if sizes.size and allowed > _MUCH * sizes[(sizes.size - 1) // 2]:
+                shares[name] = float(allowed / sizes[(sizes.size - 1) // 2])
+        return shares
 
 
 def scale_of(values: HostArray) -> float:
@@ -253,19 +235,21 @@ def as_double(values: HostArray) -> HostArray:
     return values.astype(np.complex128 if is_complex else np.float64)
 
 
-def measure(reference: Outcome, seed: int) -> Rounding:
+def measure(reference: Outcome, seed: int, rtol: float | None = None, atol: float | None = None) -> Tolerance:
     """Measure the effect of rounding on the results of a function on one device.
 
     Args:
       reference: the results.
       seed: what the perturbations are drawn from.
+      rtol: a share of the largest entry that is allowed instead.
+      atol: a number that is allowed instead.
     """
     coarsest = coarsest_dtype(reference.jaxprs)
     unit = 0.0 if coarsest is None else unit_of(coarsest)
     terms = max((longest_sum(jaxpr) for jaxpr in reference.jaxprs), default=1)
     values = reference.values
-    moved = {name: np.zeros(each.shape) for name, each in values.items() if _jax.array.is_inexact(each.dtype)}
-    loose = {name: np.zeros(each.shape, bool) for name, each in values.items() if name not in moved}
+    moved = {name: np.zeros(array.shape) for name, array in values.items() if _jax.array.is_inexact(array.dtype)}
+    loose = {name: np.zeros(array.shape, bool) for name, array in values.items() if name not in moved}
     for at, factor in enumerate(_FACTORS):
         changed = reference.again(_perturb(reference.arrays, unit, seed, at), factor)
         for name, most in moved.items():
@@ -275,21 +259,20 @@ def measure(reference: Outcome, seed: int) -> Rounding:
             np.maximum(most, change, out=most, where=np.isfinite(change))
         for name, known in loose.items():
             known |= changed[name] != values[name]
-    return Rounding(coarsest, unit, terms, moved, {}, loose)
+    return Tolerance(coarsest, unit, terms, moved, {}, loose, rtol, atol)
 
 
 def coarsest_dtype(jaxprs: Iterable[Any]) -> Any:
     """The coarsest dtype that programs compute in; None where nothing is inexact."""
-    found = dict[Any, None]()
+    dtypes = dict[Any, None]()
     for eqn in (eqn for jaxpr in jaxprs for eqn in _jax.jaxpr.all_equations(jaxpr)):
-        dtypes = [each.aval.dtype for each in eqn.outvars if hasattr(each.aval, "dtype")]
-        is_moved = eqn.primitive.name in _MOVING or any(_jax.jaxpr.inner_jaxprs(eqn))
-        found.update((each, None) for each in dtypes if each.itemsize > 1 or not is_moved)
-    return max(filter(_jax.array.is_inexact, found), key=unit_of, default=None)
-
-
-# What these return of fewer than 16 bits was cast to that.
-_MOVING = _jax.jaxpr.MOVING.union(["clamp", "concatenate", "max", "min", "pad", "select_n", "split"])
+        results = [var.aval.dtype for var in eqn.outvars if hasattr(var.aval, "dtype")]
+        operation = primitive(eqn.primitive.name)
+        chooses = operation.kind in ("joining", "choice") or (operation.kind == "extreme" and operation.is_monotone)
+        # What these return of fewer than 16 bits was cast to that.
+        is_moved = operation.moves_entries or chooses or any(_jax.jaxpr.inner_jaxprs(eqn))
+        dtypes.update((dtype, None) for dtype in results if dtype.itemsize > 1 or not is_moved)
+    return max(filter(_jax.array.is_inexact, dtypes), key=unit_of, default=None)
 
 
 def _perturb(arrays: Sequence[jax.Array], unit: float, seed: int, number: int) -> list[jax.Array]:
@@ -297,15 +280,15 @@ def _perturb(arrays: Sequence[jax.Array], unit: float, seed: int, number: int) -
 
     Changes at random hardly change a large sum of positive terms: by less than its own last place.
     """
-    rng, found = np.random.default_rng((seed, number, _PERTURBATION_STREAM)), list(arrays)
+    rng, perturbed = np.random.default_rng((seed, number, _PERTURBATION_STREAM)), list(arrays)
     for at, array in enumerate(arrays):
         if _jax.array.is_inexact(array.dtype):
             signs = rng.choice((-1.0, 1.0), array.shape) if number else 1.0
             # One unit in the last place is u to 2 u of a number; three halves of u round to no less than one.
             values = np.asarray(array)
             changed = as_double(values) * (1 + 1.5 * unit * signs)
-            found[at] = jax.device_put(changed.astype(values.dtype), array.sharding)
-    return found
+            perturbed[at] = jax.device_put(changed.astype(values.dtype), array.sharding)
+    return perturbed
 
 
 @lru_cache(maxsize=64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -12,65 +13,81 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .. import _jax
+from .._jax.primitives import primitive
+from ..inference.interpreter import Interpreter, call
 from ..tools.sample.arguments import FlatCall, Inputs
 from ..tools.sample.plan import ComparedNumber
 from .run import FunctionUnderTest
 
-_COMPARISONS = frozenset(["eq", "ne", "lt", "le", "gt", "ge", "max", "min", "clamp"])
-_EQUALITIES = frozenset(["eq", "ne"])
 
-
-class _ArgumentAt(NamedTuple):
+class _Argument(NamedTuple):
     at: int
 
 
-Compared = _ArgumentAt | float | None
+Compared = _Argument | float | None
 """Where a value comes from: an argument, a number in the program, or something that was computed."""
 
 
 def numbers_compared(subject: FunctionUnderTest, made: Inputs, mesh: Mesh) -> Mapping[str, Collection[ComparedNumber]]:
     """The numbers that a function compares its arguments with, by the name of the argument; none where it fails."""
-    call = FlatCall(made, jax.Array)
+    arguments = FlatCall(made, jax.Array)
     with subject.on(mesh), suppress(Exception):  # which the first trial meets, too, and reports
-        jaxpr = jax.make_jaxpr(lambda arrays: call.run(subject.mapped(mesh), arrays))(call.arrays)
-        return {call.names[at]: numbers for at, numbers in compared_numbers(jaxpr).items()}
+        jaxpr = jax.make_jaxpr(lambda arrays: arguments.run(subject.mapped(mesh), arrays))(arguments.arrays)
+        comparisons = _Comparisons()
+        comparisons.interpret(jaxpr, [_Argument(at) for at in range(len(arguments.arrays))])
+        return {arguments.names[at]: numbers for at, numbers in comparisons.numbers.items()}
     return {}
 
 
-def compared_numbers(jaxpr: Any) -> Mapping[int, set[ComparedNumber]]:
-    """The numbers that a program compares its arguments with, by the position of the argument."""
-    found: dict[int, set[ComparedNumber]] = {}
-    opened = _jax.jaxpr.open_jaxpr(jaxpr)
-    _follow(opened, [_ArgumentAt(at) for at in range(len(opened.invars))], found)
-    return found
+class _Comparisons(Interpreter[Compared]):
+    """The arguments and numbers of a program, followed to what is compared with what.
 
+    Attributes:
+      numbers: what an argument is compared with, by its position.
+    """
 
-def _follow(jaxpr: Any, sources: Sequence[Compared], found: dict[int, set[ComparedNumber]]) -> list[Compared]:
-    """Follow arguments and numbers through a jaxpr to its results, and note what is compared with what."""
-    known: dict[Any, Compared] = dict(zip(jaxpr.invars, sources, strict=True))
-    for eqn in jaxpr.eqns:
-        operands = [_number(x.val) if _jax.jaxpr.is_literal(x) else known.get(x) for x in eqn.invars]
-        name, called = eqn.primitive.name, _jax.jaxpr.called_jaxpr(eqn)
-        if name in _COMPARISONS:
-            numbers = [x for x in operands if isinstance(x, float)]
-            for argument in (x for x in operands if isinstance(x, _ArgumentAt)):
-                found.setdefault(argument.at, set()).update(ComparedNumber(x, name in _EQUALITIES) for x in numbers)
-        elif name in _jax.jaxpr.MOVING:
-            known[eqn.outvars[0]] = operands[0]
-        elif name == "cond":
-            for branch in eqn.params["branches"]:
-                _follow(_jax.jaxpr.open_jaxpr(branch), operands[1:], found)
-        elif name == "while":
-            conds, consts, carry = _jax.jaxpr.while_operands(eqn, operands)
-            _follow(_jax.jaxpr.open_jaxpr(eqn.params["cond_jaxpr"]), [*conds, *carry], found)
-            _follow(_jax.jaxpr.open_jaxpr(eqn.params["body_jaxpr"]), [*consts, *carry], found)
-        elif called is not None:
-            results = _follow(called, operands, found)
-            known.update(zip(eqn.outvars, results, strict=True) if name != "scan" else ())
-    return [_number(x.val) if _jax.jaxpr.is_literal(x) else known.get(x) for x in jaxpr.outvars]
+    def __init__(self) -> None:
+        self.numbers = defaultdict[int, set[ComparedNumber]](set)
+        self.rules = defaultdict(lambda: _Comparisons.results_of)
 
+    def literal(self, atom: Any) -> Compared:
+        value = atom.val
+        is_number = np.ndim(value) == 0 and jnp.issubdtype(getattr(value, "dtype", type(value)), jnp.number)
+        return float(value) if is_number and not np.iscomplexobj(value) and np.isfinite(value) else None
 
-def _number(value: Any) -> float | None:
-    """A number in the text of a program."""
-    is_number = np.ndim(value) == 0 and jnp.issubdtype(getattr(value, "dtype", type(value)), jnp.number)
-    return float(value) if is_number and not np.iscomplexobj(value) and np.isfinite(value) else None
+    def constants(self, closed_jaxpr: Any) -> Sequence[Compared]:
+        return [None] * len(_jax.jaxpr.open_jaxpr(closed_jaxpr).constvars)
+
+    def opaque(self, eqn: Any, values: list[Compared]) -> Sequence[Compared]:
+        return [None] * len(eqn.outvars)
+
+    def carried(
+        self, start: list[Compared], now: list[Compared], results: list[Compared], times: int
+    ) -> list[Compared]:
+        return now
+
+    def results_of(self, eqn: Any, values: list[Compared]) -> Sequence[Compared]:
+        """Follow one equation; a loop as if it ran once, since what it carries is computed."""
+        operation, params = primitive(eqn.primitive.name), eqn.params
+        match operation.kind:
+            case "test" | "extreme" if operation.kind == "test" or operation.is_monotone:
+                numbers = [value for value in values if isinstance(value, float)]
+                for argument in (value for value in values if isinstance(value, _Argument)):
+                    is_equality = operation.kind == "test" and operation.is_commutative
+                    self.numbers[argument.at].update(ComparedNumber(number, is_equality) for number in numbers)
+            case "call":
+                return call(self, eqn, values)
+            case "branch":
+                for branch in params["branches"]:
+                    self.interpret(branch, values[1:])
+            case "loop" if "cond_jaxpr" in params:
+                condition, constants, carry = _jax.jaxpr.while_operands(eqn, values)
+                self.interpret(params["cond_jaxpr"], [*condition, *carry])
+                self.interpret(params["body_jaxpr"], [*constants, *carry])
+            case "loop":
+                self.interpret(params["jaxpr"], values)
+            case _ if operation.moves_entries:
+                return values[:1] * len(eqn.outvars)
+            case _:
+                pass
+        return self.opaque(eqn, values)

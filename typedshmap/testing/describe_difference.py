@@ -26,7 +26,7 @@ class Where(NamedTuple):
     """Where a result begins to differ.
 
     Attributes:
-      lines: in the words of a message; one line if it is not known, which says why.
+      lines: in the words of a message; one line if it is not known, with the reason.
       is_backward: whether it is in what differentiation made.
     """
 
@@ -34,113 +34,101 @@ class Where(NamedTuple):
     is_backward: bool = False
 
 
-def describe_first_difference(subject: FunctionUnderTest, one: Outcome, other: Outcome, wrong: Sequence[str]) -> Where:
-    """Say where a result begins to differ.
+def describe_first_difference(
+    subject: FunctionUnderTest, on_one: Outcome, on_mesh: Outcome, wrong: Sequence[str]
+) -> Where:
+    """Describe where a result begins to differ.
 
     Args:
       subject: the function.
-      one: its results on one device.
-      other: its results on the mesh.
-      wrong: the results and gradients that differ, the first of which it is said of.
+      on_one: its results on one device.
+      on_mesh: its results on the mesh.
+      wrong: the results and gradients that differ, of which the first is described.
     """
+
+    def run(outcome: Outcome) -> Run:
+        jaxpr = outcome.jaxprs[-1 if is_gradient else 0]
+        arguments = [*outcome.arrays, *(outcome.cotangents if is_gradient else ())]
+        return Run(jaxpr, arguments, outcome.mesh, partial(subject.on, outcome.mesh))
+
+    is_gradient = wrong[0] in on_mesh.gradients
+    names = [name for name in on_mesh.values if (name in on_mesh.gradients) == is_gradient]
     try:
-        is_gradient = wrong[0] in other.gradients
-        first, second = (_run_of(subject, outcome, is_gradient) for outcome in (one, other))
-        names = [each for each in other.values if (each in other.gradients) == is_gradient]
-        found = first_difference(first, second, [names.index(each) for each in wrong if each in names])
-    except Unreplayable as error:
-        return Where([f"{FIRST_DIFFERENCE}not known, since {error}"])
-    except Exception as error:  # of many kinds, and none of them may hide the difference
-        why = (str(error).splitlines() or [""])[0][:_MOST_LETTERS]
-        why = f"{type(error).__name__}: {why}"
-        return Where([f"{FIRST_DIFFERENCE}not known, since the program cannot be run value by value: {why}"])
-    if found is None:
+        first = first_difference(run(on_one), run(on_mesh), [names.index(name) for name in wrong if name in names])
         why = "no line on the way computes anything else from values that agree"
+    except Unreplayable as error:
+        first, why = None, str(error)
+    except Exception as error:  # of many kinds, and none of them may hide the difference
+        first_line = (str(error).splitlines() or [""])[0][:_MOST_LETTERS]
+        first, why = None, f"the program cannot be run value by value: {type(error).__name__}: {first_line}"
+    if first is None:
         return Where([f"{FIRST_DIFFERENCE}not known, since {why}"])
-    places = _jax.source.equation_places(found.step.caller)
-    lines = [f"{FIRST_DIFFERENCE}{places[0]}"]
-    if places[1:]:
-        lines.append(f"    called at {', '.join(places[1:][:_MOST_CALLS])}")
+    place, *callers = _jax.source.equation_places(first.step.caller)
+    facts = [f"called at {', '.join(callers[:_MOST_CALLS])}"] if callers else []
+    facts += [*_facts(first), *_read(first)]
     return Where(
-        [*lines, *(f"    {line}" for line in (*_facts(found), *_read(found)))], _jax.jaxpr.is_transposed(found.step.eqn)
+        [FIRST_DIFFERENCE + place, *(f"    {fact}" for fact in facts)], _jax.jaxpr.is_transposed(first.step.eqn)
     )
 
 
-def _run_of(subject: FunctionUnderTest, outcome: Outcome, is_gradient: bool) -> Run:
-    jaxpr = outcome.jaxprs[-1] if is_gradient else outcome.jaxprs[0]
-    arguments = [*outcome.arrays, *outcome.cotangents] if is_gradient else outcome.arrays
-    return Run(jaxpr, arguments, outcome.mesh, partial(subject.on, outcome.mesh))
-
-
-def _facts(found: FirstDifference) -> list[str]:
+def _facts(first: FirstDifference) -> list[str]:
     """What the operation does with which operands."""
-    step, compared = found.step, found.comparison
-    name = _jax.source.collective_name(step.eqn) if step.name != "item" else "scan"
-    what = name
-    if (loop := found.loop) is not None:
-        here = loop.eqn.params.get("length")
-        length = f"a loop of {count_text(here, 'iteration')}, but of {found.iterations} on one device"
+    step, compared, program = first.step, first.comparison, first.comparison.program
+    what = _jax.source.collective_name(step.eqn) if step.name != "item" else "scan"
+    instead = first.instead and f"with {first.instead} in its place the results are as on one device"
+    if (loop := first.loop) is not None:
+        here, there = (same.eqn.params.get("length") for same in (loop, compared.matches[loop.label][0]))
+        length = f"a loop of {count_text(here, 'iteration')}, but of {there} on one device"
         if step is loop:
             return [f"{what}: {length}"]
-        why = found.instead and f"with {found.instead} in its place the results are as on one device"
-        return [f"{what}: {why or 'the last line that what is wrong follows from'}", f"in {length}"]
+        return [f"{what}: {instead or 'the last line that what is wrong follows from'}", f"in {length}"]
     if _jax.jaxpr.is_transposed(step.eqn):
         what += ", in the gradient of this line"
-    elif found.iteration is not None:
-        what += f", in iteration {found.iteration} of a loop"
-    result = next((each for each in step.results if found.is_off(each)), step.results[0])
-    facts = [f"{what}: {_type_text(found, result)}, {_words(found.agreement(result))}"]
-    if found.instead:
-        facts.append(f"with {found.instead} in its place the results are as on one device")
-    for at, number in enumerate(step.operands[:_MOST_OPERANDS]):
-        if number in compared.program.literals:
-            facts.append(f"operand {at}: {np.asarray(compared.program.constants[number]).item()}")
-        else:
-            facts.append(f"operand {at}: {_type_text(found, number)}, {_words(found.agreement(number))}")
-    return facts
+    elif first.iteration is not None:
+        what += f", in iteration {first.iteration} of a loop"
+
+    def value_text(number: int) -> str:
+        if number in program.literals:
+            return str(np.asarray(program.constants[number]).item())
+        aval, per_shard = program.types[number], "" if step.region is None else " per shard"
+        shape = ",".join(map(str, aval.shape))
+        return f"{_jax.array.dtype_name(aval.dtype)}[{shape}]{per_shard}, {_words(compared.agreement(number))}"
+
+    operands = [f"operand {at}: {value_text(number)}" for at, number in enumerate(step.operands[:_MOST_OPERANDS])]
+    return [f"{what}: {value_text(step.results[first.result])}", *filter(None, [instead]), *operands]
 
 
-def _read(found: FirstDifference) -> list[str]:
-    """What the reading of its region knows of the value; of one in a ring it knows too little."""
-    step, compared = found.step, found.comparison
-    regions = [program.regions for program in (compared.program, compared.reference)]
-    if step.region is None or step.name == "item" or found.loop is not None:
+def _read(first: FirstDifference) -> list[str]:
+    """What the reading of its region knows of the value; it knows too little of one in a ring."""
+    step, compared = first.step, first.comparison
+    regions, references = compared.program.regions, compared.reference.regions
+    if step.region is None or step.name == "item" or first.loop is not None:
         return []
-    here, *others = [each[step.region].eqn.params for each in regions if step.region < len(each)]
-    other = others[0] if len(regions[0]) == len(regions[1]) else None
-    result = next((at for at, number in enumerate(step.results) if found.is_off(number)), 0)
+    other = references[step.region].eqn.params if len(references) == len(regions) else None
     try:
-        known = list(describe_value(here, other, step.eqn.outvars[result]))
+        known = [*describe_value(regions[step.region].eqn.params, other, step.eqn.outvars[first.result])]
     except Exception:  # what only reads a program hides no difference
         return []
     return [f"read as: {'; '.join(known)}"] if known else []
 
 
-def _type_text(found: FirstDifference, number: int) -> str:
-    aval = found.comparison.program.types[number]
-    text = f"{_jax.array.dtype_name(aval.dtype)}[{','.join(map(str, aval.shape))}]"
-    return text if found.step.region is None else f"{text} per shard"
-
-
-def _words(found: Agreement | None) -> str:
+def _words(agreement: Agreement) -> str:
     """How the shards of a value make that on one device, in words."""
-    if found is None:
-        return "not compared"
-    dims = [f"dim {dim} sharded over {quoted_axes(axes)}" for dim, axes in enumerate(found.dim_axes) if axes]
+    dims = [f"dim {dim} sharded over {quoted_axes(axes)}" for dim, axes in enumerate(agreement.dim_axes) if axes]
     layout = f"{', '.join(dims)}: " if dims else ""
-    match found.kind:
-        case "global":
+    reduced = dict(agreement.reduced)
+    match agreement.kind, [*reduced.values()]:
+        case "global", _:
             return f"{layout}as on one device"
-        case "reduced" if {how for _, how in found.reduced} & {"max", "min"}:
-            return "each shard's own"
-        case "reduced":
-            axes, (how, *_) = quoted_axes([axis for axis, _ in found.reduced]), [how for _, how in found.reduced]
-            if how == "scaled":
-                return f"{layout}off by the number of shards over {axes}"
-            return f"{layout}its {how} over {axes} is that on one device"
-        case "blocks":
+        case "reduced", ["scaled", *_]:
+            return f"{layout}off by the number of shards over {quoted_axes(reduced)}"
+        case "reduced", [("sum" | "mean") as how, *others] if not {"max", "min"}.intersection(others):
+            return f"{layout}its {how} over {quoted_axes(reduced)} is that on one device"
+        case "blocks", _:
             return "each shard has a part of that on one device"
-        case "differs":
+        case "differs", _:
             return f"{layout}another value than on one device"
-        case "own":
+        case "unknown", _:
+            return "not compared"
+        case _:
             return "each shard's own"

@@ -13,11 +13,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .. import _jax
+from .._jax.primitives import primitive
 from ..errors.phrases import quoted_axes, size_text
 from ..tools.sample.plan import UnplacedInputs
 from .compare import Difference, FormMismatch, MeshTrial, Tolerance, ValueMismatch, are_close, as_double
 from .describe_difference import Where
-from .meshes import ONE_DEVICE, longer_axes, name_of_mesh
+from .meshes import longer_axes, name_of_mesh
 from .run import FunctionUnderTest, HostArray
 
 
@@ -28,7 +29,7 @@ def failure_report(
     tried: Sequence[MeshTrial],
     left_out: Mapping[Mesh, str],
     where: Where,
-    reference: str = ONE_DEVICE,
+    reference: str,
 ) -> str:
     """The message of a failed trial.
 
@@ -51,12 +52,11 @@ def failure_report(
         actual, expected = numbers(first.actual[first.at], first.expected[first.at])
         problem = f"{entry_place(first.at)} it is {actual} on {mesh}, but {expected} on {reference}"
         is_gradient = first.name.startswith("grad(")
-        found = list(clues(first, wrong[0].jaxprs, is_gradient or where.is_backward, reference))
-        cure = next((clue.cure for clue in found if clue.cure), "")
-        facts = [_deviation(first, tolerance), *(clue.fact for clue in found)]
-        if found and found[0].is_pattern:
-            problem = f" {found[0].fact}:{entry_place(first.at)} {actual} on {mesh}, not {expected}"
-            del facts[1]
+        causes = [*clues(first, wrong[0].outcome.jaxprs, is_gradient or where.is_backward, reference)]
+        cure = next((clue.cure for clue in causes if clue.cure), "")
+        if causes and causes[0].is_pattern:
+            problem = f" {causes.pop(0).fact}:{entry_place(first.at)} {actual} on {mesh}, not {expected}"
+        facts = [_deviation(first, tolerance), *(clue.fact for clue in causes)]
         if is_gradient:
             facts.append("the results agree: only gradients differ")
     facts += [_responsible_axes(first.name, wrong), f"differs on {list_meshes(trial.mesh for trial in wrong)}"]
@@ -64,7 +64,7 @@ def failure_report(
         facts.append(f"agrees on {list_meshes(agreeing)}")
     facts += describe_omissions(left_out)
     phrase = result_phrase(first.name)
-    names = dict.fromkeys(result_phrase(each.name) for trial in wrong for each in trial.differences)
+    names = dict.fromkeys(result_phrase(mismatch.name) for trial in wrong for mismatch in trial.differences)
     if others := [name for name in names if name != phrase]:
         more = f" and {len(others) - 6} more" if len(others) > 6 else ""
         facts.append(f"wrong, too: {', '.join(others[:6])}{more}")
@@ -90,12 +90,12 @@ def describe_trial(subject: FunctionUnderTest, drawn: UnplacedInputs) -> list[st
     return [*lines, f"Again: seed={drawn.seed}"]
 
 
-def differs_by_itself(subject: FunctionUnderTest, drawn: UnplacedInputs, found: Difference) -> str:
+def differs_by_itself(subject: FunctionUnderTest, drawn: UnplacedInputs, mismatch: Difference) -> str:
     """The message of a trial whose result on one device changes when the call is repeated."""
-    text = f"{result_phrase(found.name)} depends on something else than the arguments"
-    if isinstance(found, ValueMismatch):
-        actual, expected = numbers(found.actual[found.at], found.expected[found.at])
-        text += f":{entry_place(found.at)} it is {expected} on one device, and {actual} when called there again"
+    text = f"{result_phrase(mismatch.name)} depends on something else than the arguments"
+    if isinstance(mismatch, ValueMismatch):
+        actual, expected = numbers(mismatch.actual[mismatch.at], mismatch.expected[mismatch.at])
+        text += f":{entry_place(mismatch.at)} it is {expected} on one device, and {actual} when called there again"
     return "\n".join([f"{subject.name}: {text}", "", *describe_trial(subject, drawn)])
 
 
@@ -138,13 +138,13 @@ def list_meshes(meshes: Iterable[Mesh]) -> str:
 
 def describe_omissions(left_out: Mapping[Mesh, str]) -> list[str]:
     """The lines that list the meshes that were not tried, by reason."""
-    by_reason = {why: [mesh for mesh, each in left_out.items() if each == why] for why in left_out.values()}
+    by_reason = {why: [mesh for mesh, reason in left_out.items() if reason == why] for why in left_out.values()}
     return [f"left out, since {why}: {list_meshes(meshes)}" for why, meshes in by_reason.items()]
 
 
 def _responsible_axes(name: str, wrong: Sequence[MeshTrial]) -> str:
     """The mesh axes that make a result differ, in words: each of them alone, or only all together."""
-    longer = [longer_axes(trial.mesh) for trial in wrong if any(each.name == name for each in trial.differences)]
+    longer = [longer_axes(trial.mesh) for trial in wrong if any(result.name == name for result in trial.differences)]
     alone = dict.fromkeys(axes[0] for axes in longer if len(axes) == 1)
     if not alone:
         return f"only {' and '.join(map(repr, longer[0]))} together make the difference"
@@ -166,12 +166,9 @@ def explained(tolerance: Tolerance, allowed: float, by: float) -> str:
     """
     if tolerance.is_given:
         return f"{allowed:.3g} is allowed"
-    explains = f"rounding in {_jax.array.dtype_name(tolerance.rounding.dtype)} explains"
+    explains = f"rounding in {_jax.array.dtype_name(tolerance.dtype)} explains"
     bound = 10.0 ** ceil(log10(5 * allowed)) if allowed else by
     return f"{explains} {allowed:.3g}" if by <= bound else f"{explains} at most {bound:.0e}"
-
-
-_DRAW = ("random_bits", "threefry2x32", "rng_bit_generator")
 
 
 class Clue(NamedTuple):
@@ -182,9 +179,7 @@ class Clue(NamedTuple):
     is_pattern: bool = False
 
 
-def clues(
-    mismatch: ValueMismatch, jaxprs: Sequence[Any], is_backward: bool = False, reference: str = ONE_DEVICE
-) -> Iterator[Clue]:
+def clues(mismatch: ValueMismatch, jaxprs: Sequence[Any], is_backward: bool, reference: str) -> Iterator[Clue]:
     """The clues to the cause of a difference, the surest first.
 
     Args:
@@ -194,11 +189,35 @@ def clues(
       reference: what the mesh is compared with.
     """
     sizes = {name: size for name, size in mismatch.mesh.shape.items() if size > 1}
+    equations = [eqn for jaxpr in jaxprs for eqn in _jax.jaxpr.all_equations(jaxpr)]
+    is_random = any(primitive(eqn.primitive.name).is_draw for eqn in equations)
+    pattern = next(_patterns(mismatch, sizes, is_backward, is_random, reference), None)
+    if pattern is not None:
+        yield pattern
+    for axis in sizes if pattern is None else ():
+        if (wrong := wrong_shards(mismatch, axis)) is not None:
+            text = f"shard {wrong[0]}" if len(wrong) == 1 else f"shards {', '.join(map(str, wrong))}"
+            yield Clue(f"along '{axis}' only {text} of {sizes[axis]} {'is' if len(wrong) == 1 else 'are'} wrong", "")
+    if pattern is None and is_random:
+        kept = f"exclude={mismatch.name!r} leaves this result out"
+        cure = f"where random numbers rightly differ from shard to shard, {kept}"
+        if mismatch.name == "return":  # the only one
+            drawn = "draw those of the whole array, and take each shard's part of them"
+            cure = f"for the same numbers on every mesh {drawn}"
+        yield Clue("the program draws random numbers", cure)
+    collectives = [eqn for eqn in equations if _jax.jaxpr.collective_operation(eqn) is not None]
+    idle = sizes.keys() - {axis for eqn in collectives for axis in _jax.jaxpr.named_axes(eqn)}
+    if idle and any(eqn.primitive.name == "shard_map" for eqn in equations):
+        over = " or ".join(repr(axis) for axis in sizes if axis in idle)
+        yield Clue(f"nothing in the program communicates over {over}", "is something of one shard taken for all of it?")
+
+
+def _patterns(
+    mismatch: ValueMismatch, sizes: Mapping[str, int], is_backward: bool, is_random: bool, reference: str
+) -> Iterator[Clue]:
+    """What the numbers themselves show."""
     groups = [axes for count in range(1, len(sizes) + 1) for axes in combinations(sizes, count)]
     counts = [(prod(sizes[axis] for axis in axes), quoted_axes(axes)) for axes in groups]
-    primitives = {eqn.primitive.name for jaxpr in jaxprs for eqn in _jax.jaxpr.all_equations(jaxpr)}
-    is_random = not primitives.isdisjoint(_DRAW)
-    patterns = list[Clue]()
     if (factor := common_factor(mismatch)) is not None:
         for count, axes in counts:
             if isclose(factor, count, rel_tol=0.01):
@@ -207,55 +226,29 @@ def clues(
                 if is_backward:
                     psum = "psum, which transposes to psum under check_vma=False?"
                     cure = f"is the gradient summed twice over {axes}: by hand where JAX sums it already, or by {psum}"
-                patterns.append(Clue(f"it is {count} times what {reference} gives, the size of {axes}", cure, True))
+                yield Clue(f"it is {count} times what {reference} gives, the size of {axes}", cure, True)
             if isclose(factor, 1 / count, rel_tol=0.01):
                 cure = f"is a sum over {axes} missing, or a mean taken of what is to be summed?"
                 if is_backward:
                     cure = f"is the gradient not summed over {axes}, or of a cotangent that was divided by their size?"
-                fact = f"it is 1/{count} of what {reference} gives, by the size of {axes}"
-                patterns.append(Clue(fact, cure, True))
+                yield Clue(f"it is 1/{count} of what {reference} gives, by the size of {axes}", cure, True)
         if mismatch.actual.size > 1:
             text = f"{factor:.4g}" if abs(factor - 1) > 1e-3 else f"1{factor - 1:+.2g}"
             is_all = np.all((mismatch.actual != mismatch.expected) | (mismatch.expected == 0))
             every = "every entry" if is_all else "every entry that differs"
-            patterns.append(Clue(f"{every} is {text} times what it is on {reference}", ""))
+            yield Clue(f"{every} is {text} times what it is on {reference}", "")
     for count, axes in counts:
         if (dim := repeated_dim(mismatch, count)) is not None:
-            fact = f"its {count} parts along dim {dim} are equal, as many as {axes} has shards"
             folded = " (fold jax.lax.axis_index into the key, or draw the whole and take a part)"
             done = f"draw the same random numbers?{folded}" if is_random else "compute the same?"
-            patterns.append(Clue(fact, f"does every shard along {axes} {done}", True))
+            fact = f"its {count} parts along dim {dim} are equal, as many as {axes} has shards"
+            yield Clue(fact, f"does every shard along {axes} {done}", True)
     for count in sorted({count for count, _ in counts}):
-        if (found := part_order(mismatch, count)) is not None:
-            fact = f"its {count} parts along dim {found[0]} stand in the order {', '.join(map(str, found[1]))}"
-            patterns.append(Clue(fact, "are mesh axes swapped in a dim, or shards moved the wrong way?", True))
+        if (parts := part_order(mismatch, count)) is not None:
+            fact = f"its {count} parts along dim {parts[0]} stand in the order {', '.join(map(str, parts[1]))}"
+            yield Clue(fact, "are mesh axes swapped in a dim, or shards moved the wrong way?", True)
     if is_shuffled(mismatch):
-        fact = "it has the same entries in another order"
-        patterns.append(Clue(fact, "is a dim flattened or split in the wrong order?", True))
-    yield from patterns[:1]
-    for axis in sizes if not patterns else ():
-        if (wrong := wrong_shards(mismatch, axis)) is not None:
-            text = f"shard {wrong[0]}" if len(wrong) == 1 else f"shards {', '.join(map(str, wrong))}"
-            yield Clue(f"along '{axis}' only {text} of {sizes[axis]} {'is' if len(wrong) == 1 else 'are'} wrong", "")
-    if not patterns and is_random:
-        kept = f"exclude={mismatch.name!r} leaves this result out"
-        cure = f"where random numbers rightly differ from shard to shard, {kept}"
-        if mismatch.name == "return":  # the only one
-            drawn = "draw those of the whole array, and take each shard's part of them"
-            cure = f"for the same numbers on every mesh {drawn}"
-        yield Clue("the program draws random numbers", cure)
-    busy = collective_axes(jaxprs, sizes)
-    idle = [axis for axis in sizes if axis not in busy]
-    if idle and "shard_map" in primitives:
-        over = " or ".join(map(repr, idle))
-        yield Clue(f"nothing in the program communicates over {over}", "is something of one shard taken for all of it?")
-
-
-def collective_axes(jaxprs: Sequence[Any], sizes: Mapping[str, int]) -> set[str]:
-    """The mesh axes over which programs communicate."""
-    among, equations = frozenset(sizes), (eqn for jaxpr in jaxprs for eqn in _jax.jaxpr.all_equations(jaxpr))
-    collectives = (eqn for eqn in equations if _jax.jaxpr.collective_operation(eqn) is not None)
-    return {axis for eqn in collectives for axis in _jax.jaxpr.named_axes(eqn, among)}
+        yield Clue("it has the same entries in another order", "is a dim flattened or split in the wrong order?", True)
 
 
 def common_factor(mismatch: ValueMismatch) -> float | None:
@@ -317,8 +310,8 @@ def wrong_shards(mismatch: ValueMismatch, axis: str) -> tuple[int, ...] | None:
     """The wrong shards along a mesh axis; None if all are wrong, or if no dim is sharded over that axis alone."""
     sizes: Mapping[str, int] = mismatch.mesh.shape
     for dim, axes in enumerate(mismatch.dim_axes):
-        if [each for each in axes if sizes[each] > 1] == [axis]:
+        if [name for name in axes if sizes[name] > 1] == [axis]:
             shards = np.split(mismatch.wrong, sizes[axis], dim)
-            found = tuple(at for at, shard in enumerate(shards) if shard.any())
-            return found if len(found) < len(shards) else None
+            wrong = tuple(at for at, shard in enumerate(shards) if shard.any())
+            return wrong if len(wrong) < len(shards) else None
     return None

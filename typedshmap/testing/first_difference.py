@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -12,9 +12,9 @@ import jax
 import numpy as np
 
 from .. import _jax
-from ..inference.claims import CLAIM
-from .agreement import Agreement, HostArray, wrong_entries
-from .replay import ComparedValues, Opened, Run, compare, match
+from .._jax.primitives import primitive
+from .agreement import HostArray, wrong_entries
+from .replay import ComparedValues, Opened, Run
 from .steps import Label, SteppedProgram, TracedStep
 from .substitution import ChangedResult, first_substitution
 
@@ -28,25 +28,20 @@ class FirstDifference:
     Attributes:
       step: the step.
       comparison: what is known of all values.
-      loop: the loop of another length than on one device that it is in, if it is, so that its values are not compared.
-      iterations: how many that has on one device.
+      loop: the loop around it that has another length than on one device, if any; its values are not compared.
       instead: what puts all results right in the place of its result, in words, if anything is known to.
     """
 
     step: TracedStep
     comparison: ComparedValues
     loop: TracedStep | None = None
-    iterations: int | None = None
     instead: str = ""
 
-    def agreement(self, number: int) -> Agreement | None:
-        """How the shards of a value make that on one device; None if it was not compared."""
-        return self.comparison.agreement(number)
-
-    def is_off(self, number: int) -> bool:
-        """Whether a value is known to be another one than on one device."""
-        found = self.agreement(number)
-        return found is not None and found.kind in ("differs", "own")
+    @property
+    def result(self) -> int:
+        """Which of its results is known to be another value than on one device; the first if none is."""
+        kinds = [self.comparison.agreement(number).kind for number in self.step.results]
+        return next((at for at, kind in enumerate(kinds) if kind in ("differs", "own")), 0)
 
     @property
     def iteration(self) -> int | None:
@@ -58,92 +53,104 @@ class FirstDifference:
         return label[-2] if label else None
 
 
-def first_difference(one: Run, other: Run, wrong: Sequence[int]) -> FirstDifference | None:
+def first_difference(on_one: Run, on_mesh: Run, wrong: Sequence[int]) -> FirstDifference | None:
     """The first difference on the way to a result that differs; None if it is not found.
 
     Args:
-      one: the program on one device.
-      other: the program on the mesh.
+      on_one: the program on one device.
+      on_mesh: the program on the mesh.
       wrong: which of its results differ; it is on the way to the first of them.
     """
-    opened = Opened()
-    compared = compare(one, other, opened)
-    way = Slice(compared, compared.program.results[wrong[0]])
+    way = Slice(ComparedValues(on_one, on_mesh, Opened({}, {})).compare(), wrong)
     for _ in range(_MOST_NESTED):
-        more = compared.opened_by(way.steps, opened)
-        if more == opened:
+        opened = way.compared.opened_by(way.steps)
+        if opened == way.compared.opened:
             break
-        opened, compared = more, compare(one, other, more)
-        way = Slice(compared, compared.program.results[wrong[0]])
-    step = way.culprit()
+        way = Slice(ComparedValues(on_one, on_mesh, opened).compare(), wrong)
+    compared, step, loop = way.compared, way.culprit(), None
     if step is None:
         return None
-    found = FirstDifference(step, compared)
     right = [at for at, number in enumerate(compared.program.results) if way.is_right(number)]
+    last = step.label
     if step.is_loop and not compared.is_as_long(step):
-        length = compared.matches[step.label][0].eqn.params.get("length")
-        found = FirstDifference(way.within(step) or step, compared, step, length)
-        compared = match(one, other, compared.opened_by([step], opened, is_as_long=False))
-        way = Slice(compared, compared.program.results[wrong[0]])
-    last = found.loop.label if found.loop is not None else step.label
-    equations = way.equations([compared.program.results[each] for each in wrong])
-    places = way.places(equations, last, found.loop)
-    substitution = first_substitution(compared, places, one, other, [*wrong, *right])
+        loop, step = step, way.within(step) or step
+        way = Slice(ComparedValues(on_one, on_mesh, compared.opened_by([loop], is_as_long=False)), wrong)
+    equations = way.equations()
+    substitution = first_substitution(way.compared, way.places(equations, last, loop), [*wrong, *right])
     if substitution is not None:
         step, instead = substitution
-        if found.loop is not None and is_in(step.label, found.loop.label):
-            return replace(found, step=step, instead=instead)
-        return FirstDifference(step, compared, instead=instead)
+        if loop is not None and is_in(step.label, loop.label):
+            return FirstDifference(step, compared, loop, instead)
+        return FirstDifference(step, way.compared, instead=instead)
     condition = way.constant_condition([steps for steps in equations if is_up_to(steps[0].label, last)])
-    return found if condition is None else FirstDifference(condition, compared)
+    return FirstDifference(step, compared, loop) if condition is None else FirstDifference(condition, way.compared)
+
+
+def numbers_behind(numbers: Iterable[int], operands: Callable[[int], Iterable[int]]) -> set[int]:
+    """Some values and all that they follow from, given what each of them is computed from."""
+    behind, waiting = set[int](), [*numbers]
+    while waiting:
+        number = waiting.pop()
+        if number not in behind:
+            behind.add(number)
+            waiting += operands(number)
+    return behind
 
 
 class Slice:
     """What a wrong result follows from, as far as it is not right.
 
     Attributes:
+      compared: the values.
+      results: the wrong results; it is the slice of the first of them.
       steps: the steps whose results are not right, in their order.
     """
 
-    def __init__(self, compared: ComparedValues, result: int) -> None:
-        self.compared, self.result = compared, result
-        self.maker = {number: step for step in compared.program.steps for number in step.results}
-        self.data_free, self.sized, self.local = set[int](), {*compared.program.constants}, set[int]()
-        for step in compared.program.steps:
-            # What is summed over shards is no size, be it the cotangent 1 of a loss.
+    def __init__(self, compared: ComparedValues, wrong: Sequence[int]) -> None:
+        self.compared, self.program, self.types = compared, compared.program, compared.program.types
+        self.results = [self.program.results[at] for at in wrong]
+        self._maker = {number: step for step in self.program.steps for number in step.results}
+        # What is computed from the indices of shards, sizes and literals alone; of sizes and literals alone; and along
+        # a sharded dim of one shard's part.
+        self._data_free, self._sized, self._local = set[int](), {*self.program.constants}, set[int]()
+        for step in self.program.steps:
+            # What is summed over shards is not a size, even if it is the cotangent 1 of a loss.
             is_summed = _jax.jaxpr.collective_operation(step.eqn) is not None and any(
-                _jax.array.is_inexact(compared.program.types[number].dtype) for number in step.results
+                map(self._is_inexact, step.results)
             )
-            if not is_summed and self.data_free.union(self.sized).issuperset(step.operands):
-                self.data_free.update(step.results)
-            if not is_summed and step.operands and self.sized.issuperset(step.operands):
-                self.sized.update(step.results)
-            if self._is_along_shards(step) or not self.local.isdisjoint(step.operands):
-                self.local.update(number for number in step.results if self.kind(number) not in ("global", "reduced"))
-        self.steps = self.upstream([result])
+            if not is_summed and self._data_free.union(self._sized).issuperset(step.operands):
+                self._data_free.update(step.results)
+            if not is_summed and step.operands and self._sized.issuperset(step.operands):
+                self._sized.update(step.results)
+            if self._is_along_shards(step) or not self._local.isdisjoint(step.operands):
+                self._local.update(number for number in step.results if self.kind(number) not in ("global", "reduced"))
+        self.steps = self._upstream(self.results[:1])
 
-    def upstream(self, numbers: Sequence[int]) -> list[TracedStep]:
+    def _upstream(self, numbers: Iterable[int]) -> list[TracedStep]:
         """The steps that some values follow from, whose results are not right, in their order."""
-        program, found, waiting = self.compared.program, set[Label](), list(numbers)
-        while waiting:
-            step = self.made_by(waiting.pop())
-            if step is not None and step.label not in found:
-                found.add(step.label)
-                waiting += [number for number in step.operands if not self.is_right(number)]
-                waiting += program.opened_results.get(step.label, [])
-        return [step for step in program.steps if step.label in found]
 
-    def equations(self, results: Sequence[int]) -> list[list[TracedStep]]:
-        """The equations in regions that some results follow from, each with its steps in all iterations."""
-        program, found, waiting = self.compared.program, set[Label](), list(results)
-        while waiting:
-            step = self.made_by(waiting.pop())
-            if step is not None and step.label not in found and not step.is_loop and not step.is_choice:
-                found.add(step.label)
-                waiting += step.operands
+        def operands(step: TracedStep) -> list[int]:
+            wrong = [number for number in step.operands if not self.is_right(number)]
+            return wrong + self.program.opened_results.get(step.label, [])
+
+        return self._behind(numbers, operands)
+
+    def _behind(self, numbers: Iterable[int], operands: Callable[[TracedStep], Iterable[int]]) -> list[TracedStep]:
+        """The steps that some values follow from by some operands, in their order."""
+
+        def before(number: int) -> Iterable[int]:
+            step = self.made_by(number)
+            return () if step is None else [*operands(step), step.results[0]]
+
+        behind = numbers_behind(numbers, before)
+        return [step for step in self.program.steps if not behind.isdisjoint(step.results)]
+
+    def equations(self) -> list[list[TracedStep]]:
+        """The equations in regions that all wrong results follow from, each with its steps in all iterations."""
+        is_nested = lambda step: step.is_loop or step.is_choice  # noqa: E731
         equations = defaultdict[Label, list[TracedStep]](list)
-        for step in program.steps:
-            if step.label in found and step.frames and step.region is not None:
+        for step in self._behind(self.results, lambda step: () if is_nested(step) else step.operands):
+            if not is_nested(step) and step.frames and step.region is not None:
                 equations[without_iterations(step.label)].append(step)
         return [*equations.values()]
 
@@ -156,15 +163,15 @@ class Slice:
         In a loop of another length than on one device no others are tried than of indices and masks, since what has
         the same place there may be another value.
         """
-        places, types = list[ChangedResult](), self.compared.program.types
+        places = list[ChangedResult]()
         for steps in equations:
             first = steps[0]
             for numbers in zip(*(step.results for step in steps), strict=True):
-                dtype = types[numbers[0]].dtype
+                dtype = self.types[numbers[0]].dtype
                 if jax.numpy.issubdtype(dtype, jax.dtypes.prng_key):
                     continue
-                is_index = not self.data_free.isdisjoint(numbers) and not _jax.array.is_inexact(dtype)
-                is_index = is_index and first.name not in _RETYPED
+                is_index = not self._data_free.isdisjoint(numbers) and not _jax.array.is_inexact(dtype)
+                is_index = is_index and primitive(first.name).kind not in ("cast", "moving")
                 if not is_index and not is_up_to(first.label, last):
                     continue
                 sources = [self.compared.sources.get(number, [])[:1] for number in numbers]
@@ -175,96 +182,90 @@ class Slice:
                     places.append(ChangedResult(steps, numbers, is_index, [source for (source,) in sources]))
         calls = defaultdict[Any, list[ChangedResult]](list)
         for place in places:
-            first, aval = place.steps[0], types[place.numbers[0]]
+            first, aval = place.steps[0], self.types[place.numbers[0]]
             calls[first.frames[0], first.name, aval.shape, aval.dtype, bool(place.sources)].append(place)
-        single = [[place] for place in places]
-        together = [each for each in calls.values() if len(each) > 1]
-        return [ChangedResult.of_all(each) for each in (*single, *together) if is_up_to(each[0].steps[0].label, last)]
+        together = [calls_of_line for calls_of_line in calls.values() if len(calls_of_line) > 1]
+        groups = [*([place] for place in places), *together]
+        return [ChangedResult.of_all(group) for group in groups if is_up_to(group[0].steps[0].label, last)]
 
     def constant_condition(self, equations: Sequence[Sequence[TracedStep]]) -> TracedStep | None:
         """The first condition on the index of a shard that is the same on all shards."""
-        select = {step.operands[0]: step for (step, *_) in equations if step.name == "select_n"}
+        select = {step.operands[0]: step for (step, *_) in equations if primitive(step.name).kind == "choice"}
         for step, *_ in equations:
-            if step.name not in _COMPARING or step.caller is not step.eqn or not self.is_right(step.results[0]):
+            if primitive(step.name).kind != "test" or step.caller is not step.eqn or not self.is_right(step.results[0]):
                 continue
-            indices = {number for number in step.operands if number in self.data_free and not self.is_right(number)}
+            indices = {number for number in step.operands if number in self._data_free and not self.is_right(number)}
             chosen = select.get(step.results[0])
             if indices and not (chosen is not None and indices.intersection(chosen.operands)):  # as of x[-1]
                 return step
         return None
 
     def _may_be_wrong(self, number: int) -> bool:
-        """Whether a value is none that is as it should be on shards: a part, an addend, or the shard's own for now."""
-        found = self.agreement(number)
-        if found is None or number in self.local or number in self.data_free:
+        """Whether a value may not be as it should be on shards: a part, an addend, or the shard's own for now."""
+        if number in self._local or number in self._data_free:
             return False
-        return found.kind in ("differs", "own", "blocks") or any(len(axes) > 1 for axes in found.dim_axes)
+        agreement = self.compared.agreement(number)
+        return agreement.kind in ("differs", "own", "blocks") or any(len(axes) > 1 for axes in agreement.dim_axes)
 
     def made_by(self, number: int) -> TracedStep | None:
         """The step that makes a value, in whatever region."""
         while number in self.compared.origin:
             number = self.compared.origin[number]
-        return self.maker.get(number)
-
-    def agreement(self, number: int) -> Agreement | None:
-        return self.compared.agreement(number)
+        return self._maker.get(number)
 
     def kind(self, number: int) -> str:
-        found = self.agreement(number)
-        return "unknown" if found is None else found.kind
+        return self.compared.agreement(number).kind
 
     def is_right(self, number: int) -> bool:
-        return number in self.sized or self.kind(number) == "global"
+        return number in self._sized or self.kind(number) == "global"
 
-    def is_certain(self, number: int) -> bool:
+    def _is_inexact(self, number: int) -> bool:
+        return _jax.array.is_inexact(self.types[number].dtype)
+
+    def _is_certain(self, number: int) -> bool:
         """Whether a value is known to be wrong: a global value that is another one."""
-        found = self.agreement(number)
-        if number in self.data_free or found is None:
+        agreement = self.compared.agreement(number)
+        if number in self._data_free:
             return False
-        if found.kind == "differs":
-            return found.is_mostly or number not in self.local
-        step = self.maker.get(number)
-        return found.kind == "own" and step is not None and self._is_of_shards(step)
+        if agreement.kind == "differs":
+            return agreement.is_mostly or number not in self._local
+        step = self._maker.get(number)
+        return agreement.kind == "own" and step is not None and self._is_of_shards(step)
 
     def _is_scaled(self, number: int) -> bool:
         """Whether a value is that on one device, times the number of shards, or divided by it."""
-        found = self.agreement(number)
-        return found is not None and any(how == "scaled" for _, how in found.reduced)
+        return any(how == "scaled" for _, how in self.compared.agreement(number).reduced)
 
     def _is_of_shards(self, step: TracedStep) -> bool:
         """Whether it computes numbers entry by entry, of shards that are right or what is the same for all of them."""
         others = [number for number in step.operands if not self.is_right(number)]
-        if step.name not in _ELEMENTWISE or not all(map(self._is_equal, others)):
+        operation = primitive(step.name)
+        if not operation.is_entry_by_entry or operation.kind == "cast" or not all(map(self._is_equal, others)):
             return False
-        types = self.compared.program.types
-        shape, layouts = types[step.results[0]].shape, list[Any]()
-        for number in step.operands:
-            if number not in self.sized and types[number].shape == shape and number not in others:
-                found = self.agreement(number)
-                layouts.append(None if found is None else found.dim_axes)
-        is_float = _jax.array.is_inexact(types[step.results[0]].dtype)
-        return is_float and bool(layouts) and layouts.count(layouts[0]) == len(layouts) and any(layouts[0] or ())
+        shape = self.types[step.results[0]].shape
+        layouts = [
+            self.compared.agreement(number).dim_axes
+            for number in step.operands
+            if number not in self._sized and self.types[number].shape == shape and number not in others
+        ]
+        return self._is_inexact(step.results[0]) and len({*layouts}) == 1 and any(layouts[0])
 
     def culprit(self) -> TracedStep | None:
         """The step that made it wrong."""
-        written = [
-            step for step in self.steps if step.frames and step.label not in self.compared.program.opened_results
-        ]
-        wrong = next((step for step in written if any(map(self.is_certain, step.results))), None)
+        written = [step for step in self.steps if step.frames and step.label not in self.program.opened_results]
+        wrong = next((step for step in written if any(map(self._is_certain, step.results))), None)
         wrong = wrong or next((step for step in reversed(self.steps) if step.frames), None)
         if wrong is None:
             return None
-        before = [step for step in self.upstream([n for n in wrong.operands if not self.is_right(n)]) if step.frames]
-        loops = [step for step in before if step.is_loop and not self.compared.program.opened_results.get(step.label)]
-        for step in loops:
-            if {"own", "differs"}.intersection(map(self.kind, step.results)):
+        before = [step for step in self._upstream(n for n in wrong.operands if not self.is_right(n)) if step.frames]
+        for step in before:
+            is_open = step.label in self.program.opened_results
+            if step.is_loop and not is_open and {"own", "differs"}.intersection(map(self.kind, step.results)):
                 return step
         for step in before:
-            if all(map(self.is_right, step.operands)) and (found := self._blamed(step, before, wrong)) is not None:
-                return found
-        found = self.agreement(wrong.results[0])
-        entries = None if found is None else wrong_entries(found, self.compared.sizes)
-        return self._moved_from(wrong, entries)
+            if all(map(self.is_right, step.operands)) and (blamed := self._blamed(step, before, wrong)) is not None:
+                return blamed
+        return self._moved_from(wrong, wrong_entries(self.compared.agreement(wrong.results[0]), self.compared.sizes))
 
     def within(self, loop: TracedStep) -> TracedStep | None:
         """The last step in the body of a loop that what is wrong at its end follows from, and what is right does not.
@@ -273,139 +274,115 @@ class Slice:
         behind what made it wrong, which is all that is known where one device has no such iterations.
         """
         after = [number for step in self.steps if step.label > loop.label for number in step.results]
-        if loop.name != "scan" or any((found := self.agreement(number)) and found.is_mostly for number in after):
+        if loop.name != "scan" or any(self.compared.agreement(number).is_mostly for number in after):
             return None  # most of it is right: the loop may be too short
-        constant, carried = _jax.jaxpr.scan_counts(loop.eqn.params)
         body = SteppedProgram(loop.eqn.params["jaxpr"])
         maker = {number: step for step in body.steps for number in step.results}
+        constant, carried = _jax.jaxpr.scan_counts(loop.eqn.params)
         handed_on = dict(zip(body.arguments[constant:][:carried], body.results, strict=False))
 
-        def steps_before(number: int) -> set[Label]:
-            found, seen, waiting = set[Label](), set[int](), [number]
-            while waiting:
-                number = waiting.pop()
-                if number in seen:
-                    continue
-                seen.add(number)
-                if number in handed_on:
-                    waiting.append(handed_on[number])
-                if (step := maker.get(number)) is not None:
-                    found.add(step.label)
-                    waiting += step.operands
-            return found
+        def operands(number: int) -> Iterable[int]:
+            if number in handed_on:
+                return [handed_on[number]]
+            return maker[number].operands if number in maker else ()
 
-        used = {number for step in self.compared.program.steps for number in step.operands}
-        used.update(number for region in self.compared.program.regions for number in region.leaving)
+        def steps_before(number: int) -> set[Label]:
+            return {maker[behind].label for behind in numbers_behind([number], operands) if behind in maker}
+
+        used = {number for step in self.program.steps for number in step.operands}
+        used.update(number for region in self.program.regions for number in region.leaving)
         wrong, right = list[set[Label]](), set[Label]()
         for inside, outside in zip(body.results, loop.results, strict=True):
-            if not _jax.array.is_inexact(self.compared.program.types[outside].dtype):
+            kind = self.kind(outside)
+            if not self._is_inexact(outside):
                 continue
-            if self.kind(outside) == "blocks":  # handed round, and not back where it was: the loop may be too short
+            if kind == "blocks":  # handed round, and not back where it was: the loop may be too short
                 return None
-            if self.kind(outside) in ("own", "differs"):
+            if kind in ("own", "differs"):
                 wrong.append(steps_before(inside))
-            elif outside in used and self.kind(outside) in ("global", "reduced"):
+            elif outside in used and kind in ("global", "reduced"):
                 right |= steps_before(inside)
-        least = min((each - right for each in wrong if each - right), key=len, default=set[Label]())
-        written = [step for step in body.steps if step.label in least and step.frames and step.name not in _HANDED_ON]
-        return written[-1] if written else None
+        least = min((steps - right for steps in wrong if steps - right), key=len, default=set[Label]())
+        kinds = ("cast", "moving", "lookup")  # which hand on what is wrong
+        steps = [step for step in body.steps if step.label in least and step.frames]
+        return next((step for step in reversed(steps) if primitive(step.name).kind not in kinds), None)
 
     def _moved_from(self, step: TracedStep, wrong: HostArray | None) -> TracedStep:
         """Follow entries of a shard through steps that only move them."""
-        types = self.compared.program.types
-        while wrong is not None and step.name in _MOVES and wrong.any():
-            start, labels = 0, list[HostArray]()
+        while wrong is not None and wrong.any() and len(step.results) == 1:
+            kind, start, labels = primitive(step.name).kind, 0, list[HostArray]()
+            if kind not in ("cast", "moving", "joining"):
+                break
             for number in step.operands:
-                labels.append(start + np.arange(prod(types[number].shape)).reshape(types[number].shape))
+                labels.append(start + np.arange(prod(self.types[number].shape)).reshape(self.types[number].shape))
                 start += labels[-1].size
-            moved = labels[0] if step.name == "pvary" else np.asarray(step.compute(labels)[0])
+            moved = labels[0] if kind == "cast" else np.asarray(step.compute(labels)[0])
             sources = np.unique(moved[wrong]) if moved.shape == wrong.shape else np.empty(0, int)
-            owners = [at for at, each in enumerate(labels) if np.isin(sources, each).any()]
+            owners = [at for at, entries in enumerate(labels) if np.isin(sources, entries).any()]
             made = self.made_by(step.operands[owners[0]]) if owners else None
             if made is None or not made.frames:
-                return step
+                break
             step, wrong = made, np.isin(labels[owners[0]], sources)
         return step
 
     def _blamed(self, step: TracedStep, before: Sequence[TracedStep], wrong: TracedStep) -> TracedStep | None:
         """What is to blame if a value that is not right comes of what is; None if that may be as it should."""
         number = step.results[0]
-        operation = _jax.jaxpr.collective_operation(step.eqn)
-        if operation in ("all-reduce", "all-to-all", "reduce-scatter"):
+        if _jax.jaxpr.collective_operation(step.eqn) in ("all-reduce", "all-to-all", "reduce-scatter"):
             return step
-        found = self.agreement(number)
-        is_number = _jax.array.is_inexact(self.compared.program.types[number].dtype)
-        if found is not None and found.kind == "reduced" and number not in self.data_free and is_number:
-            return self._after_partial(step, frozenset(axis for axis, _ in found.reduced), [*before, wrong])
-        if self._is_of_shard(number):
-            return step if self._meets_shards(number, [*before, wrong]) else None
-        return None
+        agreement = self.compared.agreement(number)
+        if agreement.kind != "reduced" or number in self._data_free or not self._is_inexact(number):
+            return None
+        return self._after_partial(step, frozenset(axis for axis, _ in agreement.reduced), [*before, wrong])
 
     def _after_partial(self, step: TracedStep, axes: frozenset[str], later: Sequence[TracedStep]) -> TracedStep | None:
         """What is to blame where a shard's part of a sum is taken for the sum; None if all parts are gathered."""
         parts, is_addend = {*step.results}, False
-        fact = self.compared.facts.get(step.results[0])
-        is_equal = fact is not None and axes.isdisjoint(fact.varying | fact.due | fact.unreduced)
-        for each in later:
-            if parts.isdisjoint(each.operands) or each is step:
+        is_equal = axes.isdisjoint(self._apart(step.results[0], axes))
+        for user in later:
+            if parts.isdisjoint(user.operands) or user is step:
                 continue
-            is_sum = _jax.jaxpr.collective_operation(each.eqn) == "all-reduce"
-            if any(self.kind(number) == "reduced" for number in each.results):
-                if is_sum and any(self._is_scaled(number) for number in each.results):
-                    return each
-                is_addend |= each.name in _ADDING and all(self.kind(number) == "reduced" for number in each.operands)
-                parts.update(each.results)
+            operation = _jax.jaxpr.collective_operation(user.eqn)
+            is_sum, adds = operation == "all-reduce", primitive(user.name).kind == "sum" and len(user.operands) > 1
+            if any(self.kind(number) == "reduced" for number in user.results):
+                if is_sum and any(map(self._is_scaled, user.results)):
+                    return user
+                is_addend |= adds and all(self.kind(number) == "reduced" for number in user.operands)
+                parts.update(user.results)
                 continue
-            if not is_sum and _jax.jaxpr.collective_operation(each.eqn) is not None:
+            if operation is not None and not is_sum:
                 return None
-            others = [number for number in each.operands if number not in parts]
-            facts = [self.compared.facts[number] for number in others if number in self.compared.facts]
-            is_same = all(axes.isdisjoint(fact.varying | fact.due | fact.unreduced) for fact in facts)
-            is_sum |= is_addend or (not is_equal and each.name in _ADDING and is_same)
-            return each if is_sum else step
+            others = [number for number in user.operands if number not in parts]
+            is_same = all(axes.isdisjoint(self._apart(number)) for number in others)
+            return user if is_sum or is_addend or (not is_equal and adds and is_same) else step
         return later[-1]
+
+    def _apart(self, number: int, otherwise: frozenset[str] = frozenset()) -> frozenset[str]:
+        """The axes over which shards of a value may differ, if that is known."""
+        fact = self.compared.facts.get(number)
+        return otherwise if fact is None else self._longer(fact.varying | fact.due | fact.unreduced)
 
     def _is_equal(self, number: int) -> bool:
         """Whether a value comes of what is the same on all shards, and does not vary by their own indices."""
-        return number not in self.local and number not in self.data_free and self.kind(number) == "blocks"
+        return number not in self._local and number not in self._data_free and self.kind(number) == "blocks"
 
-    def _is_of_shard(self, number: int) -> bool:
-        """Whether a value is the same on all shards, and as large as a part is."""
-        fact, found = self.compared.facts.get(number), self.agreement(number)
-        if fact is None or found is None or found.kind not in ("blocks", "own"):
-            return False
-        return not self._longer(fact.varying | fact.due | fact.unreduced)
-
-    def _meets_shards(self, number: int, later: Sequence[TracedStep]) -> bool:
-        """Whether such a value is used with the shards of something else, and not with their own indices."""
-        same = {number}
-        for each in later:
-            if same.isdisjoint(each.operands):
-                continue
-            if all(map(self._is_of_shard, each.results)):
-                same.update(each.results)
-                continue
-            others = [n for n in each.operands if n not in same and n not in self.sized]
-            return not self.data_free.issuperset(others)
-        return False
-
-    def _longer(self, axes: frozenset[str]) -> frozenset[str]:
+    def _longer(self, axes: Iterable[str]) -> frozenset[str]:
         return frozenset(axis for axis in axes if self.compared.sizes.get(axis, 1) > 1)
 
     def _is_along_shards(self, step: TracedStep) -> bool:
-        """Whether an operation mixes the entries of a dim that is sharded."""
-        if step.name not in _ALONG or not step.operands or step.operands[0] not in self.compared.facts:
+        """Whether an operation depends on the order of the entries along a dim that is sharded."""
+        operation, params = primitive(step.name), step.eqn.params
+        has_order = operation.kind == "ordering" or operation.has_order
+        if not has_order or step.operands[0] not in self.compared.facts:
             return False
         dims = self.compared.facts[step.operands[0]].dims
-        params = step.eqn.params
-        along = params.get("axis", params.get("dimension", params.get("dimensions", params.get("axes"))))
-        if step.name == "fft":
+        along: Any = params.get(operation.along, range(len(dims)))
+        if operation.along == "fft_lengths":
             along = range(len(dims) - len(params["fft_lengths"]), len(dims))
-        if isinstance(along, int):
-            along = [along]
-        elif not isinstance(along, (tuple, list, range)):
-            along = range(len(dims))
-        return any(dims[at].axes is None or self._longer(frozenset(dims[at].known_axes)) for at in along)
+        elif operation.along == "window_dimensions":
+            along = [dim for dim, size in enumerate(params["window_dimensions"]) if size > 1]
+        along = [along] if isinstance(along, int) else along
+        return any(dims[at].axes is None or self._longer(dims[at].known_axes) for at in along)
 
 
 def without_iterations(label: Label) -> Label:
@@ -422,18 +399,3 @@ def is_up_to(label: Label, last: Label) -> bool:
 def is_in(label: Label, loop: Label) -> bool:
     """Whether an equation is in a loop."""
     return label[: len(loop)] == loop
-
-
-_COMPARING = frozenset(["eq", "ne", "lt", "le", "gt", "ge"])
-_ADDING = frozenset(["add", "sub", "add_any"])
-_ELEMENTWISE = frozenset(
-    ["add", "sub", "mul", "div", "max", "min", "pow", "integer_pow", "exp", "log", "tanh", "neg", "select_n"]
-)
-_HANDED_ON = _jax.jaxpr.MOVING - {"ppermute", "all_gather", "all_gather_invariant", "all_to_all"} | {CLAIM}
-_MOVES = frozenset(
-    ["slice", "concatenate", "squeeze", "reshape", "transpose", "broadcast_in_dim", "rev", "pvary", "copy"]
-)
-_RETYPED = frozenset(["broadcast_in_dim", "convert_element_type", "copy", "pvary", "reshape", "squeeze", CLAIM])
-_ALONG = frozenset(
-    ["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "sort", "argmax", "argmin", "fft", "rev", "top_k"]
-)

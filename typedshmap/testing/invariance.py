@@ -135,11 +135,11 @@ def assert_mesh_invariant(
     ```
 
     Each trial draws sizes and arguments from the hints, as `inputs` does, and runs the function on one device and on
-    every mesh. Where the program compares an argument with a number, some entries are drawn on both sides of it, or
-    equal to it; every third trial has floats a hundred times larger, if the results are finite there. Where the
-    function refuses the sizes, they are drawn once more, as multiples of all mesh axes. What is suspect to the types is
-    not told: the numbers decide. Trials whose arguments are of the same types share what was compiled for a mesh; give
-    all sizes, and each mesh is compiled for once.
+    every mesh. If the program compares an argument with a number, some entries are drawn on both sides of it, or
+    equal to it. Every third trial has floats a hundred times larger, if the results are finite there. If the function
+    refuses the sizes, they are drawn once more, as multiples of all mesh axes. Suspects are not reported: the numbers
+    decide. Trials whose arguments have the same types share the compiled programs: give all sizes, and there is one
+    compilation per mesh.
 
     Numbers may differ by what a different order of summation explains, ``2 g (u scale + moved)``: u is the unit
     roundoff of the coarsest dtype that the program computes in; ``scale`` the largest entry of the result on one
@@ -150,16 +150,16 @@ def assert_mesh_invariant(
     probabilistic rounding error analysis", SIAM J. Sci. Comput. 41(5), 2019. Integers, bools and keys must be equal,
     except where that perturbation of the arguments changes them.
 
-    What takes longer than some seconds is told on stderr while it is under way.
+    Progress is reported on stderr if it takes longer than some seconds.
 
     Args:
       f: a function made by ``typed_shard_map``, ``typed_jit`` or ``typed``, also under ``jax.jit``; or a method of
         an instance. Its own ``mesh=`` is replaced for the run. Or a function without hints that calls
-        ``jax.shard_map``, or was made by it, with its arguments: its regions are traced for the other mesh.
+        ``jax.shard_map``, or was made by it: its regions are traced for the other mesh.
       meshes: each a Mesh, a dict of sizes, or a text like ``"dp=4,tp=2"``; axes that are not named have size 1.
         By default each axis alone, all axes together, and their sizes permuted: the axes of the function's own mesh,
         of the ambient one, or of the hints, on the devices of this process. One device always comes first.
-      args: the arguments of a function without hints by position, in any trees: arrays, which are the same in all
+      args: the positional arguments of a function without hints, in any trees: arrays, which are the same in all
         trials, and ``jax.ShapeDtypeStruct``s, for which values are drawn. They may be given by name, too.
       grad: whether the vector-Jacobian products must agree as well: of all results in all inexact arguments,
         with random cotangents. Their names are ``grad(x)``.
@@ -168,7 +168,7 @@ def assert_mesh_invariant(
       seed: the seed of the first trial, 0 by default; each further trial has the next number.
       trials: how many times sizes and arguments are drawn.
       timeout: the seconds that a program may run on a mesh, without its compilation. Shards that wait for each other
-        do so for ever; on a CPU that is found after 40 seconds in which nothing is computed.
+        do so for ever; on a CPU this is found after 40 seconds in which nothing is computed.
       rtol: the share of a result's largest entry that is allowed, instead of what rounding explains.
       atol: a number that is allowed, instead of what rounding explains; it is added to that share.
       manual: for a helper made by ``typed``: whether it is meant for manual regions, and mapped over all axes of the
@@ -178,14 +178,14 @@ def assert_mesh_invariant(
       **sizes: sizes by the names of dims, and arguments by their names, as for `inputs`; the same in all trials.
 
     Returns:
-      The meshes and the trials, and how well results could be compared.
+      The meshes, the trials, and the tolerances that are large.
 
     Raises:
-      AssertionError: for a result that depends on the mesh, with the responsible axis and the seed; for a mesh on which
-        the program does not end in time.
+      AssertionError: if a result depends on the mesh, with the responsible axis and the seed; if the program does not
+        end in time on a mesh.
       MeshAxisError: where no mesh is known, or one needs more devices than there are.
       StructureError: for arguments that no hint can make, and for an unknown name in ``exclude``.
-      TypedShmapError: for anything that is wrong with the function on a mesh; a note names the mesh.
+      TypedShmapError: for any other error of the function on a mesh; a note names the mesh.
     """
     require_dict(VERB, arguments)
     if is_plain(f):
@@ -197,8 +197,7 @@ def assert_mesh_invariant(
     made_of = require_decorated(f, VERB)
     if args:
         raise StructureError(f"{VERB}: {name_of(f)}: args= is for functions without hints; pass arguments by name")
-    typed = made_of.signature.read(bound_self(f))
-    own = mesh_of(f, None, VERB)
+    typed, own_mesh = made_of.signature.read(bound_self(f)), mesh_of(f, None, VERB)
     require_bool_or_none(VERB, "grad", grad)
     subject = classify_function(f, made_of, typed, manual)
     names, limits = _names(exclude), (_number_option("rtol", rtol), _number_option("atol", atol))
@@ -208,47 +207,50 @@ def assert_mesh_invariant(
     def draw(meshes: Sequence[Mesh], seed: int, multiples_of: int = 1) -> UnplacedInputs:
         return plan_inputs(f, meshes, sizes, arguments, VERB).with_multiples(multiples_of).draw(seed)
 
-    first = require_integer(VERB, "seed", 0 if seed is None else seed, 0)
-    axes, left_out = axes_of(made_of, typed, own), dict[Mesh, str]()
+    first_seed = require_integer(VERB, "seed", 0 if seed is None else seed, 0)
+    axes, left_out = axes_of(made_of, typed, own_mesh), dict[Mesh, str]()
     if meshes is None:
         chosen, left_out = _fitting_meshes(draw, default_meshes(axes, typed.name))
     else:
         chosen = given_meshes(meshes, axes)
-    seeds = tuple(range(first, first + require_integer(VERB, "trials", trials, 1, 10_000)))
-    one, may_be_mapped = chosen[0], subject.kind == "global" and manual is None
+    seeds = tuple(range(first_seed, first_seed + require_integer(VERB, "trials", trials, 1, 10_000)))
     multiples_of, misfit, loose, compiled = 1, "", dict[str, float](), dict[Mesh, CompiledCall]()
     spent = dict[Mesh, float]()
-    noting = noting_sizes(typed.name, f, {} if own is None else own.shape)
+    noting = noting_sizes(typed.name, f, {} if own_mesh is None else own_mesh.shape)
     with warnings.catch_warnings(), noting, progress(f"{VERB}: {typed.name}") as report:
         warnings.simplefilter("ignore", SuspectWarning)  # the numbers decide
-        if may_be_mapped and needs_manual_axes(subject, draw(chosen, first).on(one), one):
+        first_mesh = chosen[0]
+        made = draw(chosen, first_seed).on(first_mesh)
+        if subject.kind == "global" and manual is None and needs_manual_axes(subject, made, first_mesh):
             subject = replace(subject, kind="mapped")
-        compared = numbers_compared(subject, draw(chosen, first).on(one), one)
+        compared = numbers_compared(subject, made, first_mesh)
 
         def trial(seed: int) -> Trial:
-            drawn = replace(
-                draw(chosen, seed, multiples_of), compared=compared, factor=_LARGE if seed % 3 == 2 else 1.0
-            )
+            factor = _LARGE if seed % 3 == 2 else 1.0
+            drawn = replace(draw(chosen, seed, multiples_of), compared=compared, factor=factor)
             return Trial(subject, drawn, grad, names, *limits, seconds, report, compiled, spent)
 
-        for each in seeds:
-            tried = trial(each)
+        def run(trial: Trial) -> list[Mesh]:
+            return trial.run(chosen, left_out, loose, may_fail=meshes is None)
+
+        for seed in seeds:
+            tried = trial(seed)
             try:
-                failed = tried.run(chosen, left_out, loose, may_fail=meshes is None)
+                failed = run(tried)
             except (AssertionError, StructureError):
                 raise
             except VaryingError as error:
                 if _is_of_one_shard(error):  # with more of them the error names the cause
-                    trial(each).run([max(chosen, key=lambda mesh: mesh.size)], left_out, loose, may_fail=False)
+                    tried.run([max(chosen, key=lambda mesh: mesh.size)], left_out, loose, may_fail=False)
                 raise
             except Exception as error:
                 # Sizes that the hints allow may be refused by the body, where it scatters an unsharded dim.
                 multiples_of = lcm(*(mesh.size for mesh in chosen))
-                again = trial(each)
+                again = trial(seed)
                 if again.drawn.sizes == tried.drawn.sizes:
                     raise
                 try:
-                    failed = again.run(chosen, left_out, loose, may_fail=meshes is None)
+                    failed = run(again)
                 except AssertionError:
                     raise
                 except Exception:
@@ -279,14 +281,15 @@ _PARTIAL = "must be in (partial) manual partitioning mode"
 def _lent(meshes: Any) -> AbstractMesh | None:
     """A mesh with the axes of all meshes that are given, for a function that looks for the ambient one."""
     given = meshes if isinstance(meshes, list | tuple) else ()
-    sizes = {axis: size for each in given for axis, size in (mesh_sizes(getattr(each, "shape", each)) or {}).items()}
+    shapes = [mesh_sizes(getattr(mesh, "shape", mesh)) or {} for mesh in given]
+    sizes = {axis: size for shape in shapes for axis, size in shape.items()}
     kinds = (AxisType.Auto,) * len(sizes)
     return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=kinds) if sizes else None
 
 
 def _is_of_one_shard(error: VaryingError) -> bool:
     """Whether a mesh has one shard where the value varies by its type, so that the error does not name the cause."""
-    causes = [one.what.cause for one in error.failures if isinstance(one.what, UnmentionedVarying)]
+    causes = [failure.what.cause for failure in error.failures if isinstance(failure.what, UnmentionedVarying)]
     return any(cause is not None and cause.kind == "alone" for cause in causes)
 
 
@@ -311,11 +314,6 @@ def _names(exclude: Any) -> tuple[str, ...]:
     return tuple(name if name.startswith(("return", "grad(")) else f"return{name}" for name in names)
 
 
-def is_excluded(name: str, exclude: Any) -> bool:
-    """Whether ``exclude=`` leaves a result out."""
-    return any(_is_within(name, outer) for outer in _names(exclude))
-
-
 def _is_within(name: str, outer: str) -> bool:
     return name == outer or (name.startswith(outer) and name[len(outer)] in ".[")
 
@@ -324,12 +322,12 @@ def _fitting_meshes(
     draw: Callable[[Sequence[Mesh], int], UnplacedInputs], meshes: Sequence[Mesh]
 ) -> tuple[list[Mesh], dict[Mesh, str]]:
     """The meshes that the sizes fit, given or in the hints; and those that they do not fit, with the reason."""
-    one, *others = meshes
-    draw([one], 0)  # raises what is wrong on any mesh
-    fitting, misfits = [one], dict[Mesh, ShapeError]()
+    smallest, *others = meshes
+    draw([smallest], 0)  # raises what is wrong on any mesh
+    fitting, misfits = [smallest], dict[Mesh, ShapeError]()
     for mesh in others:
         try:
-            draw([one, mesh], 0).structs(mesh)
+            draw([smallest, mesh], 0).structs(mesh)
             fitting.append(mesh)
         except ShapeError as error:
             misfits[mesh] = error
@@ -386,19 +384,18 @@ class Trial:
         Raises:
           AssertionError: for a result that depends on the mesh.
         """
-        one, *others = meshes
-        reference = self._outcome(one)
-        rounding = measure(reference, self.drawn.seed)
-        is_chaotic = not reference.is_finite or rounding.is_chaotic(reference)
+        smallest, *others = meshes
+        reference = self._outcome(smallest)
+        tolerance = measure(reference, self.drawn.seed, self.rtol, self.atol)
+        is_chaotic = not reference.is_finite or tolerance.is_chaotic(reference)
         if is_chaotic and self.drawn.factor > 1:
             return self._with_smaller_floats().run(meshes, left_out, loose, may_fail)
         self._refuse_unknown_names(reference)
         for name, array in reference.values.items():
             if _jax.array.is_inexact(array.dtype) and array.size and np.isnan(array).all():
-                text = f"{VERB}: {self.subject.name}: {result_phrase(name)} is NaN on {name_of_mesh(one)}"
+                text = f"{VERB}: {self.subject.name}: {result_phrase(name)} is NaN on {name_of_mesh(smallest)}"
                 text += ", which no mesh can change; pass arguments for which it is not"
                 warnings.warn(text, stacklevel=3)
-        tolerance = Tolerance(rounding, self.rtol, self.atol)
         outcomes, failed = dict[Mesh, Outcome](), list[Mesh]()
         for mesh in others:
             try:
@@ -409,11 +406,11 @@ class Trial:
                 failed.append(mesh)
         tolerance = tolerance.over(reference, outcomes.values())
         tried = [self._compare(reference, mesh, outcome, tolerance) for mesh, outcome in outcomes.items()]
-        if any(each.differences for each in tried):
+        if any(trial.differences for trial in tried):
             if is_chaotic and self.drawn.factor > _SMALL:
                 return self._with_smaller_floats().run(meshes, left_out, loose, may_fail)
             omitted = {**left_out, **dict.fromkeys(failed, UNCOMPILED)}
-            raise AssertionError(self._failure_message(reference, tolerance, [*outcomes.values()], tried, omitted))
+            raise AssertionError(self._failure_message(reference, tolerance, tried, omitted))
         for name, share in tolerance.looseness(reference, max(mesh.size for mesh in meshes)).items():
             if not self.is_excluded(name):
                 loose[name] = max(share, loose.get(name, 0.0))
@@ -442,14 +439,14 @@ class Trial:
 
     def _compare(self, reference: Outcome, mesh: Mesh, outcome: Outcome, tolerance: Tolerance) -> MeshTrial:
         """The results that differ on a mesh, without those that are excluded."""
-        found = differences(reference, outcome, tolerance)
-        return MeshTrial(mesh, [each for each in found if not self.is_excluded(each.name)], outcome.jaxprs)
+        differing = differences(reference, outcome, tolerance)
+        return MeshTrial(mesh, outcome, [result for result in differing if not self.is_excluded(result.name)])
 
     def _refuse_unknown_names(self, reference: Outcome) -> None:
         """Refuse names in ``exclude=`` that no result has, and a trial in which nothing is compared."""
         text, known = f"{VERB}: {self.subject.name}:", reference.values
         for outer in self.exclude:
-            if not any(_is_within(each, outer) for each in known):
+            if not any(_is_within(name, outer) for name in known):
                 are = f"Hint: they are {quoted_axes(known)}"
                 raise StructureError(f"{text} exclude= names '{outer}', which is none of its results\n\n{are}")
         if all(map(self.is_excluded, known)):
@@ -458,35 +455,28 @@ class Trial:
             raise StructureError(f"{text} grad=True, but no argument is inexact, so that there is no gradient")
 
     def _failure_message(
-        self,
-        reference: Outcome,
-        tolerance: Tolerance,
-        outcomes: Sequence[Outcome],
-        tried: Sequence[MeshTrial],
-        left_out: Mapping[Mesh, str],
+        self, reference: Outcome, tolerance: Tolerance, tried: list[MeshTrial], left_out: Mapping[Mesh, str]
     ) -> str:
         """The message of a failure, after a second run on one device, traced anew, which must agree with the first."""
-        anew = replace(self, compiled={})
-        again = self._compare(reference, reference.mesh, anew._outcome(reference.mesh), tolerance)
-        if again.differences:
-            return differs_by_itself(self.subject, self.drawn, again.differences[0])
+        again = replace(self, compiled={})._outcome(reference.mesh)
+        repeated = self._compare(reference, reference.mesh, again, tolerance)
+        if repeated.differences:
+            return differs_by_itself(self.subject, self.drawn, repeated.differences[0])
         # Also try each axis of a mesh that differs alone.
-        known, alone, outcomes = {longer_axes(each.mesh) for each in tried}, list[MeshTrial](), [*outcomes]
-        mesh = next(each.mesh for each in tried if each.differences)
+        known = {longer_axes(trial.mesh) for trial in tried}
+        mesh = next(trial.mesh for trial in tried if trial.differences)
         for axis in longer_axes(mesh) if reference.mesh.size == 1 else ():
             if (axis,) not in known:
                 # The function may not run on that mesh at all; then the report does without it.
                 with suppress(Exception):
                     short = one_axis_mesh(mesh, axis)
                     outcome = self._outcome(short)
-                    limits = tolerance.over(reference, [*outcomes, outcome])
-                    alone.append(self._compare(reference, short, outcome, limits))
-                    outcomes.append(outcome)
-        tried = sorted([*tried, *alone], key=lambda trial: trial.mesh.size)
+                    limits = tolerance.over(reference, [*(trial.outcome for trial in tried), outcome])
+                    tried = [*tried, self._compare(reference, short, outcome, limits)]
+        tried = sorted(tried, key=lambda trial: trial.mesh.size)
         wrong = next(trial for trial in tried if trial.differences)
-        differing = next(each for each in outcomes if each.mesh == self.subject.mesh_for(wrong.mesh))
         self.report("comparing values along the way")
-        names = [each.name for each in wrong.differences]
-        where = describe_first_difference(self.subject, reference, differing, names)
+        names = [mismatch.name for mismatch in wrong.differences]
+        where = describe_first_difference(self.subject, reference, wrong.outcome, names)
         than = name_of_mesh(reference.mesh)
         return DifferenceReport(failure_report(self.subject, self.drawn, tolerance, tried, left_out, where, than))

@@ -40,21 +40,25 @@ class FunctionAxes:
     types: Mapping[str, AxisType]
     devices: Sequence[Any]
 
+    def abstract(self, sizes: Mapping[str, int]) -> AbstractMesh:
+        """A mesh of these axes without devices, with size 1 where no size is given."""
+        shape = tuple(sizes.get(name, 1) for name in self.sizes)
+        return AbstractMesh(shape, tuple(self.sizes), axis_types=tuple(self.types.values()))
+
     def mesh(self, sizes: Mapping[str, int]) -> Mesh:
-        """A mesh of these axes, with size 1 where no size is given.
+        """The same with devices.
 
         Raises:
           MeshAxisError: for more devices than there are.
         """
-        shape = tuple(sizes.get(name, 1) for name in self.sizes)
-        if prod(shape) > len(self.devices):
-            wanted = mesh_text(zip(self.sizes, shape, strict=True))
+        mesh = self.abstract(sizes)
+        if mesh.size > len(self.devices):
             raise MeshAxisError(
-                f"assert_mesh_invariant: the mesh {wanted} needs {prod(shape)} devices, and there are "
-                f"{len(self.devices)}\n\nHint: {_more_devices(self.devices)}"
+                f"assert_mesh_invariant: the mesh {mesh_text(mesh.shape.items())} needs {mesh.size} devices, and there "
+                f"are {len(self.devices)}\n\nHint: {_more_devices(self.devices)}"
             )
-        devices = np.array(self.devices[: prod(shape)]).reshape(shape)
-        return Mesh(devices, tuple(self.sizes), axis_types=tuple(self.types.values()))
+        devices = np.array(self.devices[: mesh.size]).reshape(mesh.axis_sizes)
+        return Mesh(devices, mesh.axis_names, axis_types=mesh.axis_types)
 
     def require_some(self, verb: str, name: str, cure: str) -> None:
         """Refuse a function of which no mesh axis is known.
@@ -68,28 +72,23 @@ class FunctionAxes:
                 f"Hint: {cure} under jax.set_mesh(mesh)"
             )
 
-    def abstract(self, sizes: Mapping[str, int]) -> AbstractMesh:
-        """The same without devices."""
-        shape = tuple(sizes.get(name, 1) for name in self.sizes)
-        return AbstractMesh(shape, tuple(self.sizes), axis_types=tuple(self.types.values()))
-
 
 def axes_of(function: DecoratedInfo, typed: HintedSignature, mesh: _jax.mesh.AnyMesh | None) -> FunctionAxes:
     """The axes of a function's mesh; where no mesh is known, those that its hints name."""
     if mesh is not None:
         types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
         return FunctionAxes(dict(mesh.shape), types, _devices(mesh))
-    found = axes_of_hints(function, typed)
-    return FunctionAxes(dict.fromkeys(found, 1), dict.fromkeys(found, AxisType.Auto), jax.local_devices())
+    names = axes_of_hints(function, typed)
+    return FunctionAxes(dict.fromkeys(names, 1), dict.fromkeys(names, AxisType.Auto), jax.local_devices())
 
 
 def _devices(mesh: _jax.mesh.AnyMesh) -> Sequence[Any]:
     """The devices of this process on the platform of a mesh, beginning with those of the mesh."""
     if isinstance(mesh, AbstractMesh):
         return jax.local_devices()
-    own = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
-    more = jax.local_devices(backend=own[0].platform) if own else jax.local_devices()
-    return [*own, *(device for device in more if device not in own)]
+    local = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
+    more = jax.local_devices(backend=local[0].platform) if local else jax.local_devices()
+    return [*dict.fromkeys([*local, *more])]
 
 
 def _more_devices(devices: Sequence[Any]) -> str:
@@ -118,16 +117,16 @@ def default_meshes(axes: FunctionAxes, name: str) -> list[Mesh]:
             f"Hint: {_more_devices(axes.devices)}"
         )
     together, available = _all_axes(axes), len(axes.devices)
-    alone = {name: own if 1 < own <= available else max(together[name], 2) for name, own in axes.sizes.items()}
+    alone = {name: size if 1 < size <= available else max(together[name], 2) for name, size in axes.sizes.items()}
     values = tuple(together.values())
     rotations = [values[at:] + values[:at] for at in range(1, min(len(values), 3))]
     permuted = [dict(zip(together, rotation, strict=True)) for rotation in rotations]
     sizes = [{}, *({name: size} for name, size in alone.items()), together, *permuted]
-    longest = {name: max(each.get(name, 1) for each in sizes) for name in axes.sizes}
+    longest = {name: max(shape.get(name, 1) for shape in sizes) for name in axes.sizes}
     sizes += [{name: 4} for name, size in longest.items() if size == 2 and available >= 4]
     if len(axes.sizes) == 1 and max(longest.values()) > 2:
         sizes += [{name: 2} for name in axes.sizes]
-    return list(dict.fromkeys(axes.mesh(each) for each in sizes))
+    return list(dict.fromkeys(map(axes.mesh, sizes)))
 
 
 def _all_axes(axes: FunctionAxes) -> dict[str, int]:
@@ -155,23 +154,23 @@ def given_meshes(meshes: Sequence[Any], axes: FunctionAxes) -> list[Mesh]:
     if not isinstance(meshes, (list, tuple)) or not meshes:
         got = value_text(meshes)
         raise MeshAxisError(f"assert_mesh_invariant: meshes= expects a list of meshes, as in [{_EXAMPLE}]; got {got}")
-    read: list[Mesh | dict[str, int]] = []
+    shapes: list[Mesh | dict[str, int]] = []
     for mesh in meshes:
         if isinstance(mesh, AbstractMesh):
             problem = "an AbstractMesh has no devices to run on; pass its sizes as a dict"
             raise MeshAxisError(f"assert_mesh_invariant: {problem}")
         if isinstance(mesh, Mesh) and (problem := why_unusable(mesh)):
             raise MeshAxisError(f"assert_mesh_invariant: a mesh {problem}")
-        found = mesh if isinstance(mesh, Mesh) else mesh_sizes(mesh)
-        if found is None:
+        shape = mesh if isinstance(mesh, Mesh) else mesh_sizes(mesh)
+        if shape is None:
             problem = f"assert_mesh_invariant: meshes= holds {value_text(mesh)}, which is not a mesh"
             hint = f'write a jax.sharding.Mesh, {_EXAMPLE}, or a text like "dp=4,tp=2"'
             raise MeshAxisError(f"{problem}\n\nHint: {hint}")
-        read.append(found)
-    more = [name for each in read if not isinstance(each, Mesh) for name in each if name not in axes.sizes]
+        shapes.append(shape)
+    more = [name for shape in shapes if not isinstance(shape, Mesh) for name in shape if name not in axes.sizes]
     sizes, types = {**axes.sizes, **dict.fromkeys(more, 1)}, {**axes.types, **dict.fromkeys(more, AxisType.Auto)}
     known = FunctionAxes(sizes, types, axes.devices)
-    made = [each if isinstance(each, Mesh) else known.mesh(each) for each in read]
+    made = [shape if isinstance(shape, Mesh) else known.mesh(shape) for shape in shapes]
     return list(dict.fromkeys([one_axis_mesh(made[0], None), *made]))
 
 
@@ -187,7 +186,7 @@ def with_replica(mesh: Mesh) -> Mesh:
     JAX cannot lower an unreduced result on a mesh of a single device.
     """
     (device,) = mesh.devices.flat
-    another = [each for each in jax.local_devices(backend=device.platform) if each != device]
+    another = [local for local in jax.local_devices(backend=device.platform) if local != device]
     devices = np.array([device, *another[:1]]).reshape(*mesh.devices.shape, -1)
     types = (*mesh.axis_types, mesh.axis_types[0])
     return Mesh(devices, (*mesh.axis_names, "replica"), axis_types=types)

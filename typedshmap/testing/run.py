@@ -116,7 +116,7 @@ class Outcome:
     Attributes:
       mesh: the mesh.
       values: results by path, ``return[0].loss``, and gradients by argument, ``grad(w)``; on the host.
-      specs: the mesh axes that each dim of a result is sharded over.
+      specs: the mesh axes that each dim of a result is sharded over, where they are known.
       jaxprs: the programs that computed the values.
       arrays: the arrays among the arguments.
       gradients: the names of the gradients among the values.
@@ -136,8 +136,8 @@ class Outcome:
     @property
     def is_finite(self) -> bool:
         """Whether all numbers are."""
-        inexact = (each for each in self.values.values() if _jax.array.is_inexact(each.dtype))
-        return all(bool(np.isfinite(each.astype(np.complex128)).all()) for each in inexact)
+        inexact = (values for values in self.values.values() if _jax.array.is_inexact(values.dtype))
+        return all(bool(np.isfinite(values.astype(np.complex128)).all()) for values in inexact)
 
 
 @dataclass(frozen=True)
@@ -189,16 +189,17 @@ class CompiledCall:
                     programs.append((self.gradients, partial(self.pull, list(arrays), scaled)))
                 # Nothing but this may wait for ever: a program that is compiled, and whose shards wait for each other.
                 done = [(names, wait_for(program, timeout, idle)) for names, program in programs]
-            return {name: _host(array) for names, values in done for name, array in zip(names, values, strict=True)}
+            return {name: on_host(array) for names, values in done for name, array in zip(names, values, strict=True)}
 
+        shardings = {name: struct.sharding for name, struct in types.items()}
         specs = {
-            name: _jax.array.spec_entries(each.sharding.spec).dim_axes
-            if isinstance(each.sharding, NamedSharding)
-            else ()
-            for name, each in types.items()
+            name: _jax.array.spec_entries(sharding.spec).dim_axes
+            for name, sharding in shardings.items()
+            if isinstance(sharding, NamedSharding)
         }
-        values = again(arrays, 1.0)
-        return Outcome(self.mesh, values, specs, self.jaxprs, arrays, frozenset(self.gradients), again, cotangents)
+        return Outcome(
+            self.mesh, again(arrays, 1.0), specs, self.jaxprs, arrays, frozenset(self.gradients), again, cotangents
+        )
 
 
 def compile_call(
@@ -216,9 +217,9 @@ def compile_call(
     names, f = list[str](), subject.mapped(mesh)
 
     def forward(arrays: Sequence[Any]) -> list[Any]:
-        found = jax.tree_util.tree_flatten_with_path(call.run(f, arrays))[0]
-        names[:] = [f"return{jax.tree_util.keystr(path)}" for path, _ in found]  # known when this has been traced
-        return [_global_array(leaf) for _, leaf in found]
+        leaves = jax.tree_util.tree_flatten_with_path(call.run(f, arrays))[0]
+        names[:] = [f"return{jax.tree_util.keystr(path)}" for path, _ in leaves]  # known when this has been traced
+        return [_global_array(leaf) for _, leaf in leaves]
 
     platform = mesh.devices.flat[0].platform
     with subject.on(mesh):
@@ -232,12 +233,12 @@ def compile_call(
         def pullback(arrays: Sequence[Any], cotangents: list[Any]) -> list[Any]:
             """The vector-Jacobian product of some results, in all inexact arguments."""
 
-            def some(changed: list[Any]) -> list[Any]:
+            def pulled_results(changed: list[Any]) -> list[Any]:
                 mixed = {**dict(enumerate(arrays)), **dict(zip(inexact, changed, strict=True))}
-                found = dict(zip(names, forward(list(mixed.values())), strict=True))
-                return [found[name] for name in pulled]
+                values = dict(zip(names, forward(list(mixed.values())), strict=True))
+                return [values[name] for name in pulled]
 
-            gradients = jax.vjp(some, [arrays[at] for at in inexact])[1](cotangents)[0]
+            gradients = jax.vjp(pulled_results, [arrays[at] for at in inexact])[1](cotangents)[0]
             return list(map(_global_array, gradients))
 
         of_pullback, _, pull = _compile(pullback, platform, call.arrays, [results[name] for name in pulled])
@@ -271,13 +272,14 @@ def _global_array(value: Any) -> Any:
     return jax.reshard(value, _jax.array.partition_spec(entries.dim_axes))
 
 
+def on_host(array: jax.Array) -> HostArray:
+    """An array on the host; of keys their words."""
+    is_key = jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(array) if is_key else array)
+
+
 def _cotangent(result: jax.ShapeDtypeStruct, seed: Sequence[int]) -> jax.Array:
     rng = np.random.default_rng(seed)
     drawn = rng.standard_normal(result.shape) + 1j * rng.standard_normal(result.shape)
     is_complex = jax.numpy.issubdtype(result.dtype, jax.numpy.complexfloating)
     return jax.device_put((drawn if is_complex else drawn.real).astype(result.dtype), result.sharding)
-
-
-def _host(array: jax.Array) -> HostArray:
-    is_key = jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(array) if is_key else array)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations, product
+from itertools import chain, permutations, product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ import numpy as np
 from .. import _jax
 from ..errors.phrases import quoted_axes
 from .agreement import HostArray, is_same, layouts, split
-from .replay import MOST_BYTES, ComparedValues, Run
+from .replay import MOST_BYTES, ComparedValues
 from .steps import SteppedProgram, TracedStep
 
 _MOST_NUMBERS, _MOST_TRIES, _MOST_SECONDS = 1000, 2000, 15
@@ -46,10 +46,8 @@ class ChangedResult:
     @classmethod
     def of_all(cls, places: Sequence[ChangedResult]) -> ChangedResult:
         """The places of one line in all its calls."""
-        steps, numbers, sources = (
-            [one for each in lists for one in each]
-            for lists in zip(*((place.steps, place.numbers, place.sources) for place in places), strict=True)
-        )
+        lists = zip(*((place.steps, place.numbers, place.sources) for place in places), strict=True)
+        steps, numbers, sources = ([*chain.from_iterable(of_places)] for of_places in lists)
         return cls(steps, numbers, places[0].is_index, sources)
 
 
@@ -68,7 +66,7 @@ class Alternative(NamedTuple):
 
 
 def first_substitution(
-    compared: ComparedValues, places: Sequence[ChangedResult], one: Run, other: Run, results: Sequence[int]
+    compared: ComparedValues, places: Sequence[ChangedResult], results: Sequence[int]
 ) -> tuple[TracedStep, str] | None:
     """The first place in which other values put the results right, and what these are.
 
@@ -78,71 +76,60 @@ def first_substitution(
     Args:
       compared: the values of the program on the mesh, and on one device.
       places: where others are tried, in their order.
-      one: the program on one device.
-      other: the program on the mesh.
       results: which results have to be right.
 
     Returns:
       The step and the words; None if there is no such place, or if the search takes too long.
     """
-    program, reference, axes = compared.program, compared.reference, len(other.sizes)
+    program, reference, on_one, on_mesh = compared.program, compared.reference, compared.on_one, compared.on_mesh
     numbers = [number for place in places for number in place.numbers]
     types = [program.types[number] for number in numbers]
-    size = other.mesh.size * sum(prod(each.shape) * each.dtype.itemsize for each in types)
+    size = on_mesh.mesh.size * sum(prod(aval.shape) * aval.dtype.itemsize for aval in types)
     if len(numbers) > _MOST_NUMBERS or size > MOST_BYTES:
         return None
     start = time.process_time()
-    ends, goals = [program.results[each] for each in results], [reference.results[each] for each in results]
-    sources = {*goals, *(number for place in places for number in place.sources)}
-    kept = {*numbers, *ends, *(step.operands[0] for place in places for step in place.steps if step.name == "reshape")}
-    inside = {number for region in reference.regions for number in region.inside}
-    on_mesh, on_one = program.prepare(kept), reference.prepare(sources)
-    on_mesh_changed = program.prepare(ends, [place.numbers for place in places], other.mesh)
-
-    def values(arguments: Sequence[Any], same: Sequence[Any]) -> tuple[dict[int, HostArray], dict[int, HostArray]]:
-        with other.on_mesh():
-            actual = on_mesh(arguments)
-        with one.on_mesh():
-            expected = on_one(same)
-        return actual, {n: each.reshape(each.shape[axes:]) if n in inside else each for n, each in expected.items()}
+    ends, goals = [program.results[at] for at in results], [reference.results[at] for at in results]
+    reshaped = [step.operands[0] for place in places for step in place.steps if step.name == "reshape"]
+    values = compared.prepare({*numbers, *ends, *reshaped}, {*goals, *(n for place in places for n in place.sources)})
+    changed_values = program.prepare(ends, [place.numbers for place in places], on_mesh.mesh)
 
     def are_right(
         arguments: Sequence[Any], expected: Mapping[int, HostArray], which: int = -1, changes: Sequence[HostArray] = ()
     ) -> bool:
-        with other.on_mesh():
-            found = on_mesh_changed(arguments, which, changes)
-        return all(is_same(found[end], expected[goal]) for end, goal in zip(ends, goals, strict=True))
+        with on_mesh.context():
+            actual = changed_values(arguments, which, changes)
+        return all(is_same(actual[end], expected[goal]) for end, goal in zip(ends, goals, strict=True))
 
     try:
-        actual, expected = values(other.arguments, one.arguments)
-        if are_right(other.arguments, expected):
+        actual, expected = values(on_mesh.arguments, on_one.arguments)
+        if are_right(on_mesh.arguments, expected):
             return None  # what is wrong is less than this search sees
     except (TypeError, ValueError, NotImplementedError, jax.errors.JaxRuntimeError):
         return None  # JAX does not run the program with values that vary over more axes
-    tries, again, found = 0, None, None
-    moved, moved_same = _in_other_order(other.arguments), _in_other_order(one.arguments)
+    tries, again, chosen = 0, None, None
+    moved, moved_same = _in_other_order(on_mesh.arguments), _in_other_order(on_one.arguments)
     for which, place in enumerate(places):
-        own = [actual[number] for number in place.numbers]
-        operands = zip(*([actual.get(each) for each in step.operands] for step in place.steps), strict=True)
-        if any(all(map(np.array_equal, each, own)) for each in operands):
+        olds = [actual[number] for number in place.numbers]
+        operands = zip(*([actual.get(number) for number in step.operands] for step in place.steps), strict=True)
+        if any(all(map(np.array_equal, operand, olds)) for operand in operands):
             continue  # tried where they were made
         for at, (words, changes, is_relative) in enumerate(alternatives(place, compared, actual, expected)):
-            if found is not None and not (is_relative and _is_through(program, found[0], place)):
+            if chosen is not None and not (is_relative and _is_through(program, chosen[0], place)):
                 continue
             tries += 1
             if tries > _MOST_TRIES or time.process_time() - start > _MOST_SECONDS:
                 return None
-            if not are_right(other.arguments, expected, which, changes):
+            if not are_right(on_mesh.arguments, expected, which, changes):
                 continue
             # It may be an accident: with other arguments, too?
             again = again or values(moved, moved_same)
             changes = [*alternatives(place, compared, *again)][at].values
             if are_right(moved, again[1], which, changes):
-                found = place, words
+                chosen = place, words
                 if not is_relative:
                     return place.steps[0], words
                 break
-    return None if found is None else (found[0].steps[0], found[1])
+    return None if chosen is None else (chosen[0].steps[0], chosen[1])
 
 
 def _is_through(program: SteppedProgram, place: ChangedResult, later: ChangedResult) -> bool:
@@ -174,12 +161,12 @@ def alternatives(
     olds = [actual[number] for number in place.numbers]
     lead, shape = olds[0].shape[: len(axes)], olds[0].shape[len(axes) :]
     if place.sources:
-        wanted = [expected[each] for each in place.sources]
-        is_one_shape = all(each.shape == wanted[0].shape for each in wanted)
+        wanted = [expected[source] for source in place.sources]
+        is_one_shape = all(value.shape == wanted[0].shape for value in wanted)
         for dim_axes, reduced in layouts(shape, sizes, wanted[:1], None) if is_one_shape else ():
-            parts = [split(each, sizes, dim_axes) for each in wanted] if not reduced else []
+            parts = [split(value, sizes, dim_axes) for value in wanted] if not reduced else []
             if parts and all(part is not None and part.shape == lead + shape for part in parts):
-                dims = [f"dim {dim} sharded over {quoted_axes(own)}" for dim, own in enumerate(dim_axes) if own]
+                dims = [f"dim {dim} sharded over {quoted_axes(over)}" for dim, over in enumerate(dim_axes) if over]
                 of = f"the parts ({', '.join(dims)}) of " if dims else ""
                 yield Alternative(f"{of}the value on one device", [part for part in parts if part is not None])
     if step.name == "ppermute":
@@ -188,14 +175,14 @@ def alternatives(
             sent = [np.roll(old, by, axes.index(axis)) for old in olds]
             yield Alternative(f"what is sent {by} further over '{axis}'", sent, is_relative=True)
     if step.name == "reshape":
-        operands = [actual[each.operands[0]] for each in place.steps]
+        operands = [actual[same.operands[0]] for same in place.steps]
         dims = operands[0].shape[len(axes) :]
         for axis, (dim, size), to in product(longer, enumerate(dims), range(len(dims) + 1)):
             if size % sizes[axis] == 0 and to != dim:
                 apart = (*lead, *dims[:dim], sizes[axis], size // sizes[axis], *dims[dim + 1 :])
-                moved = [np.moveaxis(each.reshape(apart), len(lead) + dim, len(lead) + to) for each in operands]
+                moved = [np.moveaxis(value.reshape(apart), len(lead) + dim, len(lead) + to) for value in operands]
                 words = f"dim {dim} of its operand taken apart by '{axis}' and put together in another order"
-                yield Alternative(words, [each.reshape(lead + shape) for each in moved])
+                yield Alternative(words, [value.reshape(lead + shape) for value in moved])
     if place.is_index:
         yield from _other_indices(step, olds, sizes, compared.shard_sizes)
 
