@@ -4,7 +4,7 @@ Everything is read by the public names of ``jax.extend.core`` and by attributes 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
@@ -98,50 +98,6 @@ def _number_results(jaxpr: Any, operands: Sequence[int], numbers: dict[Any, int]
     return [number_of(atom) for atom in jaxpr.outvars]
 
 
-def is_index_into(jaxpr: Any, index: Any, arrays: Mapping[Any, Collection[int]]) -> bool:
-    """Whether an operand of a program is an index, as it is or computed from it alone, into dims of some operands.
-
-    What depends on the index of the shard, or was sent to other shards, is followed no further.
-    """
-    return _looks_up(open_jaxpr(jaxpr), {index}, {var: dims for var, dims in arrays.items() if var is not index})
-
-
-def _looks_up(jaxpr: Any, indices: set[Any], arrays: dict[Any, Collection[int] | None]) -> bool:
-    """`is_index_into` for several indices, and arrays with perhaps unknown dims."""
-    offsets = set[Any]()
-    for eqn in jaxpr.eqns:
-        operands: list[Any] = [None if is_literal(atom) else atom for atom in eqn.invars]
-        looked_up = arrays.get(operands[0], ()) if operands else ()
-        dims = [dim for dim, atom in _indexed_dims(eqn) if not is_literal(atom) and atom in indices]
-        if dims and (looked_up is None or not {*looked_up}.isdisjoint(dims)):
-            return True
-        for inner in inner_jaxprs(eqn):
-            behind = operands[len(operands) - len(inner.invars) :]  # the predicate of a cond comes first
-            pairs = [*zip(inner.invars, behind, strict=False)]
-            given = {var: arrays[atom] for var, atom in pairs if atom in arrays}
-            if _looks_up(inner, {var for var, atom in pairs if atom in indices}, given):
-                return True
-        if eqn.primitive.name == "axis_index" or not offsets.isdisjoint(operands):
-            offsets.update(eqn.outvars)
-        elif collective_operation(eqn) is None and not indices.isdisjoint(operands):
-            indices.update(eqn.outvars)
-        for known in (atom for atom in operands if atom in arrays):
-            shape = known.aval.shape
-            arrays |= {var: arrays[known] if var.aval.shape == shape else None for var in eqn.outvars}
-    return False
-
-
-def _indexed_dims(eqn: Any) -> list[tuple[int, Any]]:
-    """The dims of its first operand in which an equation looks up or writes, each with the operand that says where."""
-    name, numbers = eqn.primitive.name, eqn.params.get("dimension_numbers")
-    if name == "gather":
-        return [(dim, eqn.invars[1]) for dim in numbers.start_index_map]
-    if name.startswith("scatter"):
-        return [(dim, eqn.invars[1]) for dim in numbers.scatter_dims_to_operand_dims]
-    first = {"dynamic_slice": 1, "dynamic_update_slice": 2}.get(name)
-    return [] if first is None else [*enumerate(eqn.invars[first:])]
-
-
 def while_operands(eqn: Any, operands: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
     """The operands of a while loop: the constants of its condition, the constants of its body, and the carry."""
     start = eqn.params["cond_nconsts"]
@@ -212,9 +168,9 @@ def _expanded(primitive: Any, shapes: tuple[tuple[tuple[int, ...], Any], ...]) -
 
 
 COLLECTIVES: Mapping[str, str] = {
-    name: found.operation
-    for name, found in PRIMITIVES.items()
-    if found.operation not in ("", "reshard") and not name.endswith("_start")
+    name: known.operation
+    for name, known in PRIMITIVES.items()
+    if known.operation not in ("", "reshard") and not name.endswith("_start")
 }
 """The primitives that communicate, with XLA's names; without casts of types."""
 OPERATIONS = tuple(dict.fromkeys(COLLECTIVES.values()))
@@ -224,12 +180,8 @@ OPERATIONS = tuple(dict.fromkeys(COLLECTIVES.values()))
 CLAIM = "typedshmap_claim"
 """The primitive that claims a layout of its operand; facts from the claim hold for the operand, too."""
 
-_MOVING_NAMES = (
-    "all_gather all_gather_invariant all_to_all broadcast_in_dim convert_element_type copy dynamic_slice gather name "
-    "optimization_barrier ppermute pvary reshape rev slice squeeze stop_gradient transpose"
-)
-MOVING = frozenset(_MOVING_NAMES.split())
-"""Primitives that only move data: their result has the entries of their first operand."""
+MOVING = frozenset(name for name, known in PRIMITIVES.items() if known.is_moving)
+"""The primitives that only move data."""
 
 
 def collective_operation(eqn: Any) -> str | None:
@@ -443,12 +395,6 @@ def has_effects(eqn: Any) -> bool:
 def effects_of(eqn: Any) -> set[str]:
     """The effects of an equation or a program, by the names of JAX's classes."""
     return {type(effect).__name__ for effect in eqn.effects} - {"NamedAxisEffect"}  # which collectives have
-
-
-def differentiation(eqn: Any) -> Literal["", "differentiated", "transposed"]:
-    """Whether an equation is part of what is differentiated, or of the backward part of a gradient."""
-    stack = str(eqn.source_info.name_stack) if eqn is not None else ""
-    return "transposed" if "transpose(" in stack else "differentiated" if "jvp(" in stack else ""
 
 
 def is_differentiated(eqn: Any) -> bool:

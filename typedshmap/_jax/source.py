@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from ..errors.places import Place, installed_package, is_users, running_line
 from .jaxpr import called_jaxpr, open_jaxpr
+from .primitives import primitive
 
 # JAX's names of the functions that compute gradients.
 _GRADIENTS = frozenset(["grad_f", "value_and_grad_f", "grad_f_aux", "value_and_grad_f_aux", "vjp", "jvp", "linearize"])
@@ -55,11 +56,6 @@ def equation_places(eqn: Any) -> list[str]:
     return [_frame_place(frame) for frame in _frames(eqn) if is_users(frame.file_name)]
 
 
-def equation_line(eqn: Any) -> tuple[str, int]:
-    """The file and the line of an equation in the user's code."""
-    return next(equation_lines(eqn), ("", 0))
-
-
 def place_line(place: str) -> tuple[str, int]:
     """The file and the line of a place."""
     return (place.file, place.line) if isinstance(place, Place) else ("", 0)
@@ -86,14 +82,9 @@ def called_function(eqn: Any) -> str:
     return name if name.isidentifier() and not name.startswith("_") else str(eqn.primitive.name)
 
 
-_COLLECTIVE_NAMES = {"psum2": "psum", "reduce_scatter": "psum_scatter", "reshard_shards": "reshard"}
-
-
 def collective_name(eqn: Any) -> str:
     """The function of a collective: ``psum`` for any of its primitives."""
-    name: str = eqn.primitive.name.removesuffix("_start").removeprefix("unreduced_").removesuffix("_dynamic")
-    name = name.removesuffix("_invariant").removesuffix("_reduced")
-    name = _COLLECTIVE_NAMES.get(name, name)
+    name = primitive(eqn.primitive.name).function or eqn.primitive.name
     return "pmean" if name == "psum" and called_function(eqn) == "pmean" else name
 
 
