@@ -368,8 +368,8 @@ def named_sharding(
     used = [axis for part in dim_axes for axis in part]
     if len(used) > len(set(used)):
         return None
-    found = NamedSharding(mesh, partition_spec(dim_axes), memory_kind=sharding.memory_kind)
-    return found if sharding.is_equivalent_to(found, rank) else None
+    named = NamedSharding(mesh, partition_spec(dim_axes), memory_kind=sharding.memory_kind)
+    return named if sharding.is_equivalent_to(named, rank) else None
 
 
 def shard_counts(sharding: jax.sharding.Sharding, rank: int) -> tuple[int, ...]:

@@ -116,29 +116,29 @@ def kernel_operands(eqn: Any) -> list[frozenset[int]] | None:
         return None
     written = {
         atom
-        for each in kernel.eqns
-        if each.primitive.name not in _READS
-        for atom in each.invars
+        for step in kernel.eqns
+        if step.primitive.name not in _READS
+        for atom in step.invars
         if not is_literal(atom)
     }
     if not written.issuperset(refs[given : given + len(eqn.outvars)]):
         return None
     # A result that aliases an operand is the same reference.
     same = {refs[given + to]: refs[at] for at, to in params["input_output_aliases"]}
-    found: dict[Any, frozenset[int]] = {ref: frozenset() for ref in refs}
-    found |= {ref: frozenset([at]) for at, ref in enumerate(refs[:given])}
+    read_by: dict[Any, frozenset[int]] = {ref: frozenset() for ref in refs}
+    read_by |= {ref: frozenset([at]) for at, ref in enumerate(refs[:given])}
     before = None
-    while before != found:  # a write in one step of the grid may be read in another
-        before = dict(found)
-        for each in kernel.eqns:
-            atoms = [same.get(atom, atom) for atom in each.invars if not is_literal(atom)]
-            read = frozenset[int]().union(*[found.get(atom, frozenset()) for atom in atoms])
-            found |= dict.fromkeys(each.outvars, read)
-            if each.primitive.name not in _READS:  # and writes, as far as is known, to all that it is given
-                found |= {atom: found[atom] | read for atom in atoms if hasattr(atom.aval, "inner_aval")}
+    while before != read_by:  # a write in one step of the grid may be read in another
+        before = dict(read_by)
+        for step in kernel.eqns:
+            atoms = [same.get(atom, atom) for atom in step.invars if not is_literal(atom)]
+            read = frozenset[int]().union(*[read_by.get(atom, frozenset()) for atom in atoms])
+            read_by |= dict.fromkeys(step.outvars, read)
+            if step.primitive.name not in _READS:  # and writes, as far as is known, to all that it is given
+                read_by |= {atom: read_by[atom] | read for atom in atoms if hasattr(atom.aval, "inner_aval")}
     # The index maps of blocks may depend on the first operands.
     indices = frozenset(range(params["grid_mapping"].num_index_operands))
-    return [found[same.get(ref, ref)] | indices for ref in refs[given : given + len(eqn.outvars)]]
+    return [read_by[same.get(ref, ref)] | indices for ref in refs[given : given + len(eqn.outvars)]]
 
 
 def hi_jaxpr(eqn: Any) -> Any:
@@ -279,7 +279,7 @@ class RegionBinding(Record):
 
         What ``jax.vmap`` maps over has one dim more, of which the first entry is taken.
         """
-        found = list(self.operands)
+        operands = list(self.operands)
         for at, (operand, name) in enumerate(zip(self.operands, self.names, strict=True)):
             if name in values and isinstance(operand, jax.ShapeDtypeStruct):
                 value = values[name]
@@ -287,8 +287,8 @@ class RegionBinding(Record):
                     shapes = (value.shape[:dim] + value.shape[dim + 1 :] for dim in range(value.ndim))
                     value = value.take(0, next((dim for dim, shape in enumerate(shapes) if shape == operand.shape), 0))
                 if value.shape == operand.shape and value.dtype == operand.dtype:
-                    found[at] = value
-        return replace(self, operands=tuple(found))
+                    operands[at] = value
+        return replace(self, operands=tuple(operands))
 
 
 class RegionTrees(Record):

@@ -105,8 +105,8 @@ def sharding_at_rest(x: Any, layout: Layout, mesh: AnyMesh, memory_kind: str | N
     """The sharding of a concrete value after placement; it keeps its memory kind by default."""
     have = committed_sharding(x)
     if memory_kind is None and have is not None:
-        own = have.memory_kind
-        memory_kind = None if own == next(iter(have.device_set)).default_memory().kind else own
+        kind = have.memory_kind
+        memory_kind = None if kind == next(iter(have.device_set)).default_memory().kind else kind
     return NamedSharding(mesh, spec_of(_kept(layout, have)), memory_kind=memory_kind)
 
 

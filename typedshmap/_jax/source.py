@@ -127,7 +127,7 @@ def library_of(jaxpr: Any) -> str:
     called = list(dict.fromkeys(frame.file_name for frame in _called_frames(jaxpr)))
     if any(map(is_users, called)):
         return ""
-    return next((package for each in (file, *called) if (package := installed_package(each))), "")
+    return next((package for path in (file, *called) if (package := installed_package(path))), "")
 
 
 def function_file(jaxpr: Any) -> str:
@@ -196,10 +196,10 @@ def expression(eqn: Any) -> str:
     if site is None:
         return ""
     code, position = site
-    found = next(islice(code.co_positions(), position // 2, None), None)
-    if found is None or None in found or found[0] != found[1]:
+    span = next(islice(code.co_positions(), position // 2, None), None)
+    if span is None or None in span or span[0] != span[1]:
         return ""
-    line, _, start, end = found
+    line, _, start, end = span
     linecache.checkcache(code.co_filename)
     text = linecache.getline(code.co_filename, line).encode()
     before, expression, after = (part.decode(errors="replace") for part in (text[:start], text[start:end], text[end:]))
@@ -222,5 +222,5 @@ def codes_of(function: Any) -> list[Any]:
     """The code of a function of JAX, and of those of its module that it calls by its name with an underscore before."""
     function = inspect.unwrap(function)
     private = function.__globals__.get(f"_{function.__name__}")
-    found = [getattr(inspect.unwrap(each), "__code__", None) for each in (function, private) if each is not None]
-    return [code for code in found if code is not None]
+    codes = [getattr(inspect.unwrap(part), "__code__", None) for part in (function, private) if part is not None]
+    return [code for code in codes if code is not None]

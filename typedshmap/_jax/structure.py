@@ -57,10 +57,10 @@ def _add_equations(jaxpr: Any, notes: Mapping[Any, Any], key: list[Any]) -> None
             value = params[name]
             inner = value if value.__class__ is tuple else (value,)
             if inner and inner[0].__class__ in jaxprs:
-                for each in inner:
-                    if getattr(each, "consts", ()):
+                for part in inner:
+                    if getattr(part, "consts", ()):
                         raise TypeError("an inner program with constants")
-                    _add_equations(open_jaxpr(each), notes, key)
+                    _add_equations(open_jaxpr(part), notes, key)
             else:
                 key += (name, value)
         for var in eqn.outvars:

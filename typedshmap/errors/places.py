@@ -146,7 +146,7 @@ def running_lines() -> Iterator[tuple[str, int, str]]:
 
 def _users_lines(frames: Iterable[types.FrameType]) -> Iterator[tuple[str, int, str]]:
     users = (frame for frame in frames if is_users(frame.f_code.co_filename))
-    return ((each.f_code.co_filename, each.f_lineno, each.f_code.co_qualname) for each in users)
+    return ((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname) for frame in users)
 
 
 def _frames_from(frame: types.FrameType | None) -> Iterator[types.FrameType]:
@@ -173,8 +173,8 @@ def hint_line(function: Any, parameter: str) -> tuple[str, int, str] | None:
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name != code.co_name:
             continue
-        if min([node.lineno, *(each.lineno for each in node.decorator_list)]) == code.co_firstlineno:
-            hints = {each.arg: each.annotation for each in ast.walk(node.args) if isinstance(each, ast.arg)}
+        if min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) == code.co_firstlineno:
+            hints = {arg.arg: arg.annotation for arg in ast.walk(node.args) if isinstance(arg, ast.arg)}
             hint = node.returns if parameter == "return" else hints.get(parameter)
             return code.co_filename, hint.lineno if hint is not None else node.lineno, code.co_qualname
     return code.co_filename, code.co_firstlineno, code.co_qualname

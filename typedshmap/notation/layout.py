@@ -253,11 +253,9 @@ def resolve(
     if rules.fallback == "unconstrained":
         unconstrained.update(*unruled.values())
     for dim, axes in zip(spec.dims, dim_axes, strict=True) if mesh is not None and explicit else ():
-        typed, others = (
-            [a for a in axes if a in explicit],
-            [a for a in axes if a not in explicit and a not in manual],
-        )
-        if typed and others:
-            return MixedTypes(str(dim), others[0], typed[0], dim.span)
+        typed = [axis for axis in axes if axis in explicit]
+        auto = [axis for axis in axes if axis not in explicit and axis not in manual]
+        if typed and auto:
+            return MixedTypes(str(dim), auto[0], typed[0], dim.span)
     marked = {sign: frozenset(a for m in spec.marks if m.sign == sign for a in meaning[m.axis]) for sign in "+-~"}
     return Layout(tuple(dim_axes), marked["+"], marked["-"], marked["~"], is_silent, frozenset(unconstrained))

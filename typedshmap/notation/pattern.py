@@ -121,7 +121,7 @@ _MOST_CHARACTERS = 10_000
 def parse_pattern(source: str) -> Pattern:
     """pattern := side (',' side)* ('->' side)?"""
     refuse_long_text(source, _MOST_CHARACTERS)
-    arrows = [found.span() for found in re.finditer(_ARROW, source)]
+    arrows = [arrow.span() for arrow in re.finditer(_ARROW, source)]
     if len(arrows) > 1:
         raise SyntaxFault("the pattern has two arrows", arrows[1])
     start, end = arrows[0] if arrows else (len(source), 0)

@@ -102,7 +102,7 @@ def shard(x: Any, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *,
             if (sharding := known[like]) is not None:
                 wanted[at] = sharding
             continue
-        layout = within.layout_at(leaf.hint, rank_of(leaf.value))
+        layout = within.layout(leaf.hint, rank_of(leaf.value))
         is_placed = is_outside or not layout.is_silent
         if (wrong := _why_unplaceable(leaf, layout, place, is_placed)) is not None:
             failures.append(Failure(wrong, leaf.subject, leaf.hint.text, _jax.array.type_text(leaf.value)))

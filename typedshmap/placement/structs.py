@@ -111,7 +111,7 @@ def _map_hints(
         if hint.spec.rest is not None:
             raise builder.open(f"the rank of {path or hint.text} is open")
         rank, subject = len(hint.spec.dims), Subject("placed", "hint", path)
-        place.layout(hint, subject)
+        place.layout(hint, rank, path)
         if place.mesh is not None:
             # Check the marks by the rule for arrays, with an array of any size.
             any_array = jax.ShapeDtypeStruct((0,) * rank, default_dtype(hint))
