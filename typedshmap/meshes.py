@@ -137,10 +137,8 @@ MOST_DEVICES = 2**31 - 1
 def read_axis_names(axis_names: Any) -> frozenset[str]:
     """The ``axis_names=`` of a decorator."""
     if not isinstance(axis_names, (set, frozenset)):
-        name = type(axis_names).__name__
-        raise StructureError(
-            f"axis_names= expects a set of mesh axes, as jax.shard_map does; got {value_text(axis_names)} ({name})"
-        )
+        got = f"{value_text(axis_names)} ({type(axis_names).__name__})"
+        raise StructureError(f"axis_names= expects a set of mesh axes, as jax.shard_map does; got {got}")
     return frozenset(axis_names)
 
 
@@ -169,10 +167,8 @@ def find_boundary(
         if ambient is not None:
             refuse_other_devices(name, ambient, leaves())
     if axis_names and (unknown := sorted(axis_names - set(call_mesh.axis_names), key=str)):
-        known = mesh_text(call_mesh.shape_tuple)
-        raise MeshAxisError(
-            f"{name}: axis_names= names mesh axis '{unknown[0]}', which the mesh ({known}) does not have"
-        )
+        lacking = f"which the mesh ({mesh_text(call_mesh.shape_tuple)}) does not have"
+        raise MeshAxisError(f"{name}: axis_names= names mesh axis '{unknown[0]}', {lacking}")
     outer, manual = _jax.mesh.manual_axes(context), axis_names or frozenset(call_mesh.axis_names)
     entered = tuple([(a, size) for a, size in call_mesh.shape_tuple if a in manual and (a, size) not in outer])
     return call_mesh, outer, entered
@@ -217,9 +213,8 @@ def _choose_mesh(
     if isinstance(mesh, Mesh) and isinstance(ambient, Mesh) and mesh != ambient:
         given, here = _device_ids(mesh), _device_ids(ambient)
         if given != here:
-            raise MeshAxisError(
-                f"{name}: its mesh is on {devices_text(given)}, but the ambient one on {devices_text(here)}"
-            )
+            problem = f"its mesh is on {devices_text(given)}, but the ambient one on {devices_text(here)}"
+            raise MeshAxisError(f"{name}: {problem}")
     return mesh if mesh.abstract_mesh == context else context
 
 
@@ -251,8 +246,9 @@ def with_devices_of(mesh: AbstractMesh, values: Iterable[Any]) -> _jax.mesh.AnyM
 def mesh_of_values(mesh: _jax.mesh.AnyMesh | None, values: Iterable[Any]) -> _jax.mesh.AnyMesh | None:
     """The mesh, by default that of the first value on one, with the devices of the values if it has none."""
     mesh = mesh or next(filter(None, map(_jax.mesh.value_mesh, values)), None)
-    is_abstract = isinstance(mesh, AbstractMesh) and _jax.trace.is_outside_traces()
-    return with_devices_of(mesh, values) if is_abstract else mesh
+    if isinstance(mesh, AbstractMesh) and _jax.trace.is_outside_traces():
+        return with_devices_of(mesh, values)
+    return mesh
 
 
 def _are_one(mesh: _jax.mesh.AnyMesh, other: _jax.mesh.AnyMesh) -> bool:

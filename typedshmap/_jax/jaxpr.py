@@ -114,13 +114,8 @@ def kernel_operands(eqn: Any) -> list[frozenset[int]] | None:
     refs, given = kernel.invars, len(eqn.invars)
     if params["grid_mapping"].num_dynamic_grid_bounds or len(refs) < given + len(eqn.outvars):
         return None
-    written = {
-        atom
-        for step in kernel.eqns
-        if step.primitive.name not in _READS
-        for atom in step.invars
-        if not is_literal(atom)
-    }
+    writes = [step for step in kernel.eqns if step.primitive.name not in _READS]
+    written = {atom for step in writes for atom in step.invars if not is_literal(atom)}
     if not written.issuperset(refs[given : given + len(eqn.outvars)]):
         return None
     # A result that aliases an operand is the same reference.

@@ -135,10 +135,9 @@ def move(x: Any, sharding: NamedSharding) -> Any:
     """Move a concrete value to a sharding."""
     if sharding.spec.unreduced or (isinstance(x, jax.Array) and jax.typeof(x).sharding.spec.unreduced):
         # device_put does not support this, and reshard only for values on the mesh.
-        on_mesh = (
-            x if explicit_spec(x) is not None else jax.device_put(x, NamedSharding(sharding.mesh, PartitionSpec()))
-        )
-        return _reshard(on_mesh, sharding)
+        if explicit_spec(x) is None:
+            x = jax.device_put(x, NamedSharding(sharding.mesh, PartitionSpec()))
+        return _reshard(x, sharding)
     return (jax.device_put if sharding.is_fully_addressable else _device_put_among_processes)(x, sharding)
 
 

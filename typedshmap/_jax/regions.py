@@ -254,18 +254,22 @@ def traced_on(mesh: AbstractMesh, mapped: Callable[..., Any], operands: Sequence
     for operand, spec in zip(operands, specs, strict=True):
         aval, sharding = jax.typeof(operand), None
         if explicit:
-            entries = [
-                axes if explicit.issuperset(axes) else () for axes in spec_entries(spec, len(aval.shape)).dim_axes
-            ]
-            sharding = NamedSharding(mesh, PartitionSpec(*(axes or None for axes in entries)))
-        weak = getattr(aval, "weak_type", False)
-        structs.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding, weak_type=weak))
+            dim_axes = spec_entries(spec, len(aval.shape)).dim_axes
+            kept = (axes if explicit.issuperset(axes) else () for axes in dim_axes)
+            sharding = NamedSharding(mesh, PartitionSpec(*(axes or None for axes in kept)))
+        structs.append(_struct_of(aval, sharding))
     try:
         with without_ambient(), _without_warnings(), _watch(next(_numbers)), is_again(True):
             region = find_region(jax.make_jaxpr(mapped)(*structs))
     except Exception:  # whatever the body raises for other shards
         return None
     return None if region is None else region.eqn.params["jaxpr"]
+
+
+def _struct_of(aval: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+    """The type of an array as a struct."""
+    weak_type = getattr(aval, "weak_type", False)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding, weak_type=weak_type)
 
 
 def _origin_of(body: Any, info: Any, codes: Mapping[Any, RegionOrigin]) -> RegionOrigin | None:
@@ -299,15 +303,17 @@ def _trees_of(call: RegionBinding | None, results: Any) -> RegionTrees | None:
     tree, code = getattr(results, "tree", None), getattr(getattr(call, "body", None), "__code__", None)
     if call is None or tree is None or code is None:
         return None
-    given = dict(zip(code.co_freevars, call.body.__closure__ or (), strict=True))
-    if not given.keys() >= {"f", "in_tree", "which_dyn", "out_specs"}:
+    given, names = dict(zip(code.co_freevars, call.body.__closure__ or (), strict=True)), _OF_SHARD_MAP
+    if not given.keys() >= {*names}:
         return None
-    function, arguments, is_array, out_specs = (
-        given[name].cell_contents for name in ("f", "in_tree", "which_dyn", "out_specs")
-    )
+    function, arguments, is_array, out_specs = (given[name].cell_contents for name in names)
     types = [jax.typeof(x) for x in results]
     structs = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in types)
     return RegionTrees(function, arguments, tuple(is_array), tree, structs, out_specs)
+
+
+_OF_SHARD_MAP = ("f", "in_tree", "which_dyn", "out_specs")
+"""What JAX's wrapper of a user's function closes over."""
 
 
 def _known_value(x: Any) -> Any:
@@ -316,11 +322,8 @@ def _known_value(x: Any) -> Any:
     value = x if below is None else below.value
     if isinstance(value, jax.core.Tracer):
         return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
-    if (
-        below is not None
-        and len(below.dims) < np.ndim(value)
-        and not jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key)
-    ):
+    is_key = jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key)
+    if below is not None and len(below.dims) < np.ndim(value) and not is_key:
         value = np.asarray(value)[tuple([slice(None) if dim in below.dims else 0 for dim in range(np.ndim(value))])]
     return value if np.shape(value) == aval.shape else jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
@@ -352,11 +355,7 @@ def _trace_for_region(
     if any(hasattr(arg, "call_wrapped") for arg in args):
         return "it is evaluated operation by operation, which jax 0.10.1 and older do only once: call it under jax.jit"
     try:
-        types = [(jax.typeof(x), explicit_spec(x)) for x in args]
-        structs = [
-            jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=spec, weak_type=getattr(aval, "weak_type", False))
-            for aval, spec in types
-        ]
+        structs = [_struct_of(jax.typeof(x), explicit_spec(x)) for x in args]
         returned = list[Any]()
 
         def program(*operands: Any) -> list[Any]:

@@ -240,9 +240,8 @@ def _replaced(value: Any, leaves: Iterator[Any], is_leaf: Callable[[Any], bool])
     names = attributes_of(value, children)
     known = {name: part for name, part in zip(names, parts, strict=True) if name is not None}
     if len(known) != len(parts):
-        raise BadTree(
-            f"{type(value).__name__} makes something else of its leaves, and does not keep them as attributes"
-        )
+        name = type(value).__name__
+        raise BadTree(f"{name} makes something else of its leaves, and does not keep them as attributes")
     return with_attributes(value, known)
 
 

@@ -85,10 +85,9 @@ class Side(Record):
 
         With one bracket or mark, a pattern states the sharding of all its sides.
         """
-        unwritten = Axes(()) if pattern.has_sharding else None
-        dims = (
-            dim if isinstance(dim, Rest) else Dim(Anything(), dim.axes or unwritten, span=dim.span) for dim in self.dims
-        )
+        unwritten, dims = Axes(()) if pattern.has_sharding else None, list[Dim | Rest]()
+        for dim in self.dims:
+            dims.append(dim if isinstance(dim, Rest) else Dim(Anything(), dim.axes or unwritten, span=dim.span))
         return Spec(tuple(dims), self.marks, pattern.source)
 
 

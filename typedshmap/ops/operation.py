@@ -152,9 +152,8 @@ class Operation(Record):
         if self.mesh is None or not self.pattern.has_sharding or len(self.region.manual) == len(self.mesh.axis_names):
             return frozenset()
         auto_axes_here = frozenset(self.mesh.axis_names).difference(self.region.sizes)
-        is_said = not self.region.manual or any(
-            not self.layout(at).axes.isdisjoint(auto_axes_here) for at in range(len(self.hints))
-        )
+        sides = map(self.layout, range(len(self.hints)))
+        is_said = not self.region.manual or any(side.axes & auto_axes_here for side in sides)
         return auto_axes_here if is_said else frozenset()
 
     def placed_layout(self, rank: int) -> Layout:
@@ -245,9 +244,8 @@ class Operation(Record):
     @property
     def has_unused_alias(self) -> bool:
         """Whether an alias in the pattern stands for no mesh axis here, so that the operation may do nothing."""
-        return any(
-            not self.meaning(name) for side in self.pattern.sides for name, _ in written_axes(side.dims, side.marks)
-        )
+        written = (written_axes(side.dims, side.marks) for side in self.pattern.sides)
+        return any(not self.meaning(name) for name, _ in chain.from_iterable(written))
 
     def explicit_axes(self, operands: Sequence[Operand]) -> Mapping[str, tuple[MeshAxes, ...]]:
         """The Explicit axes that shard each dim in the operands' types, by the major factor of the dim."""
@@ -497,8 +495,8 @@ class Operation(Record):
         """Raise for global arrays with unreduced or reduced types, which JAX does not support in this operation."""
         for operand in operands if not self.region.manual else ():
             known = _jax.array.explicit_spec(operand.value)
-            for sign, state in (("+", "unreduced"), ("-", "reduced")) if known is not None else ():
-                for axis in sorted(getattr(known.spec, state)):
+            for sign, state in (("+", "unreduced"), ("-", "reduced")):
+                for axis in sorted(getattr(known.spec, state)) if known is not None else ():
                     typed = f"{operand.subject.phrase} is {state} over '{axis}' in JAX's type"
                     problem = f"{typed}, and JAX has no {self.verb} of such a value"
                     effect = "takes the sum first" if sign == "+" else "drops that, and its gradient is summed there"
@@ -542,8 +540,8 @@ class Operation(Record):
         if claimed.unreduced != actual.unreduced:
             span = next((mark.span for mark in layout.side.marks if mark.sign == "+"), layout.side.span)
             both = claimed.unreduced, actual.unreduced
-            texts = [f"unreduced over {quoted_axes(sorted(axes))}" if axes else "not unreduced" for axes in both]
-            raise mismatch(None, *texts, span)
+            said, due = (f"unreduced over {quoted_axes(sorted(s))}" if s else "not unreduced" for s in both)
+            raise mismatch(None, said, due, span)
 
     def record_result(
         self,
@@ -576,8 +574,9 @@ class Operation(Record):
         differing = frozenset[str]().union(*[operand.layout.differing for operand in operands])
         invarying = frozenset[str]().union(*[operand.invarying for operand in operands]) - differing - layout.differing
         invarying |= made_invarying | (layout.varying - differing)
-        covered_axes, text = region.checked_axes | layout.differing, f'"{self.pattern.source}"'
+        covered_axes = region.checked_axes | layout.differing
         axes = (layout.dim_axes, layout.unreduced, layout.reduced, layout.varying)
+        text = f'"{self.pattern.source}"'
         known = context.KnownLayout(
             *axes, invarying=invarying, covered_axes=covered_axes, addend_axes=addend_axes, text=text, place=self.where
         )

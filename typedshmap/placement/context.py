@@ -23,6 +23,8 @@ from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, Sizes
 from ..records import Record
 
+_GIVEN = Subject("placed", "given")
+
 
 class PlacementContext(Record):
     """The mesh of one call that places arrays.
@@ -53,20 +55,20 @@ class PlacementContext(Record):
     def sharding_at_rest(self, hint: ArrayHint | None, rank: int) -> Any:
         """The sharding of a new array: an unconstrained dim is unsharded."""
         sharding = self.sharding(hint, rank)
-        if hint is None or sharding is None or not (layout := self.layout(hint, rank)).unconstrained:
+        if hint is None or sharding is None or not (layout := self.layout(hint, _GIVEN, rank)).unconstrained:
             return sharding
         return NamedSharding(sharding.mesh, _jax.array.spec_of(replace(layout, unconstrained=frozenset[int]())))
 
-    def layout(self, hint: ArrayHint, rank: int, path: str = "") -> Layout:
-        """The layout of a hint for arrays of a rank.
+    def layout(self, hint: ArrayHint, subject: Subject, rank: int | None = None) -> Layout:
+        """The layout of a hint, perhaps for arrays of a rank.
 
         Raises:
           MeshAxisError: for an axis that is unknown or used twice.
         """
         layout = self.context.layout(hint)
         if not isinstance(layout, Layout):
-            raise self.error((Failure(layout, Subject("placed", "hint", path), hint.text),))
-        return layout.at_rank(rank, hint.spec.rest)
+            raise self.error((Failure(layout, subject, hint.text),))
+        return layout if rank is None else layout.at_rank(rank, hint.spec.rest)
 
     def require_match(
         self, node: Node, value: Any, name: str = "given", sizes: Sizes = NO_SIZES, check: ArrayCheck = check_array

@@ -288,9 +288,8 @@ def _size_text(
 
     The global size is left out if it equals the process's own size.
     """
-    has, means = (
-        (f"size {own} in dim {index}", global_size) if name is None else (f"{name}={own}", f"{name}={global_size}")
-    )
+    has = f"size {own} in dim {index}" if name is None else f"{name}={own}"
+    means = f"{global_size}" if name is None else f"{name}={global_size}"
     return f"{has}{where}" if own == global_size else f"{has}{where}, which means {means}{globally}"
 
 
