@@ -236,21 +236,21 @@ def scan_counts(params: Any) -> tuple[int, int]:
 
 
 def scan_operands(eqn: Any, operands: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-    """The operands of a scan: its constants, what it carries, and what it goes over."""
+    """The operands of a scan: its constants, its carry, and the stacked inputs."""
     consts, carried = scan_counts(eqn.params)
     return operands[:consts], operands[consts : consts + carried], operands[consts + carried :]
 
 
 class RegionBinding(Record):
-    """What a region was made of, as it is traced, so that it can be traced again.
+    """One binding of the primitive of regions, which can be bound again.
 
     Attributes:
-      primitive: the primitive of regions.
+      primitive: the primitive.
       body: the function of the shards.
-      params: how it is mapped, its mesh among them.
-      operands: the arrays that it is given; one whose value is not known yet as its ``jax.ShapeDtypeStruct``.
-      is_under_gradient: whether each of them is being differentiated.
-      names: those of its operands in the program, where they have any.
+      params: the parameters, such as the mesh.
+      operands: the arrays; for a value that is not known yet its ``jax.ShapeDtypeStruct``.
+      is_under_gradient: for each operand whether it is differentiated.
+      names: the names of the operands in the program, if they have any.
     """
 
     primitive: Any
@@ -261,7 +261,7 @@ class RegionBinding(Record):
     names: tuple[str, ...] = ()
 
     def __call__(self, *operands: Any) -> list[Any]:
-        """Its results, for operands of these shapes and dtypes."""
+        """The results for other operands of the same shapes and dtypes."""
         return list(self.primitive.bind(*operands, subfuns=(self.body,), **self.params))
 
     @property
@@ -270,9 +270,9 @@ class RegionBinding(Record):
         return tuple(getattr(self.params.get("debug_info"), "arg_names", None) or ())
 
     def with_values(self, values: Mapping[str, Any]) -> RegionBinding:
-        """The same one, with the values of operands, by their names, whose values are not known.
+        """The same binding with the values of unknown operands, by their names.
 
-        What ``jax.vmap`` maps over has one dim more, of which the first entry is taken.
+        A value that ``jax.vmap`` maps over has one more dim: its first entry is used.
         """
         operands = list(self.operands)
         for at, (operand, name) in enumerate(zip(self.operands, self.names, strict=True)):
@@ -287,14 +287,14 @@ class RegionBinding(Record):
 
 
 class RegionTrees(Record):
-    """What the user gave to ``jax.shard_map`` and got, before it was flattened.
+    """The arguments and the result of a call of ``jax.shard_map``, before JAX flattens them.
 
     Attributes:
       function: the user's function.
-      arguments: the tree of the tuple of its arguments.
-      is_array: which of their leaves are arrays; the others are static.
-      result: the tree of its result.
-      results: the leaves of that, as ``jax.ShapeDtypeStruct``.
+      arguments: the tree structure of the arguments.
+      is_array: for each of their leaves whether it is an array; the others are static.
+      result: the tree structure of the result.
+      results: its leaves, as ``jax.ShapeDtypeStruct``.
       out_specs: the specs of the result, a prefix of its tree.
     """
 
@@ -318,9 +318,9 @@ class TracedRegion(Record):
       eqn: its equation.
       results: where the results of the call stand among the equation's.
       start: where the operands of the call begin among the equation's.
-      is_differentiated: whether it was differentiated as it was traced, and has results for the gradient beside.
-      call: what it was made of, where that is known.
-      origin: what it comes from.
+      is_differentiated: whether it was differentiated during the trace, and has more results, for the gradient.
+      call: its binding, if that is known.
+      origin: its origin.
       trees: the arguments and the result of the call, where they are known.
     """
 
@@ -393,7 +393,7 @@ def effects_of(eqn: Any) -> set[str]:
 
 
 def is_differentiated(eqn: Any) -> bool:
-    """Whether an equation is part of what is differentiated, or was made of that."""
+    """Whether an equation belongs to a differentiated function, or to its gradient."""
     return "jvp(" in str(eqn.source_info.name_stack)
 
 

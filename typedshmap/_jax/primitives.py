@@ -1,6 +1,6 @@
-"""One class for each of JAX's primitives: all that the package knows of an operation by its name alone.
+"""One class for each of JAX's primitives: the facts that follow from the name of an operation alone.
 
-What has no class here is opaque: its results may depend on every operand in any way."""
+A primitive without a class is opaque: its results may depend on every operand in any way."""
 
 from __future__ import annotations
 
@@ -37,29 +37,29 @@ PrimitiveKind = Literal[
     "outside",  # what runs outside of JAX, or writes what other operations read
     "opaque",
 ]
-"""What an operation does with its operands, in the terms that its readers need."""
+"""The effect of an operation on its operands."""
 
 LinearTerms = Literal["none", "first", "all", "either", "cases", "first two", "updated"]
-"""In which operands an operation is linear: in none; in the first; in all of them together; in either of the two, the
-other given; in all but the first; in the first two; in all but the second, which says where it updates."""
+"""The operands in which an operation is linear: none; the first; all of them together; either of the two, if the other
+is given; all but the first; the first two; all but the second, which gives the place of an update."""
 
 
 class Primitive(NamedTuple):
-    """What is known of an operation.
+    """The class of a primitive.
 
     Attributes:
-      kind: what it does.
-      terms: in which operands it is linear.
-      degree: of a homogeneous function, its degree.
-      operation: of a collective, what XLA calls it.
-      function: of a collective, the function that makes it.
-      along: the parameter that says along which dims it works; none for what works entry by entry.
-      is_monotone: whether a larger first operand makes no smaller result, so that extremes go with extremes.
+      kind: its effect.
+      terms: the operands in which it is linear.
+      degree: the degree of a homogeneous function.
+      operation: XLA's name of a collective.
+      function: the function of JAX for a collective.
+      along: the parameter with the dims along which it works; empty if it works entry by entry.
+      is_monotone: whether a larger first operand never makes a smaller result.
       keeps_zero: whether it is 0 at 0.
       is_commutative: whether the order of its operands makes no difference.
-      is_view: whether its result may be the same bytes, in the same place.
-      is_part: whether its result is a part of its first operand, and the rest is not read.
-      is_costly: whether XLA computes it once, and keeps it, where several operations take it.
+      is_view: whether its result may be the same bytes in the same place.
+      is_part: whether it reads only a part of its first operand, and returns that.
+      is_costly: whether XLA computes it once, and keeps it, if several operations use it.
     """
 
     kind: PrimitiveKind
@@ -246,11 +246,11 @@ PRIMITIVES: Mapping[str, Primitive] = {
         Primitive("outside"),
     ),
 }
-"""By the name of a primitive, as an equation has it."""
+"""The classes, by the name of the primitive in an equation."""
 
 
 def primitive(name: str) -> Primitive:
-    """What is known of an operation; `OPAQUE` where that is nothing."""
+    """The class of a primitive; `OPAQUE` if it has none."""
     return PRIMITIVES.get(name, OPAQUE)
 
 

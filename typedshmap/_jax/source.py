@@ -29,9 +29,9 @@ def source_here() -> Any:
 
 @contextmanager
 def at_its_own_line() -> Generator[None]:
-    """Have equations know where they are made themselves.
+    """Give equations their own lines.
 
-    What a backward rule computes would know only where the operation is that JAX differentiates.
+    Otherwise the equations of a backward rule have the line of the operation that JAX differentiates.
     """
     # Imported here as in `source_here`.
     from jax.extend.source_info_util import user_context
@@ -191,7 +191,7 @@ def call_site(eqn: Any) -> tuple[list[Any], Any]:
 
 
 def expression(eqn: Any) -> str:
-    """The expression of the user's that made an equation, where it is on one line and not all of the line's value."""
+    """The user's expression for an equation, if it is on one line and is not the whole value of that line."""
     site = call_site(eqn)[1]
     if site is None:
         return ""
@@ -211,7 +211,7 @@ _LONGEST = 60
 
 
 def _is_expression(text: str) -> bool:
-    """Whether it is one: a file may have been changed since it was run."""
+    """Whether a text is an expression: the file may have changed since it was imported."""
     try:
         return bool(ast.parse(text, mode="eval"))
     except SyntaxError:
