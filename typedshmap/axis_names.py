@@ -204,15 +204,13 @@ def read_rules(rules: Any) -> Rules | None:
         return rules.naming.rules
     pairs = list(rules.items()) if isinstance(rules, Mapping) else rules
     if not isinstance(pairs, (list, tuple)):
-        raise MeshAxisError(
-            f"rules= expects pairs of a dim's name and mesh axes, or a dict; got {type(rules).__name__}"
-        )
+        got = type(rules).__name__
+        raise MeshAxisError(f"rules= expects pairs of a dim's name and mesh axes, or a dict; got {got}")
     parsed: list[tuple[str, tuple[str, ...]]] = []
     for pair in pairs:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise MeshAxisError(
-                f"the rule {value_text(pair)} is not a pair of a dim's name and its mesh axes, as in ('batch', 'data')"
-            )
+            problem = "is not a pair of a dim's name and its mesh axes, as in ('batch', 'data')"
+            raise MeshAxisError(f"the rule {value_text(pair)} {problem}")
         name, written = pair
         axes = ANY if written is PartitionSpec.UNCONSTRAINED else _read_axes("rule for", name, written)
         if len(set(axes)) < len(axes):

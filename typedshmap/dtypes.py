@@ -2,46 +2,15 @@
 
 from typing import TYPE_CHECKING
 
+# fmt: off
 __all__ = [
-    "BFloat16",
-    "Bool",
-    "Complex",
-    "Complex64",
-    "Complex128",
-    "Float",
-    "Float4e2m1fn",
-    "Float8e3m4",
-    "Float8e4m3",
-    "Float8e4m3b11fnuz",
-    "Float8e4m3fn",
-    "Float8e4m3fnuz",
-    "Float8e5m2",
-    "Float8e5m2fnuz",
-    "Float8e8m0fnu",
-    "Float16",
-    "Float32",
-    "Float64",
-    "Inexact",
-    "Int",
-    "Int2",
-    "Int4",
-    "Int8",
-    "Int16",
-    "Int32",
-    "Int64",
-    "Integer",
-    "Key",
-    "Num",
-    "Real",
-    "Shaped",
-    "UInt",
-    "UInt2",
-    "UInt4",
-    "UInt8",
-    "UInt16",
-    "UInt32",
-    "UInt64",
+    "BFloat16", "Bool", "Complex", "Complex64", "Complex128", "Float", "Float4e2m1fn", "Float8e3m4",
+    "Float8e4m3", "Float8e4m3b11fnuz", "Float8e4m3fn", "Float8e4m3fnuz", "Float8e5m2", "Float8e5m2fnuz",
+    "Float8e8m0fnu", "Float16", "Float32", "Float64", "Inexact", "Int", "Int2", "Int4", "Int8", "Int16",
+    "Int32", "Int64", "Integer", "Key", "Num", "Real", "Shaped", "UInt", "UInt2", "UInt4", "UInt8", "UInt16",
+    "UInt32", "UInt64",
 ]
+# fmt: on
 
 if TYPE_CHECKING:  # to static checkers a hint is the type of array that it names
     from typing import Annotated as BFloat16

@@ -12,7 +12,7 @@ from math import prod
 from typing import Any, TypeAlias, cast
 
 import jax
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from . import _jax
 from .errors import MeshAxisError, ShardingError, StructureError
@@ -137,10 +137,8 @@ MOST_DEVICES = 2**31 - 1
 def read_axis_names(axis_names: Any) -> frozenset[str]:
     """The ``axis_names=`` of a decorator."""
     if not isinstance(axis_names, (set, frozenset)):
-        name = type(axis_names).__name__
-        raise StructureError(
-            f"axis_names= expects a set of mesh axes, as jax.shard_map does; got {value_text(axis_names)} ({name})"
-        )
+        got = f"{value_text(axis_names)} ({type(axis_names).__name__})"
+        raise StructureError(f"axis_names= expects a set of mesh axes, as jax.shard_map does; got {got}")
     return frozenset(axis_names)
 
 
@@ -169,10 +167,8 @@ def find_boundary(
         if ambient is not None:
             refuse_other_devices(name, ambient, leaves())
     if axis_names and (unknown := sorted(axis_names - set(call_mesh.axis_names), key=str)):
-        known = mesh_text(call_mesh.shape_tuple)
-        raise MeshAxisError(
-            f"{name}: axis_names= names mesh axis '{unknown[0]}', which the mesh ({known}) does not have"
-        )
+        lacking = f"which the mesh ({mesh_text(call_mesh.shape_tuple)}) does not have"
+        raise MeshAxisError(f"{name}: axis_names= names mesh axis '{unknown[0]}', {lacking}")
     outer, manual = _jax.mesh.manual_axes(context), axis_names or frozenset(call_mesh.axis_names)
     entered = tuple([(a, size) for a, size in call_mesh.shape_tuple if a in manual and (a, size) not in outer])
     return call_mesh, outer, entered
@@ -217,9 +213,8 @@ def _choose_mesh(
     if isinstance(mesh, Mesh) and isinstance(ambient, Mesh) and mesh != ambient:
         given, here = _device_ids(mesh), _device_ids(ambient)
         if given != here:
-            raise MeshAxisError(
-                f"{name}: its mesh is on {devices_text(given)}, but the ambient one on {devices_text(here)}"
-            )
+            problem = f"its mesh is on {devices_text(given)}, but the ambient one on {devices_text(here)}"
+            raise MeshAxisError(f"{name}: {problem}")
     return mesh if mesh.abstract_mesh == context else context
 
 
@@ -232,28 +227,28 @@ def _mesh_of_arguments(name: str, leaves: Iterable[CheckedLeaf]) -> _jax.mesh.An
     first, mesh = next(((leaf, mesh) for leaf, mesh in known if isinstance(mesh, Mesh)), known[0])
     for leaf, leaf_mesh in known:
         if not _are_one(mesh, leaf_mesh):
-            places = (
-                f"{first.subject.phrase} is on {_mesh_description(mesh)} "
-                f"and {leaf.subject.phrase} on {_mesh_description(leaf_mesh)}"
-            )
-            raise MeshAxisError(f"{name}: its arguments are on different meshes: {places}\n\nHint: pass mesh=")
+            here = f"{first.subject.phrase} is on {_mesh_description(mesh)}"
+            there = f"{leaf.subject.phrase} on {_mesh_description(leaf_mesh)}"
+            problem = f"{name}: its arguments are on different meshes: {here} and {there}"
+            raise MeshAxisError(f"{problem}\n\nHint: pass mesh=")
     return mesh
 
 
 def with_devices_of(mesh: AbstractMesh, values: Iterable[Any]) -> _jax.mesh.AnyMesh:
     """The mesh with the devices of the first value on a mesh of the same shape; unchanged without such a value."""
-    value_meshes = (
-        _jax.mesh.value_mesh(_jax.array.strip_transforms(x).value if _jax.array.is_tracer(x) else x) for x in values
-    )
-    like = next(
-        (
-            value_mesh
-            for value_mesh in value_meshes
-            if isinstance(value_mesh, Mesh) and value_mesh.shape_tuple == mesh.shape_tuple
-        ),
-        None,
-    )
-    return mesh if like is None else Mesh(like.devices, like.axis_names, mesh.axis_types)
+    for x in values:
+        like = _jax.mesh.value_mesh(_jax.array.strip_transforms(x).value if _jax.array.is_tracer(x) else x)
+        if isinstance(like, Mesh) and like.shape_tuple == mesh.shape_tuple:
+            return Mesh(like.devices, like.axis_names, mesh.axis_types)
+    return mesh
+
+
+def mesh_of_values(mesh: _jax.mesh.AnyMesh | None, values: Iterable[Any]) -> _jax.mesh.AnyMesh | None:
+    """The mesh, by default that of the first value on one, with the devices of the values if it has none."""
+    mesh = mesh or next(filter(None, map(_jax.mesh.value_mesh, values)), None)
+    if isinstance(mesh, AbstractMesh) and _jax.trace.is_outside_traces():
+        return with_devices_of(mesh, values)
+    return mesh
 
 
 def _are_one(mesh: _jax.mesh.AnyMesh, other: _jax.mesh.AnyMesh) -> bool:
@@ -287,14 +282,12 @@ def refuse_other_devices(name: str, mesh: _jax.mesh.AnyMesh, leaves: Sequence[Ch
                 problem = f"is on {devices_text(placed_on)}, but the mesh on {devices_text(devices)}"
                 raise refusal(leaf, problem, "place it by shard(x, hint, mesh), or pass the mesh that it is on")
         return
-    own_meshes = [
-        (leaf, placed_on) for leaf, where in placed if (placed_on := getattr(where, "mesh", None)) is not None
-    ]
-    for leaf, placed_on in own_meshes:
-        if placed_on.shape_tuple != mesh.shape_tuple:
-            text = f"is on the mesh {mesh_text(placed_on.shape_tuple)}, but mesh= is {mesh_text(mesh.shape_tuple)}"
+    meshes = [(leaf, where.mesh) for leaf, where in placed if isinstance(where, NamedSharding)]
+    for leaf, leaf_mesh in meshes:
+        if leaf_mesh.shape_tuple != mesh.shape_tuple:
+            text = f"is on the mesh {mesh_text(leaf_mesh.shape_tuple)}, but mesh= is {mesh_text(mesh.shape_tuple)}"
             raise refusal(leaf, text)
-    if not own_meshes:
+    if not meshes:
         cure = "call it under jax.set_mesh(mesh), or trace it by jax.eval_shape"
         if leaves:
             problem = "is not placed on a mesh, and mesh= is an AbstractMesh, which has no devices"

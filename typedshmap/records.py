@@ -1,7 +1,7 @@
-"""Frozen dataclasses that are made when there is an instance.
+"""Frozen dataclasses whose methods are made with the first instance.
 
-Most of what the import of the package would cost is `dataclass`, and most classes are of what one program in many has:
-a thing that is wrong, an expression in a hint."""
+`dataclass` would take most of the time of importing the package, and most programs use few of its classes: few have
+errors, or expressions in their hints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Record:
         cls.__init__ = Record._make_and_init
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take what was copied or pickled, maybe in another process."""
+        """Restore a copied or pickled instance, perhaps of another process."""
         self._make_class()
         self.__dict__.update(state)
 
@@ -50,7 +50,7 @@ class Record:
 
 
 def _init_of(cls: Any) -> Any:
-    """The ``__init__`` that `dataclass` would make of a class, but for what it takes to find out what that needs."""
+    """The ``__init__`` that `dataclass` would make, in less time."""
     parameters, lines, names = ["self"], list[str](), dict[str, Any](__set=object.__setattr__)
     for each in sorted(fields(cls), key=attrgetter("kw_only")):
         name, value, default = each.name, each.name, each.default

@@ -110,26 +110,14 @@ A4 = known(a=4).get("a")
         ("?n", (4,), known(), OutsideTree(dim("?n"), (0, 2))),
         ("a *?n", (4, 5), known(), OutsideTree(dim("*?n"), (2, 5))),
         ("a//0", (4,), known(a=4), BadExpression(dim("a//0"), 0, "'a//0' divides by zero, since 0=0", (0, 4))),
-        (
-            "a%(a-4)",
-            (4,),
-            known(a=4),
-            BadExpression(dim("a%(a-4)"), 0, "'a%(a-4)' divides by zero, since (a-4)=0", (0, 7)),
-        ),
-        (
-            "2**-a",
-            (4,),
-            known(a=4),
-            BadExpression(dim("2**-a"), 0, "'2**-a' has exponent -4; 0 to 64 are allowed", (0, 5)),
-        ),
-        (
-            "2**65",
-            (4,),
-            known(),
-            BadExpression(dim("2**65"), 0, "'2**65' has exponent 65; 0 to 64 are allowed", (0, 5)),
-        ),
+        ("a%(a-4)", (4,), known(a=4),
+         BadExpression(dim("a%(a-4)"), 0, "'a%(a-4)' divides by zero, since (a-4)=0", (0, 7))),
+        ("2**-a", (4,), known(a=4),
+         BadExpression(dim("2**-a"), 0, "'2**-a' has exponent -4; 0 to 64 are allowed", (0, 5))),
+        ("2**65", (4,), known(),
+         BadExpression(dim("2**65"), 0, "'2**65' has exponent 65; 0 to 64 are allowed", (0, 5))),
     ],
-)
+)  # fmt: skip
 def test_a_shape_that_does_not_fit_is_one_mismatch(dims, shape, sizes, mismatch):
     assert matched(dims, shape, sizes) == mismatch
 

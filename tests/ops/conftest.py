@@ -1,10 +1,13 @@
-"""What reads the collectives of a compiled program; bench is a folder of programs and no package."""
+"""What reads the collectives of a compiled program, in bench, a folder of programs; what other tests share."""
 
 import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("call", "placement")]
 
 
 @pytest.fixture(scope="session")

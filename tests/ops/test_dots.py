@@ -192,7 +192,7 @@ def test_products_of_equal_shapes_have_lines_of_their_own_under_a_gradient():
     jaxpr = jax.make_jaxpr(jax.grad(loss))(*structs("ab,bb->ab"))
     dots = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "dot_general"]
     start = loss.__code__.co_firstlineno
-    assert [_jax.source.equation_line(eqn)[1] - start for eqn in dots] == [1, 2, 2, 1]
+    assert [next(_jax.source.equation_lines(eqn))[1] - start for eqn in dots] == [1, 2, 2, 1]
     assert {_jax.source.called_function(eqn) for eqn in dots} == {"einsum"}
 
 

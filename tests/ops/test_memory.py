@@ -1,6 +1,7 @@
 """What a hint declared and what an operation returned is remembered: a pattern that contradicts it is refused."""
 
 import gc
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from expecting import fails
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from lines import unplaced
@@ -52,9 +54,8 @@ def trace(use: Callable[[Any], Any], mesh: Mesh, hint: Any = XY, **options: Any)
 
 
 def contradicts(line: str, use: Callable[[Any], Any], mesh: Mesh, hint: Any = XY, **options: Any) -> None:
-    with pytest.raises(ShardingError) as caught:
+    with fails(ShardingError, line):
         trace(use, mesh, hint, **options)
-    assert str(caught.value).splitlines()[0] == line
 
 
 in_both_modes = pytest.mark.parametrize("check_vma", [True, False])
@@ -97,10 +98,9 @@ DECLARED: dict[str, tuple[Callable[[Any], Any], str]] = {
 @in_both_modes
 @pytest.mark.parametrize(("use", "place"), DECLARED.values(), ids=DECLARED)
 def test_a_pattern_that_contradicts_a_hint_is_refused(use: Any, place: str, check_vma: bool, mesh: Mesh) -> None:
-    with pytest.raises(ShardingError) as caught:
+    line = f"is read as sharded over 'tp', 'dp' in dim 0, but {place} says sharded over 'dp', 'tp'"
+    with pytest.raises(ShardingError, match=f"^.*{re.escape(line)}"):
         trace(use, mesh, W, check_vma=check_vma)
-    line = str(caught.value).splitlines()[0]
-    assert f"is read as sharded over 'tp', 'dp' in dim 0, but {place} says sharded over 'dp', 'tp'" in line
 
 
 RETURNED: list[tuple[str, Callable[..., Any], str, str, str]] = [
@@ -243,10 +243,9 @@ def test_a_tree_of_what_is_known_to_be_equal_is_not_summed_where_jax_has_no_type
     place: str, make: Any, mesh: Mesh
 ) -> None:
     who = "body's hint of assumed value" if place == "a hint" else f"{place} in body"
-    with pytest.raises(VaryingError) as caught:
-        trace(lambda x: psum({"y": make(x)}, "tp"), mesh, check_vma=False)
     line = f"psum in body: argument 'tree['y']' is the same on every shard of 'tp' by {who}, so a psum over it"
-    assert str(caught.value).splitlines()[0] == f"{line} would count it 2 times"
+    with fails(VaryingError, f"{line} would count it 2 times"):
+        trace(lambda x: psum({"y": make(x)}, "tp"), mesh, check_vma=False)
 
 
 def test_the_mean_of_equal_shards_gives_back_what_jax_types_as_varying(mesh: Mesh) -> None:
@@ -307,10 +306,8 @@ def test_an_addend_is_not_read_as_a_sum_though_jax_would_refuse_a_loop_first(mak
     def step(carry: Any, _: Any) -> Any:
         return rearrange(make(carry), "[b/dp] c -> c [b/dp]"), None  # varies over another axis than the carry
 
-    with pytest.raises(VaryingError) as caught:
+    with fails(VaryingError, "rearrange in body: the operand varies over 'tp', which the pattern does not mention"):
         trace(lambda x: jax.lax.scan(step, x, None, length=2), mesh)
-    line = "rearrange in body: the operand varies over 'tp', which the pattern does not mention"
-    assert str(caught.value).splitlines()[0] == line
 
 
 def test_a_sum_of_equal_shards_that_is_left_is_found_out_to_be_equal(mesh: Mesh) -> None:
@@ -390,11 +387,6 @@ def test_a_layout_is_remembered_without_jit(mesh: Mesh) -> None:
 # Right programs
 
 
-@typed
-def normed(w: Float[Array, "[m/dp,tp] f"]) -> Float[Array, "[m/dp,tp] f"]:
-    return w / 2
-
-
 PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "one layout through several operations": lambda w: rearrange(
         repeat(rearrange(w, "[m/dp,tp] f -> f [m/dp,tp]"), "f [m/dp,tp] -> 2 f [m/dp,tp]"),
@@ -423,9 +415,9 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
         rearrange(reduce(w, "[m/dp,tp] f -> f ~dp ~tp", "sum") / 2, "f ~dp ~tp -> 1 f ~dp ~tp"), "n f ~dp ~tp -> n f"
     ),
     "left varying and read as addends": lambda w: psum(reduce(w, "[m/dp,tp] f -> f ~dp ~tp", "sum"), "f +dp +tp -> f"),
-    "a helper": lambda w: rearrange(normed(w), "[m/dp,tp] f -> f [m/dp,tp]"),
-    "a gradient": jax.grad(lambda w: reduce(normed(w), "[m/dp,tp] f -> ", "sum")),
-    "a checkpoint in a gradient": jax.grad(jax.checkpoint(lambda w: reduce(normed(w), "[m/dp,tp] f -> ", "sum"))),
+    "a helper": lambda w: rearrange(doubled(w), "[m/dp,tp] f -> f [m/dp,tp]"),
+    "a gradient": jax.grad(lambda w: reduce(doubled(w), "[m/dp,tp] f -> ", "sum")),
+    "a checkpoint in a gradient": jax.grad(jax.checkpoint(lambda w: reduce(doubled(w), "[m/dp,tp] f -> ", "sum"))),
     "a value that jnp gives back as it is": lambda w: rearrange(jnp.asarray(w), "[m/dp,tp] f -> f [m/dp,tp]"),
     "vmap with an axis name": lambda w: jax.vmap(
         lambda row: rearrange(row, "f ~dp ~tp -> f 1 ~dp ~tp"), axis_name="row"

@@ -279,15 +279,6 @@ def module() -> nnx.Module:
         return nnx.Linear(4, 8, kernel_init=kernel, rngs=nnx.Rngs(0))
 
 
-def test_the_specs_of_nnx_state_are_those_of_flax(module: nnx.Module) -> None:
-    state = nnx.state(module)
-    with axis_rules(RULES), nn.logical_axis_rules(RULES):
-        got, expected = partition_specs(state), nnx.get_partition_spec(state)
-    assert jax.tree.structure(got) == jax.tree.structure(expected)
-    assert jax.tree.leaves(got) == [P(None), P("dp", "tp")]
-    assert jax.tree.leaves(expected) == [P(), P("dp", "tp")]
-
-
 def test_nnx_state_is_placed_and_stays_what_it_is(module: nnx.Module, mesh: Mesh) -> None:
     state = nnx.state(module)
     with axis_rules(RULES):
@@ -300,20 +291,6 @@ def test_a_whole_nnx_module_is_placed(module: nnx.Module, mesh: Mesh) -> None:
     with axis_rules(RULES):
         placed = shard(module, mesh=mesh)
     equivalent(jax.tree.leaves(nnx.state(placed)), [P(None), P("dp", "tp")], mesh)
-
-
-def test_names_of_nnx_are_mesh_axes_where_no_rule_names_them(mesh: Mesh) -> None:
-    with nnx.use_eager_sharding(False):
-        state = nnx.State({"a": nnx.Param(jnp.ones((8, 4)), out_sharding=("dp", "mlp"))})
-    with axis_rules(RULES), jax.set_mesh(mesh):
-        assert jax.tree.leaves(partition_specs(state)) == [P("dp", "tp")]
-
-
-def test_rules_of_an_nnx_variable_are_its_own(mesh: Mesh) -> None:
-    with nnx.use_eager_sharding(False):
-        variable = nnx.Param(jnp.ones((8, 4)), out_sharding=("embed", "mlp"), sharding_rules=(("embed", "tp"),))
-    with axis_rules(RULES), jax.set_mesh(mesh):
-        assert jax.tree.leaves(partition_specs(nnx.State({"a": variable}))) == [P("tp", None)]
 
 
 def test_a_name_of_nnx_that_is_neither_is_an_error(mesh: Mesh) -> None:

@@ -13,7 +13,7 @@ import pytest
 from expecting import fails, numbers, same
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from placed import MESHES
+from placed import MESHES, either_mesh
 
 from typedshmap import (
     Array,
@@ -301,19 +301,19 @@ def test_jit_and_device_put_take_shardings_for_a_value_of_the_class(hint: Any, v
     assert jax.tree.map(lambda leaf: leaf.sharding, out) == places
 
 
-MARKS = [
-    ("+tp", "mesh axis 'tp' is of type Auto, and JAX has unreduced and reduced arrays over Explicit axes only"),
-    ("-tp", "mesh axis 'tp' is of type Auto, and JAX has unreduced and reduced arrays over Explicit axes only"),
-    ("~tp", "'~' has a meaning only inside a manual region"),
-]
+EXPLICIT_ONLY = "mesh axis 'tp' is of type Auto, and JAX has unreduced and reduced arrays over Explicit axes only"
+MARKS = {"+tp": EXPLICIT_ONLY, "-tp": EXPLICIT_ONLY, "~tp": "'~' has a meaning only inside a manual region"}
 
 
-@pytest.mark.parametrize("like", [None, x])
-@pytest.mark.parametrize(("mark", "reason"), MARKS)
-def test_a_marked_hint_has_no_sharding_on_auto_axes(mark: str, reason: str, like: Any, mesh: Mesh) -> None:
-    name = "hint" if like is None else "given"
-    with fails(ShardingError, f"shardings: {name} value is marked '{mark}' in its hint, but {reason}"):
-        shardings(Float[Array, f"[b/dp] d {mark}"], mesh, like=like)
+@pytest.mark.parametrize(("mark", "reason"), MARKS.items())
+def test_a_marked_hint_has_no_sharding_on_auto_axes(mark: str, reason: str, mesh: Mesh) -> None:
+    hint, problem = Float[Array, f"[b/dp] d {mark}"], f"value is marked '{mark}' in its hint, but {reason}"
+    with fails(ShardingError, f"shardings: hint {problem}"):
+        shardings(hint, mesh)
+    with fails(ShardingError, f"shardings: given {problem}"):
+        shardings(hint, mesh, like=x)
+    with fails(ShardingError, f"shard: given {problem}"):
+        shard(x, hint, mesh)
 
 
 def test_marks_are_part_of_a_sharding_on_explicit_axes() -> None:
@@ -402,24 +402,6 @@ def test_keys_are_placed(mesh: Mesh) -> None:
     assert partition_specs(Key[Array, "[b/dp]"], like=jax.eval_shape(lambda: keys)) == P("dp")
 
 
-MIXED = [
-    (AxisType.Auto, AxisType.Auto),
-    (AxisType.Explicit, AxisType.Explicit),
-    (AxisType.Explicit, AxisType.Auto),
-    (AxisType.Auto, AxisType.Explicit),
-]
-
-
-@pytest.mark.parametrize("types", MIXED)
-def test_a_traced_value_is_constrained(types: Any) -> None:
-    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=types)
-    hint = Float[Array, "[b/dp] [d/tp]"]
-    with jax.set_mesh(mesh):
-        out = jax.jit(lambda x: shard(2 * x, hint))(x)
-    assert out.sharding.is_equivalent_to(NamedSharding(mesh, P("dp", "tp")), 2)
-    same(out, 2 * x)
-
-
 TRANSFORMED = [
     ("a constant under jit", lambda hint: jax.jit(lambda: shard(x, hint))()),
     ("under vmap", lambda hint: jax.vmap(lambda x: shard(x, hint))(x[None])[0]),
@@ -430,10 +412,9 @@ TRANSFORMED = [
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("types", MIXED[:2])
+@either_mesh
 @pytest.mark.parametrize("transformed", [case[1] for case in TRANSFORMED], ids=[case[0] for case in TRANSFORMED])
-def test_a_value_is_placed_under_a_transformation(transformed: Any, types: Any) -> None:
-    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=types)
+def test_a_value_is_placed_under_a_transformation(transformed: Any, mesh: Mesh) -> None:
     with jax.set_mesh(mesh):
         same(transformed(Float[Array, "[b/dp] [d/tp]"]), x)
 
@@ -565,52 +546,9 @@ def test_a_value_that_does_not_fit_its_hint_is_not_placed(
         shard(value, hint, mesh)
 
 
-def test_a_value_is_not_placed_without_a_mesh() -> None:
-    with fails(MeshAxisError, "shard: no mesh is known"):
-        shard(x, X)
-
-
 def test_a_value_is_not_placed_on_what_is_no_mesh() -> None:
     with fails(MeshAxisError, "mesh= expects a jax.sharding.Mesh or AbstractMesh, got 8 of type int"):
         shard(x, X, 8)
-
-
-MARKED = [
-    (
-        "+tp",
-        "'+tp' in its hint, but mesh axis 'tp' is of type Auto, "
-        "and JAX has unreduced and reduced arrays over Explicit axes only",
-    ),
-    (
-        "-tp",
-        "'-tp' in its hint, but mesh axis 'tp' is of type Auto, "
-        "and JAX has unreduced and reduced arrays over Explicit axes only",
-    ),
-    ("~tp", "'~tp' in its hint, but '~' has a meaning only inside a manual region"),
-]
-
-
-@pytest.mark.parametrize(("mark", "problem"), MARKED)
-def test_a_value_cannot_be_placed_with_a_mark(mark: str, problem: str, mesh: Mesh) -> None:
-    with fails(ShardingError, f"shard: given value is marked {problem}"):
-        shard(x, Float[Array, f"[b/dp] d {mark}"], mesh)
-
-
-# Arrays that are placed already
-
-LIES = [
-    (P("dp", None), "[b/dp] d", None),
-    (P("dp"), "[b/dp] d", None),
-    (P("dp", "tp"), "[b/dp] [d/tp]", None),
-    (P(("dp", "tp")), "[b/dp,tp] d", None),
-    (P(), "b d", None),
-    (P(), "_ ...", None),
-    (P("dp", None), "b d", None),
-    (P("dp", None), "b [d/]", "P('dp', None), but its hint says P(None, None)"),
-    (P(None, "tp"), "[b/dp] d", "P(None, 'tp'), but its hint says P('dp', None)"),
-    (P(("dp", "tp")), "[b/tp,dp] d", "P(('dp', 'tp')), but its hint says P(('tp', 'dp'), None)"),
-    (P(), "[b/dp] d", "P(), but its hint says P('dp', None)"),
-]
 
 
 # Leaves that are no arrays

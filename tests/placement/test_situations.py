@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from expecting import fails
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from placed import AUTO, EXPLICIT, MESHES, RUN, U, X, either_mesh, every_mesh, is_sharded, put
@@ -183,9 +184,9 @@ def test_a_dim_of_any_sharding_keeps_the_one_it_has(mesh: Mesh, run: Any, call: 
         assert is_sharded(run(lambda x: call(x, mesh))(put(mesh)), mesh, P("dp", "tp"))
 
 
-def test_an_axis_that_is_written_leaves_a_dim_of_any_sharding() -> None:
-    for name in ("Auto", "Explicit"):
-        assert is_sharded(shard(put(MESHES[name]), "[b/?] [d/dp]", MESHES[name]), MESHES[name], P(None, "dp"))
+@either_mesh
+def test_an_axis_that_is_written_leaves_a_dim_of_any_sharding(mesh: Mesh) -> None:
+    assert is_sharded(shard(put(mesh), "[b/?] [d/dp]", mesh), mesh, P(None, "dp"))
 
 
 def test_the_constraint_is_the_one_by_hand() -> None:
@@ -261,11 +262,8 @@ def test_a_dim_of_any_sharding_is_refused_at_a_boundary(where: str) -> None:
     hints = [Float[Array, "[n/?] d"], ROWS]
     into, out = hints if where == "argument" else hints[::-1]
     f = typed_shard_map(lambda x: x, mesh=MESHES["Auto"], in_types=into, out_types=out)
-    with pytest.raises(ShardingError) as caught:
+    with pytest.raises(ShardingError, match=r"has '\[n/\?\]' in its hint, but at the boundary of a manual region"):
         jax.eval_shape(f, X)
-    assert "has '[n/?]' in its hint, but at the boundary of a manual region every sharding is written" in str(
-        caught.value
-    )
 
 
 # Regions
@@ -359,9 +357,8 @@ def test_a_typed_jit_under_jit_moves_nothing_that_is_known(mesh: Mesh, hint: str
     if line is None:
         program(put(mesh)).block_until_ready()
         return
-    with pytest.raises(ShardingError) as caught:
+    with fails(ShardingError, line):
         program(put(mesh))
-    assert str(caught.value).splitlines()[0] == line
 
 
 def test_what_is_stated_of_a_value_is_not_taken_for_another_of_its_type() -> None:
@@ -407,15 +404,14 @@ def test_a_leaf_hinted_any_or_none_is_left_alone(is_jit: bool) -> None:
 # Memory
 
 
-def test_the_memory_of_an_array_stays() -> None:
-    for name in ("Auto", "Explicit"):
-        mesh = MESHES[name]
-        host = put(mesh, memory_kind="pinned_host")
-        assert shard(host, "[b/dp] d", mesh) is host
-        got = shard(host, "b [d/tp]", mesh)
-        assert got.sharding.memory_kind == "pinned_host" and is_sharded(got, mesh, P(None, "tp"))
-        back = shard(got, "b [d/tp]", mesh, memory_kind="device")
-        assert back.sharding.memory_kind == "device" and is_sharded(back, mesh, P(None, "tp"))
+@either_mesh
+def test_the_memory_of_an_array_stays(mesh: Mesh) -> None:
+    host = put(mesh, memory_kind="pinned_host")
+    assert shard(host, "[b/dp] d", mesh) is host
+    got = shard(host, "b [d/tp]", mesh)
+    assert got.sharding.memory_kind == "pinned_host" and is_sharded(got, mesh, P(None, "tp"))
+    back = shard(got, "b [d/tp]", mesh, memory_kind="device")
+    assert back.sharding.memory_kind == "device" and is_sharded(back, mesh, P(None, "tp"))
 
 
 @pytest.mark.skipif(not HAS_MANUAL_TYPES, reason="jax 0.9 has no memory on a CPU's host under jit")
@@ -513,8 +509,3 @@ def test_what_is_reduced_does_not_lose_that() -> None:
         kept = jax.jit(lambda x: shard(x, "b [d/tp] -dp"))(reduced)
         assert kept.sharding.spec == P(None, "tp", reduced={"dp"})
         assert jax.jit(lambda x: shard(x, "b d"))(reduced).sharding.spec == reduced.sharding.spec
-
-
-def test_a_partial_sum_is_refused_on_auto_axes() -> None:
-    with pytest.raises(ShardingError, match="mesh axis 'dp' is of type Auto"):
-        shard(X, "b d +dp", MESHES["Auto"])

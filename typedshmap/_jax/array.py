@@ -273,11 +273,11 @@ def has_marked_type(x: Any) -> bool:
 
 def inferred_spec(x: Any, axes: frozenset[str]) -> PartitionSpec:
     """The spec in a value's type over Explicit mesh axes; unsharded over others."""
-    sharding, rank = explicit_spec(x), len(shapes_of([x])[0])
+    sharding = explicit_spec(x)
     if sharding is None:
         return PartitionSpec()
-    layout = spec_entries(sharding.spec, rank).over(axes)
-    return partition_spec(layout.dim_axes, layout.unreduced, layout.reduced)
+    layout = spec_entries(sharding.spec, len(aval_of(x).shape)).over(axes)
+    return spec_of(layout)
 
 
 def partition_spec(
@@ -304,10 +304,8 @@ def spec_entries(spec: PartitionSpec, rank: int = 0) -> Layout:
     """The layout of a PartitionSpec, with an entry for each dim."""
     entries = _raw_entries(spec)
     unconstrained = frozenset(at for at, e in enumerate(entries) if e is PartitionSpec.UNCONSTRAINED)
-    dim_axes = [
-        () if e is None or at in unconstrained else (e,) if isinstance(e, str) else tuple(e)
-        for at, e in enumerate(entries)
-    ]
+    named = [() if at in unconstrained else e or () for at, e in enumerate(entries)]
+    dim_axes = [(e,) if isinstance(e, str) else tuple(e) for e in named]
     unsharded = ((),) * (rank - len(dim_axes))
     marks = (frozenset(spec.unreduced), frozenset(spec.reduced))
     return Layout((*dim_axes, *unsharded), *marks, unconstrained=unconstrained)
@@ -361,15 +359,13 @@ def named_sharding(
     # How far each step along an axis goes, per dim: of a dim's axes, the major one takes the largest steps.
     unit = np.eye(len(axes), dtype=int)
     steps = {name: starts[tuple(unit[at])] for at, (name, size) in enumerate(axes) if size > 1}
-    dim_axes = [
-        tuple(axis for _, axis in sorted((-step[dim], name) for name, step in steps.items() if step[dim]))
-        for dim in range(rank)
-    ]
+    ordered = [sorted((-step[dim], name) for name, step in steps.items() if step[dim]) for dim in range(rank)]
+    dim_axes = [tuple(axis for _, axis in axes_by_step) for axes_by_step in ordered]
     used = [axis for part in dim_axes for axis in part]
     if len(used) > len(set(used)):
         return None
-    found = NamedSharding(mesh, partition_spec(dim_axes), memory_kind=sharding.memory_kind)
-    return found if sharding.is_equivalent_to(found, rank) else None
+    named = NamedSharding(mesh, partition_spec(dim_axes), memory_kind=sharding.memory_kind)
+    return named if sharding.is_equivalent_to(named, rank) else None
 
 
 def shard_counts(sharding: jax.sharding.Sharding, rank: int) -> tuple[int, ...]:

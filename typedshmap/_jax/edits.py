@@ -77,8 +77,8 @@ def edited(edits: Iterable[Edit]) -> Generator[None]:
             by_primitive.setdefault(_cast_primitive(), {})[edit.site] = edit
     running, traced = list[Edit](), set[Any]()
 
-    def bind_edited(primitive: Any, own: Callable[..., Any], *operands: Any, **params: Any) -> Any:
-        bind = partial(own, *operands, **params)
+    def bind_edited(primitive: Any, bind_unedited: Callable[..., Any], *operands: Any, **params: Any) -> Any:
+        bind = partial(bind_unedited, *operands, **params)
         site = _user_site() if threading.get_ident() == thread and not running else None
         edit = by_primitive[primitive].get(site)
         if edit is None:
@@ -96,8 +96,8 @@ def edited(edits: Iterable[Edit]) -> Generator[None]:
 
     with _changing:
         for primitive in by_primitive:
-            own = type(primitive).bind.__get__(primitive)
-            primitive.bind = partial(bind_edited, primitive, own)
+            bind_unedited = type(primitive).bind.__get__(primitive)
+            primitive.bind = partial(bind_edited, primitive, bind_unedited)
         try:
             yield
         finally:

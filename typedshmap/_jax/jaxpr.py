@@ -4,7 +4,7 @@ Everything is read by the public names of ``jax.extend.core`` and by attributes 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
@@ -98,50 +98,6 @@ def _number_results(jaxpr: Any, operands: Sequence[int], numbers: dict[Any, int]
     return [number_of(atom) for atom in jaxpr.outvars]
 
 
-def is_index_into(jaxpr: Any, index: Any, arrays: Mapping[Any, Collection[int]]) -> bool:
-    """Whether an operand of a program is an index, as it is or computed from it alone, into dims of some operands.
-
-    What depends on the index of the shard, or was sent to other shards, is followed no further.
-    """
-    return _looks_up(open_jaxpr(jaxpr), {index}, {var: dims for var, dims in arrays.items() if var is not index})
-
-
-def _looks_up(jaxpr: Any, indices: set[Any], arrays: dict[Any, Collection[int] | None]) -> bool:
-    """`is_index_into` for several indices, and arrays with perhaps unknown dims."""
-    offsets = set[Any]()
-    for eqn in jaxpr.eqns:
-        operands: list[Any] = [None if is_literal(atom) else atom for atom in eqn.invars]
-        looked_up = arrays.get(operands[0], ()) if operands else ()
-        dims = [dim for dim, atom in _indexed_dims(eqn) if not is_literal(atom) and atom in indices]
-        if dims and (looked_up is None or not {*looked_up}.isdisjoint(dims)):
-            return True
-        for inner in inner_jaxprs(eqn):
-            behind = operands[len(operands) - len(inner.invars) :]  # the predicate of a cond comes first
-            pairs = [*zip(inner.invars, behind, strict=False)]
-            given = {var: arrays[atom] for var, atom in pairs if atom in arrays}
-            if _looks_up(inner, {var for var, atom in pairs if atom in indices}, given):
-                return True
-        if eqn.primitive.name == "axis_index" or not offsets.isdisjoint(operands):
-            offsets.update(eqn.outvars)
-        elif collective_operation(eqn) is None and not indices.isdisjoint(operands):
-            indices.update(eqn.outvars)
-        for known in (atom for atom in operands if atom in arrays):
-            shape = known.aval.shape
-            arrays |= {var: arrays[known] if var.aval.shape == shape else None for var in eqn.outvars}
-    return False
-
-
-def _indexed_dims(eqn: Any) -> list[tuple[int, Any]]:
-    """The dims of its first operand in which an equation looks up or writes, each with the operand that says where."""
-    name, numbers = eqn.primitive.name, eqn.params.get("dimension_numbers")
-    if name == "gather":
-        return [(dim, eqn.invars[1]) for dim in numbers.start_index_map]
-    if name.startswith("scatter"):
-        return [(dim, eqn.invars[1]) for dim in numbers.scatter_dims_to_operand_dims]
-    first = {"dynamic_slice": 1, "dynamic_update_slice": 2}.get(name)
-    return [] if first is None else [*enumerate(eqn.invars[first:])]
-
-
 def while_operands(eqn: Any, operands: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
     """The operands of a while loop: the constants of its condition, the constants of its body, and the carry."""
     start = eqn.params["cond_nconsts"]
@@ -158,31 +114,26 @@ def kernel_operands(eqn: Any) -> list[frozenset[int]] | None:
     refs, given = kernel.invars, len(eqn.invars)
     if params["grid_mapping"].num_dynamic_grid_bounds or len(refs) < given + len(eqn.outvars):
         return None
-    written = {
-        atom
-        for each in kernel.eqns
-        if each.primitive.name not in _READS
-        for atom in each.invars
-        if not is_literal(atom)
-    }
+    writes = [step for step in kernel.eqns if step.primitive.name not in _READS]
+    written = {atom for step in writes for atom in step.invars if not is_literal(atom)}
     if not written.issuperset(refs[given : given + len(eqn.outvars)]):
         return None
     # A result that aliases an operand is the same reference.
     same = {refs[given + to]: refs[at] for at, to in params["input_output_aliases"]}
-    found: dict[Any, frozenset[int]] = {ref: frozenset() for ref in refs}
-    found |= {ref: frozenset([at]) for at, ref in enumerate(refs[:given])}
+    read_by: dict[Any, frozenset[int]] = {ref: frozenset() for ref in refs}
+    read_by |= {ref: frozenset([at]) for at, ref in enumerate(refs[:given])}
     before = None
-    while before != found:  # a write in one step of the grid may be read in another
-        before = dict(found)
-        for each in kernel.eqns:
-            atoms = [same.get(atom, atom) for atom in each.invars if not is_literal(atom)]
-            read = frozenset[int]().union(*[found.get(atom, frozenset()) for atom in atoms])
-            found |= dict.fromkeys(each.outvars, read)
-            if each.primitive.name not in _READS:  # and writes, as far as is known, to all that it is given
-                found |= {atom: found[atom] | read for atom in atoms if hasattr(atom.aval, "inner_aval")}
+    while before != read_by:  # a write in one step of the grid may be read in another
+        before = dict(read_by)
+        for step in kernel.eqns:
+            atoms = [same.get(atom, atom) for atom in step.invars if not is_literal(atom)]
+            read = frozenset[int]().union(*[read_by.get(atom, frozenset()) for atom in atoms])
+            read_by |= dict.fromkeys(step.outvars, read)
+            if step.primitive.name not in _READS:  # and writes, as far as is known, to all that it is given
+                read_by |= {atom: read_by[atom] | read for atom in atoms if hasattr(atom.aval, "inner_aval")}
     # The index maps of blocks may depend on the first operands.
     indices = frozenset(range(params["grid_mapping"].num_index_operands))
-    return [found[same.get(ref, ref)] | indices for ref in refs[given : given + len(eqn.outvars)]]
+    return [read_by[same.get(ref, ref)] | indices for ref in refs[given : given + len(eqn.outvars)]]
 
 
 def hi_jaxpr(eqn: Any) -> Any:
@@ -212,9 +163,9 @@ def _expanded(primitive: Any, shapes: tuple[tuple[tuple[int, ...], Any], ...]) -
 
 
 COLLECTIVES: Mapping[str, str] = {
-    name: found.operation
-    for name, found in PRIMITIVES.items()
-    if found.operation not in ("", "reshard") and not name.endswith("_start")
+    name: known.operation
+    for name, known in PRIMITIVES.items()
+    if known.operation not in ("", "reshard") and not name.endswith("_start")
 }
 """The primitives that communicate, with XLA's names; without casts of types."""
 OPERATIONS = tuple(dict.fromkeys(COLLECTIVES.values()))
@@ -224,12 +175,8 @@ OPERATIONS = tuple(dict.fromkeys(COLLECTIVES.values()))
 CLAIM = "typedshmap_claim"
 """The primitive that claims a layout of its operand; facts from the claim hold for the operand, too."""
 
-_MOVING_NAMES = (
-    "all_gather all_gather_invariant all_to_all broadcast_in_dim convert_element_type copy dynamic_slice gather name "
-    "optimization_barrier ppermute pvary reshape rev slice squeeze stop_gradient transpose"
-)
-MOVING = frozenset(_MOVING_NAMES.split())
-"""Primitives that only move data: their result has the entries of their first operand."""
+MOVING = frozenset(name for name, known in PRIMITIVES.items() if known.is_moving)
+"""The primitives that only move data."""
 
 
 def collective_operation(eqn: Any) -> str | None:
@@ -289,21 +236,21 @@ def scan_counts(params: Any) -> tuple[int, int]:
 
 
 def scan_operands(eqn: Any, operands: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-    """The operands of a scan: its constants, what it carries, and what it goes over."""
+    """The operands of a scan: its constants, its carry, and the stacked inputs."""
     consts, carried = scan_counts(eqn.params)
     return operands[:consts], operands[consts : consts + carried], operands[consts + carried :]
 
 
 class RegionBinding(Record):
-    """What a region was made of, as it is traced, so that it can be traced again.
+    """One binding of the primitive of regions, which can be bound again.
 
     Attributes:
-      primitive: the primitive of regions.
+      primitive: the primitive.
       body: the function of the shards.
-      params: how it is mapped, its mesh among them.
-      operands: the arrays that it is given; one whose value is not known yet as its ``jax.ShapeDtypeStruct``.
-      is_under_gradient: whether each of them is being differentiated.
-      names: those of its operands in the program, where they have any.
+      params: the parameters, such as the mesh.
+      operands: the arrays; for a value that is not known yet its ``jax.ShapeDtypeStruct``.
+      is_under_gradient: for each operand whether it is differentiated.
+      names: the names of the operands in the program, if they have any.
     """
 
     primitive: Any
@@ -314,7 +261,7 @@ class RegionBinding(Record):
     names: tuple[str, ...] = ()
 
     def __call__(self, *operands: Any) -> list[Any]:
-        """Its results, for operands of these shapes and dtypes."""
+        """The results for other operands of the same shapes and dtypes."""
         return list(self.primitive.bind(*operands, subfuns=(self.body,), **self.params))
 
     @property
@@ -323,11 +270,11 @@ class RegionBinding(Record):
         return tuple(getattr(self.params.get("debug_info"), "arg_names", None) or ())
 
     def with_values(self, values: Mapping[str, Any]) -> RegionBinding:
-        """The same one, with the values of operands, by their names, whose values are not known.
+        """The same binding with the values of unknown operands, by their names.
 
-        What ``jax.vmap`` maps over has one dim more, of which the first entry is taken.
+        A value that ``jax.vmap`` maps over has one more dim: its first entry is used.
         """
-        found = list(self.operands)
+        operands = list(self.operands)
         for at, (operand, name) in enumerate(zip(self.operands, self.names, strict=True)):
             if name in values and isinstance(operand, jax.ShapeDtypeStruct):
                 value = values[name]
@@ -335,19 +282,19 @@ class RegionBinding(Record):
                     shapes = (value.shape[:dim] + value.shape[dim + 1 :] for dim in range(value.ndim))
                     value = value.take(0, next((dim for dim, shape in enumerate(shapes) if shape == operand.shape), 0))
                 if value.shape == operand.shape and value.dtype == operand.dtype:
-                    found[at] = value
-        return replace(self, operands=tuple(found))
+                    operands[at] = value
+        return replace(self, operands=tuple(operands))
 
 
 class RegionTrees(Record):
-    """What the user gave to ``jax.shard_map`` and got, before it was flattened.
+    """The arguments and the result of a call of ``jax.shard_map``, before JAX flattens them.
 
     Attributes:
       function: the user's function.
-      arguments: the tree of the tuple of its arguments.
-      is_array: which of their leaves are arrays; the others are static.
-      result: the tree of its result.
-      results: the leaves of that, as ``jax.ShapeDtypeStruct``.
+      arguments: the tree structure of the arguments.
+      is_array: for each of their leaves whether it is an array; the others are static.
+      result: the tree structure of the result.
+      results: its leaves, as ``jax.ShapeDtypeStruct``.
       out_specs: the specs of the result, a prefix of its tree.
     """
 
@@ -371,9 +318,9 @@ class TracedRegion(Record):
       eqn: its equation.
       results: where the results of the call stand among the equation's.
       start: where the operands of the call begin among the equation's.
-      is_differentiated: whether it was differentiated as it was traced, and has results for the gradient beside.
-      call: what it was made of, where that is known.
-      origin: what it comes from.
+      is_differentiated: whether it was differentiated during the trace, and has more results, for the gradient.
+      call: its binding, if that is known.
+      origin: its origin.
       trees: the arguments and the result of the call, where they are known.
     """
 
@@ -445,14 +392,8 @@ def effects_of(eqn: Any) -> set[str]:
     return {type(effect).__name__ for effect in eqn.effects} - {"NamedAxisEffect"}  # which collectives have
 
 
-def differentiation(eqn: Any) -> Literal["", "differentiated", "transposed"]:
-    """Whether an equation is part of what is differentiated, or of the backward part of a gradient."""
-    stack = str(eqn.source_info.name_stack) if eqn is not None else ""
-    return "transposed" if "transpose(" in stack else "differentiated" if "jvp(" in stack else ""
-
-
 def is_differentiated(eqn: Any) -> bool:
-    """Whether an equation is part of what is differentiated, or was made of that."""
+    """Whether an equation belongs to a differentiated function, or to its gradient."""
     return "jvp(" in str(eqn.source_info.name_stack)
 
 

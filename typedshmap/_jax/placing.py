@@ -105,8 +105,8 @@ def sharding_at_rest(x: Any, layout: Layout, mesh: AnyMesh, memory_kind: str | N
     """The sharding of a concrete value after placement; it keeps its memory kind by default."""
     have = committed_sharding(x)
     if memory_kind is None and have is not None:
-        own = have.memory_kind
-        memory_kind = None if own == next(iter(have.device_set)).default_memory().kind else own
+        kind = have.memory_kind
+        memory_kind = None if kind == next(iter(have.device_set)).default_memory().kind else kind
     return NamedSharding(mesh, spec_of(_kept(layout, have)), memory_kind=memory_kind)
 
 
@@ -135,10 +135,9 @@ def move(x: Any, sharding: NamedSharding) -> Any:
     """Move a concrete value to a sharding."""
     if sharding.spec.unreduced or (isinstance(x, jax.Array) and jax.typeof(x).sharding.spec.unreduced):
         # device_put does not support this, and reshard only for values on the mesh.
-        on_mesh = (
-            x if explicit_spec(x) is not None else jax.device_put(x, NamedSharding(sharding.mesh, PartitionSpec()))
-        )
-        return _reshard(on_mesh, sharding)
+        if explicit_spec(x) is None:
+            x = jax.device_put(x, NamedSharding(sharding.mesh, PartitionSpec()))
+        return _reshard(x, sharding)
     return (jax.device_put if sharding.is_fully_addressable else _device_put_among_processes)(x, sharding)
 
 

@@ -1,6 +1,6 @@
-"""One class for each of JAX's primitives: all that the package knows of an operation by its name alone.
+"""One class for each of JAX's primitives: the facts that follow from the name of an operation alone.
 
-What has no class here is opaque: its results may depend on every operand in any way."""
+A primitive without a class is opaque: its results may depend on every operand in any way."""
 
 from __future__ import annotations
 
@@ -37,30 +37,29 @@ PrimitiveKind = Literal[
     "outside",  # what runs outside of JAX, or writes what other operations read
     "opaque",
 ]
-"""What an operation does with its operands, in the terms that its readers need."""
+"""The effect of an operation on its operands."""
 
 LinearTerms = Literal["none", "first", "all", "either", "cases", "first two", "updated"]
-"""In which operands an operation is linear: in none; in the first; in all of them together; in either of the two, the
-other given; in all but the first; in the first two; in all but the second, which says where it updates."""
+"""The operands in which an operation is linear: none; the first; all of them together; either of the two, if the other
+is given; all but the first; the first two; all but the second, which gives the place of an update."""
 
 
 class Primitive(NamedTuple):
-    """What is known of an operation.
+    """The class of a primitive.
 
     Attributes:
-      kind: what it does.
-      terms: in which operands it is linear.
-      degree: of a homogeneous function, its degree.
-      operation: of a collective, what XLA calls it.
-      function: of a collective, the function that makes it.
-      bodies: the parameters that hold the jaxprs that it runs.
-      along: the parameter that says along which dims it works; none for what works entry by entry.
-      is_monotone: whether a larger first operand makes no smaller result, so that extremes go with extremes.
+      kind: its effect.
+      terms: the operands in which it is linear.
+      degree: the degree of a homogeneous function.
+      operation: XLA's name of a collective.
+      function: the function of JAX for a collective.
+      along: the parameter with the dims along which it works; empty if it works entry by entry.
+      is_monotone: whether a larger first operand never makes a smaller result.
       keeps_zero: whether it is 0 at 0.
       is_commutative: whether the order of its operands makes no difference.
-      is_view: whether its result may be the same bytes, in the same place.
-      is_part: whether its result is a part of its first operand, and the rest is not read.
-      is_costly: whether XLA computes it once, and keeps it, where several operations take it.
+      is_view: whether its result may be the same bytes in the same place.
+      is_part: whether it reads only a part of its first operand, and returns that.
+      is_costly: whether XLA computes it once, and keeps it, if several operations use it.
       is_draw: whether it draws random numbers, rather than making a key of another.
       has_order: whether its result depends on the order of the entries along its dims; so it does in all of kind
         ``ordering``.
@@ -71,7 +70,6 @@ class Primitive(NamedTuple):
     degree: Fraction | None = None
     operation: str = ""
     function: str = ""
-    bodies: tuple[str, ...] = ()
     along: str = ""
     is_monotone: bool = False
     keeps_zero: bool = False
@@ -106,17 +104,17 @@ class Primitive(NamedTuple):
                 return [([*operands[:1], *operands[2:]], operands[1:2])]
 
     @property
-    def moves_entries(self) -> bool:
-        """Whether the entries of its result are those of its first operand, wherever they are."""
-        gathers = self.operation in ("all-gather", "all-to-all", "collective-permute")
-        return self.kind in ("cast", "moving", "lookup") or gathers
-
-    @property
     def is_entry_by_entry(self) -> bool:
-        """Whether an entry of its result comes of the entries of its operands at the same place, and of no others."""
+        """Whether an entry of its result depends on the entries of its operands at the same place, and on no others."""
         return self.kind in _ENTRY_BY_ENTRY and not self.along
 
+    @property
+    def is_moving(self) -> bool:
+        """Whether every entry of its result is an entry of its first operand."""
+        return self.kind in ("cast", "moving", "lookup") or self.operation in _MOVING_COLLECTIVES
 
+
+_MOVING_COLLECTIVES = ("all-gather", "all-to-all", "collective-permute", "collective-broadcast")
 _ENTRY_BY_ENTRY = ("cast", "sum", "product", "quotient", "homogeneous", "elementwise", "test", "extreme", "choice")
 OPAQUE = Primitive("opaque")
 
@@ -126,8 +124,8 @@ def _each(names: str, primitive: Primitive) -> dict[str, Primitive]:
 
 
 def _collectives(function: str, operation: str, names: str, terms: LinearTerms = "all") -> dict[str, Primitive]:
-    found = _each(names, Primitive("collective", terms, operation=operation, function=function))
-    return found | {f"{name}_start": primitive for name, primitive in found.items()}
+    made = Primitive("collective", terms, operation=operation, function=function)
+    return _each(f"{names} {' '.join(f'{name}_start' for name in names.split())}", made)
 
 
 PRIMITIVES: Mapping[str, Primitive] = {
@@ -220,13 +218,9 @@ PRIMITIVES: Mapping[str, Primitive] = {
         Primitive("matrix"),
     ),
     **_each(
-        "philox2x32 philox4x32 prng_random_bits random_bits random_gamma rng_bit_generator rng_uniform threefry2x32 "
-        "threefry4x32",
-        Primitive("random", is_draw=True),
-    ),
-    **_each(
-        "iota_2x32_shape prng_join prng_seed prng_split random_clone random_fold_in random_seed random_split "
-        "random_unwrap random_wrap",
+        "iota_2x32_shape philox2x32 philox4x32 prng_join prng_random_bits prng_seed prng_split random_bits "
+        "random_clone random_fold_in random_gamma random_seed random_split random_unwrap random_wrap rng_bit_generator "
+        "rng_uniform threefry2x32 threefry4x32",
         Primitive("random"),
     ),
     **_each("after_all create_token empty empty2 empty_ref iota platform_index", Primitive("constant")),
@@ -239,74 +233,30 @@ PRIMITIVES: Mapping[str, Primitive] = {
     **_collectives("all_to_all", "all-to-all", "all_to_all"),
     **_collectives("ppermute", "collective-permute", "ppermute"),
     **_collectives("psend", "collective-permute", "psend"),
-    **_collectives("pbroadcast", "collective-broadcast", "pbroadcast"),
-    **_collectives("pbroadcast_dynamic", "collective-broadcast", "pbroadcast_dynamic"),
+    **_collectives("pbroadcast", "collective-broadcast", "pbroadcast pbroadcast_dynamic"),
     **_collectives("ragged_all_to_all", "ragged-all-to-all", "ragged_all_to_all"),
     **_each("reshard_shards", Primitive("collective", "first", operation="reshard", function="reshard")),
     **_each(
         "jit pjit remat remat2 checkpoint composite custom_vjp_call_jaxpr custom_lin custom_vmap_call eval_jaxpr "
         "shard_map xla_metadata_call closed_call core_call call custom_jvp_call custom_jvp_call_jaxpr custom_vjp_call "
-        "call_hi_primitive compute_on linear_call",
-        Primitive("call", bodies=("jaxpr", "call_jaxpr", "fun_jaxpr")),
+        "call_hi_primitive compute_on linear_call custom_linear_solve",
+        Primitive("call"),
     ),
-    **_each("custom_linear_solve", Primitive("call", bodies=("jaxprs",))),
-    **_each("scan", Primitive("loop", bodies=("jaxpr",))),
-    **_each("while", Primitive("loop", bodies=("cond_jaxpr", "body_jaxpr"))),
-    **_each("cond", Primitive("branch", bodies=("branches",))),
+    **_each("scan while", Primitive("loop")),
+    **_each("cond", Primitive("branch")),
     **_each(
         "io_callback pure_callback ffi_call debug_callback debug_print buffer_callback check inspect_sharding",
         Primitive("outside"),
     ),
 }
-"""By the name of a primitive, as an equation has it."""
-
-OPAQUE_NAMES = frozenset(
-    # Kernels, what they run inside, and what belongs to one backend.
-    _each(
-        "cudnn_fusion custom_fusion delay dma_start dma_wait dot_product_attention_bwd "
-        "dot_product_attention_bwd_wrapper dot_product_attention_fp8_bwd dot_product_attention_fp8_bwd_wrapper "
-        "dot_product_attention_fp8_fwd dot_product_attention_fp8_fwd_wrapper dot_product_attention_fwd "
-        "dot_product_attention_fwd_wrapper einshape_lo emit_pipeline fusible get_barrier_semaphore get_global "
-        "jaxpr_call matmul_acc_lhs matmul_lhs_fifo matmul_pop matmul_pop_fifo matmul_push_rhs mosaic_gpu_p mpmd_map "
-        "multiple_of num_programs pack_dtype pack_elementwise pallas_call pipeline_body program_id program_order "
-        "run_scoped scaled_dot scaled_matmul scaled_matmul_wrapper semaphore_read semaphore_signal semaphore_wait "
-        "thunky.all_gather thunky.all_reduce thunky.all_to_all thunky.async_done thunky.async_start thunky.call_jax "
-        "thunky.call_thunky_nested thunky.collective_group thunky.collective_permute thunky.cond thunky.copy "
-        "thunky.custom_call thunky.inline_constant thunky.memset thunky.memzero thunky.ptx_kernel "
-        "thunky.reduce_scatter thunky.while tpu_custom_call trace_value unpack_dtype unpack_elementwise unreachable",
-        OPAQUE,
-    )
-    # References and boxes, which are written and read.
-    | _each(
-        "accum_grad_in_ref addupdate bitcast box_get box_set core_map create_linear free_ref freeze get log_extend "
-        "log_read masked_load masked_swap new_box new_log new_ref run_state swap",
-        OPAQUE,
-    )
-    # Sparse arrays.
-    | _each(
-        "bcoo_dot_general bcoo_dot_general_sampled bcoo_extract bcoo_fromdense bcoo_sort_indices bcoo_spdot_general "
-        "bcoo_sum_duplicates bcoo_todense bcoo_transpose bcsr_dot_general bcsr_extract bcsr_fromdense bcsr_todense "
-        "coo_fromdense coo_matmat coo_matvec coo_spmm coo_spmv coo_todense csr_fromdense csr_matmat csr_matvec "
-        "csr_spmm csr_spmv csr_todense spsolve todense",
-        OPAQUE,
-    )
-    # Programs of another system, and what JAX has taken apart before one sees it.
-    | _each(
-        "assert_consumed_value call_exported call_hi_primitive_linearized consume custom_partitioning dce_sink "
-        "dim_as_value dimension_size from_edtype fused_call global_array_to_host_local_array has_memory_space "
-        "host_local_array_to_global_array precv remat_opt remove_memory_space rnn_bwd rnn_fwd shape_assertion stage "
-        "tie to_edtype zeros_like",
-        OPAQUE,
-    )
-)
-"""The primitives of JAX that have no class, each of them for a reason."""
+"""The classes, by the name of the primitive in an equation."""
 
 
 def primitive(name: str) -> Primitive:
-    """What is known of an operation; `OPAQUE` where that is nothing."""
+    """The class of a primitive; `OPAQUE` if it has none."""
     return PRIMITIVES.get(name, OPAQUE)
 
 
 def names_of(*kinds: PrimitiveKind) -> frozenset[str]:
     """The primitives of some kinds."""
-    return frozenset([name for name, found in PRIMITIVES.items() if found.kind in kinds])
+    return frozenset([name for name, primitive in PRIMITIVES.items() if primitive.kind in kinds])

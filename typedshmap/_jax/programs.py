@@ -1,9 +1,9 @@
 """Compiled programs, cached by content: a program that is traced again is not compiled again.
 
-Invariant: what has the same key is lowered and compiled to the same program. What cannot be compared by what it
-computes has no key: an effect, a function of the user's, a constant of an inner program. The values of other constants
-are not in the key: they are arguments of what is compiled. Nothing that is kept refers to a jaxpr, and so to a rule of
-`jax.custom_jvp`."""
+Invariant: programs with equal keys are lowered and compiled to the same program. A program with an effect, a function
+of the user's or a constant of an inner program has no key. The values of other constants are not in the key: they are
+arguments of the compiled program. No cached object refers to a jaxpr, which would keep rules of `jax.custom_jvp`
+alive."""
 
 from __future__ import annotations
 

@@ -100,10 +100,10 @@ _changing = threading.Lock()
 def _binding(around: Callable[[Bind], Bind]) -> Generator[None]:
     """Wrap the binding of regions, in all threads; several wrappers begin and end in any order."""
     primitive = _region_primitive()
-    own = type(primitive).bind_with_trace.__get__(primitive)
+    bind_unwatched = type(primitive).bind_with_trace.__get__(primitive)
 
     def bind(*args: Any) -> Any:
-        return reduce(lambda inner, outer: outer(inner), tuple(_bound_by), own)(*args)
+        return reduce(lambda inner, outer: outer(inner), tuple(_bound_by), bind_unwatched)(*args)
 
     with _changing:
         _bound_by.append(around)
@@ -172,15 +172,15 @@ def watched_regions(
 
 def regions_of(jaxpr: Any) -> list[TracedRegion]:
     """The regions of a program, including nested ones and those in rules of ``jax.custom_vjp``."""
-    found, equations = list[TracedRegion](), [*all_equations(jaxpr)]
+    regions, equations = list[TracedRegion](), [*all_equations(jaxpr)]
     for eqn in equations:
         if eqn.primitive is _region_primitive():
-            found.append(TracedRegion(eqn, tuple(range(len(eqn.outvars))), origin=_old_origin(eqn)))
+            regions.append(TracedRegion(eqn, tuple(range(len(eqn.outvars))), origin=_old_origin(eqn)))
     for eqn in equations:
         if eqn.primitive.name.startswith("custom_vjp_call"):
-            known = set(map(_function_of, found))
-            found += [each for each in _regions_of_rules(jaxpr, eqn) if _function_of(each) not in known]
-    return found
+            known = set(map(_function_of, regions))
+            regions += [region for region in _regions_of_rules(jaxpr, eqn) if _function_of(region) not in known]
+    return regions
 
 
 def _function_of(traced: TracedRegion) -> Any:
@@ -193,18 +193,18 @@ def _regions_of_rules(jaxpr: Any, eqn: Any) -> list[TracedRegion]:
     operands = list(dict.fromkeys(atom for atom in eqn.invars if not is_literal(atom)))
     part = jaxpr.replace(eqns=[eqn], constvars=[], invars=operands, outvars=eqn.outvars)
     structs = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, sharding=explicit_spec(var)) for var in operands]
-    found = list[TracedRegion]()
+    regions = list[TracedRegion]()
 
     def gradient(*values: Any) -> Any:
         results, pull = jax.vjp(lambda *values: jax.core.eval_jaxpr(part, (), *values), *values)
-        return pull([jax.numpy.zeros(each.shape, each.dtype) for each in results])
+        return pull([jax.numpy.zeros(result.shape, result.dtype) for result in results])
 
     try:
-        with watched_regions(found.append, lambda why: None):
+        with watched_regions(regions.append, lambda why: None):
             jax.make_jaxpr(gradient)(*structs)
     except Exception:  # of many kinds: collectives in an outer region have no axes here
         return []
-    return [each for each in found if each.origin == "written" or not _codes_of_bodies()]
+    return [region for region in regions if region.origin == "written" or not _codes_of_bodies()]
 
 
 @contextmanager
@@ -216,9 +216,9 @@ def moved_regions(mesh: AnyMesh) -> Generator[None]:
     thread = threading.get_ident()
 
     def bind_moved(bind: Bind, trace: Any, *rest: Any) -> Any:
-        own = rest[-1]["mesh"]
-        is_other = own.shape_tuple != mesh.shape_tuple and set(own.axis_names) <= set(mesh.axis_names)
-        if is_other and not own.manual_axes and threading.get_ident() == thread:
+        own_mesh = rest[-1]["mesh"]
+        is_other = own_mesh.shape_tuple != mesh.shape_tuple and set(own_mesh.axis_names) <= set(mesh.axis_names)
+        if is_other and not own_mesh.manual_axes and threading.get_ident() == thread:
             rest = (*rest[:-1], {**rest[-1], "mesh": mesh})
         return bind(trace, *rest)
 
@@ -254,18 +254,22 @@ def traced_on(mesh: AbstractMesh, mapped: Callable[..., Any], operands: Sequence
     for operand, spec in zip(operands, specs, strict=True):
         aval, sharding = jax.typeof(operand), None
         if explicit:
-            entries = [
-                axes if explicit.issuperset(axes) else () for axes in spec_entries(spec, len(aval.shape)).dim_axes
-            ]
-            sharding = NamedSharding(mesh, PartitionSpec(*(axes or None for axes in entries)))
-        weak = getattr(aval, "weak_type", False)
-        structs.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding, weak_type=weak))
+            dim_axes = spec_entries(spec, len(aval.shape)).dim_axes
+            kept = (axes if explicit.issuperset(axes) else () for axes in dim_axes)
+            sharding = NamedSharding(mesh, PartitionSpec(*(axes or None for axes in kept)))
+        structs.append(_struct_of(aval, sharding))
     try:
         with without_ambient(), _without_warnings(), _watch(next(_numbers)), is_again(True):
             region = find_region(jax.make_jaxpr(mapped)(*structs))
     except Exception:  # whatever the body raises for other shards
         return None
     return None if region is None else region.eqn.params["jaxpr"]
+
+
+def _struct_of(aval: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+    """The type of an array as a struct."""
+    weak_type = getattr(aval, "weak_type", False)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding, weak_type=weak_type)
 
 
 def _origin_of(body: Any, info: Any, codes: Mapping[Any, RegionOrigin]) -> RegionOrigin | None:
@@ -299,15 +303,17 @@ def _trees_of(call: RegionBinding | None, results: Any) -> RegionTrees | None:
     tree, code = getattr(results, "tree", None), getattr(getattr(call, "body", None), "__code__", None)
     if call is None or tree is None or code is None:
         return None
-    given = dict(zip(code.co_freevars, call.body.__closure__ or (), strict=True))
-    if not given.keys() >= {"f", "in_tree", "which_dyn", "out_specs"}:
+    given, names = dict(zip(code.co_freevars, call.body.__closure__ or (), strict=True)), _OF_SHARD_MAP
+    if not given.keys() >= {*names}:
         return None
-    function, arguments, is_array, out_specs = (
-        given[name].cell_contents for name in ("f", "in_tree", "which_dyn", "out_specs")
-    )
+    function, arguments, is_array, out_specs = (given[name].cell_contents for name in names)
     types = [jax.typeof(x) for x in results]
-    structs = tuple(jax.ShapeDtypeStruct(each.shape, each.dtype) for each in types)
+    structs = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in types)
     return RegionTrees(function, arguments, tuple(is_array), tree, structs, out_specs)
+
+
+_OF_SHARD_MAP = ("f", "in_tree", "which_dyn", "out_specs")
+"""What JAX's wrapper of a user's function closes over."""
 
 
 def _known_value(x: Any) -> Any:
@@ -316,11 +322,8 @@ def _known_value(x: Any) -> Any:
     value = x if below is None else below.value
     if isinstance(value, jax.core.Tracer):
         return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
-    if (
-        below is not None
-        and len(below.dims) < np.ndim(value)
-        and not jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key)
-    ):
+    is_key = jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key)
+    if below is not None and len(below.dims) < np.ndim(value) and not is_key:
         value = np.asarray(value)[tuple([slice(None) if dim in below.dims else 0 for dim in range(np.ndim(value))])]
     return value if np.shape(value) == aval.shape else jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
@@ -330,7 +333,7 @@ def _region_of(operands: Sequence[Any], results: Sequence[Any], trace: Any) -> T
     eqn: Any
     if results:
         below = [strip_transforms(value).value for value in results]
-        eqn = next((found for value in below if (found := getattr(value, "parent", None)) is not None), None)
+        eqn = next((parent for value in below if (parent := getattr(value, "parent", None)) is not None), None)
         vars_below = {id(getattr(value, "val", None)) for value in below}
     else:
         eqns = getattr(trace.frame, "tracing_eqns", None)
@@ -352,11 +355,7 @@ def _trace_for_region(
     if any(hasattr(arg, "call_wrapped") for arg in args):
         return "it is evaluated operation by operation, which jax 0.10.1 and older do only once: call it under jax.jit"
     try:
-        types = [(jax.typeof(x), explicit_spec(x)) for x in args]
-        structs = [
-            jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=spec, weak_type=getattr(aval, "weak_type", False))
-            for aval, spec in types
-        ]
+        structs = [_struct_of(jax.typeof(x), explicit_spec(x)) for x in args]
         returned = list[Any]()
 
         def program(*operands: Any) -> list[Any]:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from ..errors.places import Place, installed_package, is_users, running_line
 from .jaxpr import called_jaxpr, open_jaxpr
+from .primitives import primitive
 
 # JAX's names of the functions that compute gradients.
 _GRADIENTS = frozenset(["grad_f", "value_and_grad_f", "grad_f_aux", "value_and_grad_f_aux", "vjp", "jvp", "linearize"])
@@ -28,9 +29,9 @@ def source_here() -> Any:
 
 @contextmanager
 def at_its_own_line() -> Generator[None]:
-    """Have equations know where they are made themselves.
+    """Give equations their own lines.
 
-    What a backward rule computes would know only where the operation is that JAX differentiates.
+    Otherwise the equations of a backward rule have the line of the operation that JAX differentiates.
     """
     # Imported here as in `source_here`.
     from jax.extend.source_info_util import user_context
@@ -53,11 +54,6 @@ def equation_place(eqn: Any) -> str:
 def equation_places(eqn: Any) -> list[str]:
     """The same of all of the user's functions that were running, from the innermost on."""
     return [_frame_place(frame) for frame in _frames(eqn) if is_users(frame.file_name)]
-
-
-def equation_line(eqn: Any) -> tuple[str, int]:
-    """The file and the line of an equation in the user's code."""
-    return next(equation_lines(eqn), ("", 0))
 
 
 def place_line(place: str) -> tuple[str, int]:
@@ -86,14 +82,9 @@ def called_function(eqn: Any) -> str:
     return name if name.isidentifier() and not name.startswith("_") else str(eqn.primitive.name)
 
 
-_COLLECTIVE_NAMES = {"psum2": "psum", "reduce_scatter": "psum_scatter", "reshard_shards": "reshard"}
-
-
 def collective_name(eqn: Any) -> str:
     """The function of a collective: ``psum`` for any of its primitives."""
-    name: str = eqn.primitive.name.removesuffix("_start").removeprefix("unreduced_").removesuffix("_dynamic")
-    name = name.removesuffix("_invariant").removesuffix("_reduced")
-    name = _COLLECTIVE_NAMES.get(name, name)
+    name = primitive(eqn.primitive.name).function or eqn.primitive.name
     return "pmean" if name == "psum" and called_function(eqn) == "pmean" else name
 
 
@@ -136,7 +127,7 @@ def library_of(jaxpr: Any) -> str:
     called = list(dict.fromkeys(frame.file_name for frame in _called_frames(jaxpr)))
     if any(map(is_users, called)):
         return ""
-    return next((package for each in (file, *called) if (package := installed_package(each))), "")
+    return next((package for path in (file, *called) if (package := installed_package(path))), "")
 
 
 def function_file(jaxpr: Any) -> str:
@@ -200,15 +191,15 @@ def call_site(eqn: Any) -> tuple[list[Any], Any]:
 
 
 def expression(eqn: Any) -> str:
-    """The expression of the user's that made an equation, where it is on one line and not all of the line's value."""
+    """The user's expression for an equation, if it is on one line and is not the whole value of that line."""
     site = call_site(eqn)[1]
     if site is None:
         return ""
     code, position = site
-    found = next(islice(code.co_positions(), position // 2, None), None)
-    if found is None or None in found or found[0] != found[1]:
+    span = next(islice(code.co_positions(), position // 2, None), None)
+    if span is None or None in span or span[0] != span[1]:
         return ""
-    line, _, start, end = found
+    line, _, start, end = span
     linecache.checkcache(code.co_filename)
     text = linecache.getline(code.co_filename, line).encode()
     before, expression, after = (part.decode(errors="replace") for part in (text[:start], text[start:end], text[end:]))
@@ -220,7 +211,7 @@ _LONGEST = 60
 
 
 def _is_expression(text: str) -> bool:
-    """Whether it is one: a file may have been changed since it was run."""
+    """Whether a text is an expression: the file may have changed since it was imported."""
     try:
         return bool(ast.parse(text, mode="eval"))
     except SyntaxError:
@@ -231,5 +222,5 @@ def codes_of(function: Any) -> list[Any]:
     """The code of a function of JAX, and of those of its module that it calls by its name with an underscore before."""
     function = inspect.unwrap(function)
     private = function.__globals__.get(f"_{function.__name__}")
-    found = [getattr(inspect.unwrap(each), "__code__", None) for each in (function, private) if each is not None]
-    return [code for code in found if code is not None]
+    codes = [getattr(inspect.unwrap(part), "__code__", None) for part in (function, private) if part is not None]
+    return [code for code in codes if code is not None]

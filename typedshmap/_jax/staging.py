@@ -144,8 +144,8 @@ def region_of_results(results: Sequence[Any]) -> TracedRegion | None:
     if eqn is None or eqn.primitive.name != "shard_map":
         return None
     places = {id(var): at for at, var in enumerate(eqn.outvars)}
-    found = tuple([places.get(id(getattr(value, "val", None)), -1) for value in traced])
-    return None if -1 in found else TracedRegion(eqn, found, is_differentiated=any(map(is_not, traced, results)))
+    indices = tuple([places.get(id(getattr(value, "val", None)), -1) for value in traced])
+    return None if -1 in indices else TracedRegion(eqn, indices, is_differentiated=any(map(is_not, traced, results)))
 
 
 class UnfinishedEquation(Record, eq=False):
@@ -175,7 +175,7 @@ class UnfinishedJaxpr(NamedTuple):
 
 def unfinished_jaxpr(values: Sequence[Any]) -> UnfinishedJaxpr:
     """The equations that compute tracers, in topological order."""
-    found, seen = UnfinishedJaxpr([], [], [], [value.val for value in values]), set[int]()
+    jaxpr, seen = UnfinishedJaxpr([], [], [], [value.val for value in values]), set[int]()
     waiting = [(value, False) for value in reversed(values)]
     while waiting:
         value, is_ready = waiting.pop()
@@ -185,13 +185,13 @@ def unfinished_jaxpr(values: Sequence[Any]) -> UnfinishedJaxpr:
             continue
         if eqn is None:
             seen.add(key)
-            found.invars.append(value.val)
-            found.operands.append(value)
+            jaxpr.invars.append(value.val)
+            jaxpr.operands.append(value)
         elif is_ready:
             seen.add(key)
             atoms = [operand.val for operand in eqn.invars]
-            found.eqns.append(UnfinishedEquation(eqn.primitive, atoms, eqn.outvars, eqn.params, eqn.source_info))
+            jaxpr.eqns.append(UnfinishedEquation(eqn.primitive, atoms, eqn.outvars, eqn.params, eqn.source_info))
         else:
             waiting.append((value, True))
             waiting += [(operand, False) for operand in reversed(eqn.invars)]
-    return found
+    return jaxpr

@@ -18,7 +18,7 @@ _PLAIN = frozenset([bool, int, float, complex])
 
 
 def structure_of(jaxpr: Any, notes: Mapping[Any, Any]) -> tuple[Any, ...] | None:
-    """A jaxpr's equations, its variables numbered, with what is noted of these; None where it cannot be compared."""
+    """A jaxpr's equations with numbered variables and the notes of these; None for a jaxpr that cannot be compared."""
     key: list[Any] = []
     try:
         _add_equations(open_jaxpr(jaxpr), notes, key)
@@ -29,10 +29,7 @@ def structure_of(jaxpr: Any, notes: Mapping[Any, Any]) -> tuple[Any, ...] | None
 
 
 def _add_equations(jaxpr: Any, notes: Mapping[Any, Any], key: list[Any]) -> None:
-    """Add the equations of a jaxpr to a key.
-
-    It runs for every equation, and calls nothing where that can be spared.
-    """
+    """Add the equations of a jaxpr to a key; a hot path, which avoids calls."""
     core = extend_core()
     literal, jaxprs, numbers, count = core.Literal, (core.Jaxpr, core.ClosedJaxpr), dict[Any, int](), 0
     for var in (*jaxpr.constvars, *jaxpr.invars):
@@ -57,10 +54,10 @@ def _add_equations(jaxpr: Any, notes: Mapping[Any, Any], key: list[Any]) -> None
             value = params[name]
             inner = value if value.__class__ is tuple else (value,)
             if inner and inner[0].__class__ in jaxprs:
-                for each in inner:
-                    if getattr(each, "consts", ()):
+                for part in inner:
+                    if getattr(part, "consts", ()):
                         raise TypeError("an inner program with constants")
-                    _add_equations(open_jaxpr(each), notes, key)
+                    _add_equations(open_jaxpr(part), notes, key)
             else:
                 key += (name, value)
         for var in eqn.outvars:

@@ -80,12 +80,12 @@ def is_mapped_around() -> bool:
 
 
 def _running_traces() -> list[Any]:
-    found: list[Any] = []
+    traces: list[Any] = []
     with extend_core().take_current_trace() as trace:
         while trace is not None:
-            found.append(trace)
+            traces.append(trace)
             trace = getattr(trace, "parent_trace", None)
-    return found
+    return traces
 
 
 @cache

@@ -61,8 +61,8 @@ def attributes_of(value: Any, children: list[tuple[Any, Any]]) -> list[str | Non
     by_leaves: dict[tuple[int, ...], list[str]] = {}
     for name in names:
         by_leaves.setdefault(tuple(map(id, leaves(getattr(value, name, None)))), []).append(name)
-    found = [by_leaves.get(tuple(map(id, leaves(part))), []) for _, part in children]
-    return [same[0] if len(same) == 1 else None for same in found]
+    names_of_children = [by_leaves.get(tuple(map(id, leaves(part))), []) for _, part in children]
+    return [same[0] if len(same) == 1 else None for same in names_of_children]
 
 
 def attribute_names(value: Any) -> list[str]:
@@ -142,11 +142,11 @@ def flatten(value: Any) -> tuple[list[Any], Any]:
       BadTree: for a value that JAX cannot flatten, or whose structure has no hash.
     """
     try:
-        found, structure = jax.tree_util.tree_flatten(value)
+        parts, structure = jax.tree_util.tree_flatten(value)
         hash(structure)
     except Exception as error:
         raise BadTree(str(error)) from None
-    return found, structure
+    return parts, structure
 
 
 def flatten_with_paths(
@@ -162,10 +162,10 @@ def flatten_with_paths(
             leaves, structure = jax.tree_util.tree_flatten(value)
             if (paths := _known_paths(structure)) is not None:
                 return leaves, paths, structure
-        found, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_leaf)
+        pairs, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_leaf)
     except Exception as error:
         raise BadTree(str(error)) from None
-    return [part for _, part in found], tuple([jax.tree_util.keystr(path) for path, _ in found]), structure
+    return [part for _, part in pairs], tuple([jax.tree_util.keystr(path) for path, _ in pairs]), structure
 
 
 def _known_paths(structure: Any) -> tuple[str, ...] | None:
@@ -180,8 +180,8 @@ def _paths_in(structure: Any) -> tuple[str, ...] | None:
     """The paths of the leaves of a structure; None if they depend on the value."""
     if not takes_any_leaves(structure):
         return None
-    found, _ = jax.tree_util.tree_flatten_with_path(structure.unflatten(range(structure.num_leaves)))
-    return tuple([jax.tree_util.keystr(path) for path, _ in found])
+    pairs, _ = jax.tree_util.tree_flatten_with_path(structure.unflatten(range(structure.num_leaves)))
+    return tuple([jax.tree_util.keystr(path) for path, _ in pairs])
 
 
 def unflatten_like(value: Any, leaves: Iterable[Any]) -> Any:
@@ -240,9 +240,8 @@ def _replaced(value: Any, leaves: Iterator[Any], is_leaf: Callable[[Any], bool])
     names = attributes_of(value, children)
     known = {name: part for name, part in zip(names, parts, strict=True) if name is not None}
     if len(known) != len(parts):
-        raise BadTree(
-            f"{type(value).__name__} makes something else of its leaves, and does not keep them as attributes"
-        )
+        name = type(value).__name__
+        raise BadTree(f"{name} makes something else of its leaves, and does not keep them as attributes")
     return with_attributes(value, known)
 
 

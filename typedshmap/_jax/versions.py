@@ -34,11 +34,10 @@ def _numbers(version: str) -> tuple[int, ...]:
 _installed = _numbers(jax.__version__)
 
 if _installed < _numbers(LOWEST):
-    raise ImportError(
-        f"typedshmap needs jax {LOWEST} or newer (tried up to {NEWEST_TRIED}), but jax {jax.__version__} is installed"
-    )
+    _needed = f"jax {LOWEST} or newer (tried up to {NEWEST_TRIED})"
+    raise ImportError(f"typedshmap needs {_needed}, but jax {jax.__version__} is installed")
 
-# Before 0.10 the manual type of a value has no name of its own, and the functions below make up for what is missing.
+# Before 0.10 the manual type of a value has no name of its own, and the functions below replace it.
 HAS_MANUAL_TYPES = _installed >= (0, 10)
 
 # Before 0.10 XLA ends the process where, in a loop, a value that is unreduced already is made so over another axis.

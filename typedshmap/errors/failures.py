@@ -253,9 +253,8 @@ class NonPytreeField(Fault):
         problem = f"holds arrays in field '{self.field}', which {self.cls} does not show JAX as a child"
         if self.is_dataclass:
             return Sentence(problem, cure=f"register '{self.field}' among the data fields of {self.cls}")
-        return Sentence(
-            problem, cure=f"let {self.cls} flatten '{self.field}' as it is, or with '{self.field}' as its key"
-        )
+        cure = f"let {self.cls} flatten '{self.field}' as it is, or with '{self.field}' as its key"
+        return Sentence(problem, cure=cure)
 
 
 class LateRegistration(Fault):
@@ -386,10 +385,8 @@ class ShardingConflict(Fault):
         if not any(self.interleaved):
             ways = f"one is sharded over {quoted_axes(self.first)}, the other over {quoted_axes(self.second)}"
         else:
-            verbs = ["has interleaved shards" if woven else "is sharded" for woven in self.interleaved]
-            ways = (
-                f"one {verbs[0]} over {quoted_axes(self.first)}, the other {verbs[1]} over {quoted_axes(self.second)}"
-            )
+            first, second = ("has interleaved shards" if woven else "is sharded" for woven in self.interleaved)
+            ways = f"one {first} over {quoted_axes(self.first)}, the other {second} over {quoted_axes(self.second)}"
         cure = "gather or reshard one of them"
         if not terms.is_spec:
             cure += "; if a value is not what it seems to be, state it by assume(x, hint)"

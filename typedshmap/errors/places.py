@@ -1,6 +1,6 @@
 """Lines of the user's source: which one is running, and how a message shows it.
 
-Frames of the library, of Python's own modules and of all that is installed beside them are not the user's."""
+Frames of this library, of Python's own modules and of installed packages are not the user's."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _is_users(file: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def installed_package(file: str) -> str:
-    """The installed package that a file is of, as the path of its folder; empty for JAX, and for what is of none."""
+    """The folder of the installed package that has a file; empty for JAX, and for other files."""
     for folder in () if file.startswith(_TRACING) else _INSTALLED:
         before, at, within = file.partition(folder)
         if at:
@@ -65,7 +65,7 @@ def installed_package(file: str) -> str:
 
 @contextmanager
 def as_users(package: str) -> Generator[None]:
-    """Take an installed package for the user's own meanwhile; where there is none, nothing changes."""
+    """Treat an installed package as the user's code inside a ``with``; an empty name changes nothing."""
     token = _package.set(package)
     try:
         yield
@@ -123,7 +123,7 @@ def is_ignored(file: str, line: int, kind: str) -> bool:
 
 
 def running_place(is_traced: bool = False) -> str:
-    """The line of the user's that is running; empty if there is none.
+    """The user's line that is running; empty if there is none.
 
     Args:
       is_traced: whether it counts only if JAX is tracing it, so that a traceback leads through JAX.
@@ -135,18 +135,18 @@ def running_place(is_traced: bool = False) -> str:
 
 
 def running_line() -> tuple[str, int, str] | None:
-    """The file, the line and the function of the user's that is running; None if there is none."""
+    """The file, the line and the function of the user's running code; None if there is none."""
     return next(running_lines(), None)
 
 
 def running_lines() -> Iterator[tuple[str, int, str]]:
-    """The same of all functions of the user's that are running, from the innermost on."""
+    """The same for all running functions of the user, innermost first."""
     return _users_lines(_frames_from(inspect.currentframe()))
 
 
 def _users_lines(frames: Iterable[types.FrameType]) -> Iterator[tuple[str, int, str]]:
     users = (frame for frame in frames if is_users(frame.f_code.co_filename))
-    return ((each.f_code.co_filename, each.f_lineno, each.f_code.co_qualname) for each in users)
+    return ((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname) for frame in users)
 
 
 def _frames_from(frame: types.FrameType | None) -> Iterator[types.FrameType]:
@@ -156,7 +156,7 @@ def _frames_from(frame: types.FrameType | None) -> Iterator[types.FrameType]:
 
 
 def hint_place(function: Any, parameter: str) -> str:
-    """The line of a parameter's hint, or of ``"return"``'s; where there is none, that of the ``def``."""
+    """The line of the hint of a parameter, or of ``"return"``; without a hint that of the ``def``."""
     line = hint_line(function, parameter)
     return Place.of(*line) if line is not None else ""
 
@@ -173,15 +173,15 @@ def hint_line(function: Any, parameter: str) -> tuple[str, int, str] | None:
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name != code.co_name:
             continue
-        if min([node.lineno, *(each.lineno for each in node.decorator_list)]) == code.co_firstlineno:
-            hints = {each.arg: each.annotation for each in ast.walk(node.args) if isinstance(each, ast.arg)}
+        if min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) == code.co_firstlineno:
+            hints = {arg.arg: arg.annotation for arg in ast.walk(node.args) if isinstance(arg, ast.arg)}
             hint = node.returns if parameter == "return" else hints.get(parameter)
             return code.co_filename, hint.lineno if hint is not None else node.lineno, code.co_qualname
     return code.co_filename, code.co_firstlineno, code.co_qualname
 
 
 def return_place(function: Any) -> str:
-    """The line on which a function returns, or on which it begins if it does so on several; empty for one in C."""
+    """The line of a function's only return, else its first line; empty for a function in C."""
     code = getattr(function, "__code__", None)
     if code is None or not is_users(code.co_filename):
         return ""

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import field, replace
 from difflib import get_close_matches
 from functools import cached_property
+from itertools import chain
 from typing import Literal
 
 from ..errors.failures import Sentence, Span, Terms, Unresolved
@@ -69,9 +70,8 @@ class Layout(Record):
             return self
         more = rank - len(self.dim_axes)
         dim_axes = (*self.dim_axes[:rest], *((),) * (more + 1), *self.dim_axes[rest + 1 :])
-        return replace(
-            self, dim_axes=dim_axes, unconstrained=frozenset(at + more * (at > rest) for at in self.unconstrained)
-        )
+        unconstrained = frozenset(at + more * (at > rest) for at in self.unconstrained)
+        return replace(self, dim_axes=dim_axes, unconstrained=unconstrained)
 
     def over(self, axes: Collection[str]) -> Layout:
         """The layout over some of the mesh axes."""
@@ -216,9 +216,8 @@ def resolve(
         meaning[name] = aliases.get(name, (name,))
         if wrong := use(meaning[name], name, span):
             return wrong
-    dim_axes = [
-        tuple(axis for name in dim.axes.names for axis in meaning[name]) if dim.axes else () for dim in spec.dims
-    ]
+    names = (dim.axes.names if dim.axes else () for dim in spec.dims)
+    dim_axes = [tuple(chain.from_iterable(map(meaning.__getitem__, dim_names))) for dim_names in names]
     # A rule may shard dims with a name or a label and without brackets.
     rules, unruled = rules or Rules(), dict[str, list[int]]()
     for at, dim in enumerate(spec.dims):
@@ -253,11 +252,9 @@ def resolve(
     if rules.fallback == "unconstrained":
         unconstrained.update(*unruled.values())
     for dim, axes in zip(spec.dims, dim_axes, strict=True) if mesh is not None and explicit else ():
-        typed, others = (
-            [a for a in axes if a in explicit],
-            [a for a in axes if a not in explicit and a not in manual],
-        )
-        if typed and others:
-            return MixedTypes(str(dim), others[0], typed[0], dim.span)
+        typed = [axis for axis in axes if axis in explicit]
+        auto = [axis for axis in axes if axis not in explicit and axis not in manual]
+        if typed and auto:
+            return MixedTypes(str(dim), auto[0], typed[0], dim.span)
     marked = {sign: frozenset(a for m in spec.marks if m.sign == sign for a in meaning[m.axis]) for sign in "+-~"}
     return Layout(tuple(dim_axes), marked["+"], marked["-"], marked["~"], is_silent, frozenset(unconstrained))

@@ -30,9 +30,8 @@ class RankMismatch(Mismatch):
 
     def words(self, terms: Terms) -> Sentence:
         least = "at least " if self.at_least else ""
-        return Sentence(
-            f"has {count_text(self.got, 'dim')}, but {terms.hint} has {least}{self.expected}", None, self.cure
-        )
+        problem = f"has {count_text(self.got, 'dim')}, but {terms.hint} has {least}{self.expected}"
+        return Sentence(problem, cure=self.cure)
 
 
 class SizeMismatch(Mismatch):

@@ -85,10 +85,9 @@ class Side(Record):
 
         With one bracket or mark, a pattern states the sharding of all its sides.
         """
-        unwritten = Axes(()) if pattern.has_sharding else None
-        dims = (
-            dim if isinstance(dim, Rest) else Dim(Anything(), dim.axes or unwritten, span=dim.span) for dim in self.dims
-        )
+        unwritten, dims = Axes(()) if pattern.has_sharding else None, list[Dim | Rest]()
+        for dim in self.dims:
+            dims.append(dim if isinstance(dim, Rest) else Dim(Anything(), dim.axes or unwritten, span=dim.span))
         return Spec(tuple(dims), self.marks, pattern.source)
 
 
@@ -121,7 +120,7 @@ _MOST_CHARACTERS = 10_000
 def parse_pattern(source: str) -> Pattern:
     """pattern := side (',' side)* ('->' side)?"""
     refuse_long_text(source, _MOST_CHARACTERS)
-    arrows = [found.span() for found in re.finditer(_ARROW, source)]
+    arrows = [arrow.span() for arrow in re.finditer(_ARROW, source)]
     if len(arrows) > 1:
         raise SyntaxFault("the pattern has two arrows", arrows[1])
     start, end = arrows[0] if arrows else (len(source), 0)

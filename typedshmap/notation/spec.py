@@ -362,11 +362,8 @@ class _SpecParser(Cursor):
             if "_" in signs or size.name.startswith("_"):
                 size, signs = self.anonymous(size.name, start, signs, "_"), signs - {"?"}
         elif self.unsized:
-            raise self.fault(
-                f"'{self.unsized}' may be any size and cannot stand in an expression",
-                self.since(size_start),
-                "give it a name",
-            )
+            problem = f"'{self.unsized}' may be any size and cannot stand in an expression"
+            raise self.fault(problem, self.since(size_start), "give it a name")
         elif wants_name := signs & {"?", "_"}:
             sign = min(wants_name)
             raise self.fault(f"'{sign}' expects a name", self.since(start), f"write {sign}name")

@@ -5,6 +5,7 @@ A psum over an axis over which the value is not a partial sum would count it sev
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -188,11 +189,9 @@ def _plan_exchanges(call: Operation, operand: Operand, right: SideLayout) -> lis
     # If a dim gave away axes and got others at once, it would be sharded anew before it is gathered.
     if len(moves) != len(leaving) or len(moves) != len(coming) or leaving.keys() & coming.keys():
         place = right.dims[next(iter([*coming, *leaving]))]
-        gone, came = (
-            quoted_axes(axis for axes in side.values() for axis in axes) or "no axis" for side in (leaving, coming)
-        )
-        problem = f"{gone} leaves a dim and {came} comes to one ('{place.name}')"
-        problem += ": an all_to_all moves minor axes from dim to dim"
+        gone, came = (quoted_axes(chain.from_iterable(side.values())) or "no axis" for side in (leaving, coming))
+        moved = f"{gone} leaves a dim and {came} comes to one ('{place.name}')"
+        problem = f"{moved}: an all_to_all moves minor axes from dim to dim"
         raise call.fault(problem, place.dim.span, "reshard(x, ...) changes any sharding into any other")
     if not moves and not call.has_unused_alias:
         raise call.fault("the pattern moves nothing: both sides are sharded the same way", right.side.span)
@@ -400,10 +399,8 @@ def _reduce_over(call: Operation, value: Any, axes: MeshAxes) -> Any:
         return reduce_shards(call, value, axes, call.verb.removeprefix("p"))
     unreduced = _jax.array.manual_type(value).unreduced if call.region.has_vma else frozenset[str]()
     for axis in sorted(unreduced.difference(axes)):
-        cure = f"take the mean over '{axis}' as well, or psum over it first"
-        raise call.fault(
-            f"a mean of a value that stays unreduced over '{axis}': JAX does not scale such a value", None, cure
-        )
+        problem = f"a mean of a value that stays unreduced over '{axis}': JAX does not scale such a value"
+        raise call.fault(problem, None, f"take the mean over '{axis}' as well, or psum over it first")
     if call.region.has_vma and not unreduced:
         return jax.lax.pmean(value, axes)
     return reduce_shards(call, value, axes, "sum") / call.shards(axes)

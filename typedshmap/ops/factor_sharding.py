@@ -185,10 +185,9 @@ def factor_axes_of(call: Operation, operands: list[Operand], extents: Extents, r
             for key in keys:
                 axes = place_axes.get(key, ())
                 if call.nontrivial(by_factor.setdefault(key, axes)) != call.nontrivial(axes):
-                    first, first_text, text = origin[key], sharding_text(by_factor[key]), sharding_text(place.axes)
-                    problem = (
-                        f"'{key}' is {first_text} in {first.subject.phrase}, but {text} in {operand.subject.phrase}"
-                    )
+                    first = origin[key]
+                    here = f"{sharding_text(place.axes)} in {operand.subject.phrase}"
+                    problem = f"'{key}' is {sharding_text(by_factor[key])} in {first.subject.phrase}, but {here}"
                     sharded = (first if len(by_factor[key]) > len(place.axes) else operand).subject.phrase
                     cure = f"gather it in {sharded} first (all_gather), or reshard the other operand"
                     raise call.fault(problem, place.dim.span, cure)
@@ -199,11 +198,8 @@ def factor_axes_of(call: Operation, operands: list[Operand], extents: Extents, r
     for key, axes in by_factor.items():
         for axis in call.nontrivial(axes):
             if axis in seen:
-                other_key = seen[axis]
-                problem = (
-                    f"'{other_key}' in {origin[other_key].subject.phrase} and '{key}' in {origin[key].subject.phrase}"
-                )
-                problem += f" are both sharded over '{axis}', so no shard has all of either"
+                both = " and ".join(f"'{name}' in {origin[name].subject.phrase}" for name in (seen[axis], key))
+                problem = f"{both} are both sharded over '{axis}', so no shard has all of either"
                 span = next(place.dim.span for place in origin[key].layout.dims if key in place.names)
                 raise call.fault(problem, span, "gather one of them first (all_gather)")
             seen[axis] = key

@@ -13,7 +13,7 @@ from math import prod
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec, auto_axes
+from jax.sharding import NamedSharding, PartitionSpec, auto_axes
 
 from .. import _jax
 from ..errors import MeshAxisError, TypedShmapError, failures, warn_of_suspect
@@ -25,7 +25,7 @@ from ..hints import context
 from ..hints.array_hint import KEYS, ArrayHint, takes
 from ..hints.check_array import check_array, describe
 from ..hints.global_sharding import mismatch_beside_manual, place_stated, with_mesh
-from ..meshes import with_devices_of
+from ..meshes import mesh_of_values
 from ..notation.layout import AxisTwice, Layout, UnknownAxis
 from ..notation.match import NO_SIZES
 from ..notation.pattern import Factor, Pattern, PatternDim, Side, parse_pattern
@@ -152,14 +152,13 @@ class Operation(Record):
         if self.mesh is None or not self.pattern.has_sharding or len(self.region.manual) == len(self.mesh.axis_names):
             return frozenset()
         auto_axes_here = frozenset(self.mesh.axis_names).difference(self.region.sizes)
-        is_said = not self.region.manual or any(
-            not self.layout(at).axes.isdisjoint(auto_axes_here) for at in range(len(self.hints))
-        )
+        sides = map(self.layout, range(len(self.hints)))
+        is_said = not self.region.manual or any(side.axes & auto_axes_here for side in sides)
         return auto_axes_here if is_said else frozenset()
 
     def placed_layout(self, rank: int) -> Layout:
         """The layout of the result over the axes that are not manual."""
-        return self.layout(-1).at_rank(rank, self.hints[-1].spec.rest).over(self.placed_axes)
+        return self.layout(-1, rank).over(self.placed_axes)
 
     @property
     def result(self) -> Side:
@@ -202,12 +201,12 @@ class Operation(Record):
         """A plan that depends on the operands' shapes and on the axes over which their shards are known to be equal."""
         return self.plan((*[(operand.shape, operand.invarying) for operand in operands], *more), make)
 
-    def layout(self, index: int) -> Layout:
-        """The layout that a side describes, over all mesh axes; the result has index -1."""
+    def layout(self, index: int, rank: int | None = None) -> Layout:
+        """The layout that a side describes, over all mesh axes, perhaps for arrays of a rank; the result is side -1."""
         layout = self.region.layout(self.hints[index])
         if not isinstance(layout, Layout):
             raise self.wrong(layout)
-        return layout
+        return layout if rank is None else layout.at_rank(rank, self.hints[index].spec.rest)
 
     def resolve_side(self, index: int, dots: int) -> SideLayout:
         """Resolve a side over the mesh, with the number of dims in ``...``; the result has index -1.
@@ -217,7 +216,7 @@ class Operation(Record):
         """
 
         def resolve() -> SideLayout:
-            side, manual, layout = self.pattern.sides[index], frozenset(self.region.sizes), self.layout(index)
+            side, manual = self.pattern.sides[index], frozenset(self.region.sizes)
             # On Explicit axes, JAX's types have + and - outside of manual regions, too.
             markable = manual or self.region.explicit
             for mark in side.marks:
@@ -231,7 +230,7 @@ class Operation(Record):
                 else:
                     factors = tuple(chain.from_iterable(_factors_of(item, dots) for item in dim.factors))
                     dims.append(PatternDim(factors, dim.axes, dim.is_group, dim.span))
-            layout = layout.at_rank(len(dims), self.hints[index].spec.rest).over(manual)
+            layout = self.layout(index, len(dims)).over(manual)
             places, count = tuple(map(ResolvedDim, dims, layout.dim_axes)), 0 if side.dots is None else dots
             axes = (layout.dim_axes, layout.unreduced, layout.reduced, layout.varying)
             return SideLayout(*axes, side=side, dims=places, dots=count)
@@ -245,9 +244,8 @@ class Operation(Record):
     @property
     def has_unused_alias(self) -> bool:
         """Whether an alias in the pattern stands for no mesh axis here, so that the operation may do nothing."""
-        return any(
-            not self.meaning(name) for side in self.pattern.sides for name, _ in written_axes(side.dims, side.marks)
-        )
+        written = (written_axes(side.dims, side.marks) for side in self.pattern.sides)
+        return any(not self.meaning(name) for name, _ in chain.from_iterable(written))
 
     def explicit_axes(self, operands: Sequence[Operand]) -> Mapping[str, tuple[MeshAxes, ...]]:
         """The Explicit axes that shard each dim in the operands' types, by the major factor of the dim."""
@@ -272,8 +270,7 @@ class Operation(Record):
           result: the result's side.
           has_marks: whether the spec includes unreduced and reduced axes.
         """
-        written = self.layout(-1).at_rank(len(result.dims), self.hints[-1].spec.rest)
-        written = written.over(self.region.explicit - frozenset(self.region.sizes))
+        written = self.layout(-1, len(result.dims)).over(self.region.explicit - frozenset(self.region.sizes))
         taken, dims = set(written.sharded), list[MeshAxes]()
         for at, (place, part) in enumerate(zip(result.dims, written.dim_axes, strict=True)):
             is_open = not self.placed_axes or at in written.unconstrained
@@ -317,10 +314,8 @@ class Operation(Record):
         split = {place.keys[0] for operand in operands for place in operand.layout.dims if len(place.keys) > 1}
         kept = {key: axes for key, axes in known.items() if key not in split}
         spec: Any = self.explicit_spec(kept, result)
-        inferred = _jax.array.partition_spec(
-            kept.get(place.keys[0], ((),))[0] if place.keys else () for place in result.dims
-        )
-        if spec == inferred and not is_refused(known):
+        inferred = (kept.get(place.keys[0], ((),))[0] if place.keys else () for place in result.dims)
+        if spec == _jax.array.partition_spec(inferred) and not is_refused(known):
             return f(*values)  # JAX infers that itself
         spec = NamedSharding(self.mesh, spec) if self.mesh and _jax.mesh.context_mesh().empty else spec
         return auto_axes(f, axes=tuple(explicit), out_sharding=spec)(*values)
@@ -445,7 +440,7 @@ class Operation(Record):
 
     def _refuse_placed(self, index: int, value: Any, subject: Subject) -> None:
         """Raise for a shard with another known sharding over the axes that are not manual."""
-        layout = self.layout(index).at_rank(len(_jax.array.aval_of(value).shape), self.hints[index].spec.rest)
+        layout = self.layout(index, len(_jax.array.aval_of(value).shape))
         if (what := mismatch_beside_manual(value, layout.over(self.placed_axes), self.region)) is not None:
             raise self.wrong(what, subject, value)
 
@@ -458,9 +453,8 @@ class Operation(Record):
             shards = shard_count(axes, sizes)
             if shards > 1 and size % shards:
                 over = f"over {quoted_axes(axes)} ({shards} shards)"
-                raise self.wrong(
-                    failures.WrongSize(f"has {place.name}={size}, which does not divide {over}", place.dim.span), RESULT
-                )
+                problem = f"has {place.name}={size}, which does not divide {over}"
+                raise self.wrong(failures.WrongSize(problem, place.dim.span), RESULT)
 
     def _refuse_for_einops(self, index: int, value: Any, subject: Subject) -> None:
         """Raise for an operand that einops rejects, regardless of its sharding."""
@@ -501,13 +495,10 @@ class Operation(Record):
         """Raise for global arrays with unreduced or reduced types, which JAX does not support in this operation."""
         for operand in operands if not self.region.manual else ():
             known = _jax.array.explicit_spec(operand.value)
-            marks = (("+", "unreduced"), ("-", "reduced"))
-            for sign, state in marks:
+            for sign, state in (("+", "unreduced"), ("-", "reduced")):
                 for axis in sorted(getattr(known.spec, state)) if known is not None else ():
-                    name = operand.subject.phrase
-                    problem = (
-                        f"{name} is {state} over '{axis}' in JAX's type, and JAX has no {self.verb} of such a value"
-                    )
+                    typed = f"{operand.subject.phrase} is {state} over '{axis}' in JAX's type"
+                    problem = f"{typed}, and JAX has no {self.verb} of such a value"
                     effect = "takes the sum first" if sign == "+" else "drops that, and its gradient is summed there"
                     cure = f'reshard(x, "... {sign}{axis} -> ...") {effect}'
                     raise self.fault(problem, operand.layout.side.span, cure)
@@ -537,17 +528,20 @@ class Operation(Record):
         compared = (known.covered_axes & self.region.nontrivial_axes) - (known.varying - known.invarying)
         compared -= layout.varying
         claimed, actual = layout.over(compared), known.over(compared)
+
+        def mismatch(dim: int | None, claimed: str, actual: str, span: Span) -> TypedShmapError:
+            what = failures.PatternLayoutMismatch(dim, claimed, f"{actual} ({known.text})", known.place, span)
+            return self.wrong(what, subject, value)
+
         for at, place in enumerate(layout.dims):
             if claimed.dim_axes[at] != actual.dim_axes[at]:
-                claimed_text, known_text = sharding_text(claimed.dim_axes[at]), sharding_text(known.dim_axes[at])
-                texts = (claimed_text, f"{known_text} ({known.text})", known.place)
-                raise self.wrong(failures.PatternLayoutMismatch(at, *texts, place.dim.span), subject, value)
+                texts = sharding_text(claimed.dim_axes[at]), sharding_text(known.dim_axes[at])
+                raise mismatch(at, *texts, place.dim.span)
         if claimed.unreduced != actual.unreduced:
-            claimed_text, known_text = (f"unreduced over {quoted_axes(sorted(axes))}" if axes else "not unreduced"
-                          for axes in (claimed.unreduced, actual.unreduced))  # fmt: skip
             span = next((mark.span for mark in layout.side.marks if mark.sign == "+"), layout.side.span)
-            texts = (claimed_text, f"{known_text} ({known.text})", known.place)
-            raise self.wrong(failures.PatternLayoutMismatch(None, *texts, span), subject, value)
+            both = claimed.unreduced, actual.unreduced
+            said, due = (f"unreduced over {quoted_axes(sorted(s))}" if s else "not unreduced" for s in both)
+            raise mismatch(None, said, due, span)
 
     def record_result(
         self,
@@ -580,8 +574,9 @@ class Operation(Record):
         differing = frozenset[str]().union(*[operand.layout.differing for operand in operands])
         invarying = frozenset[str]().union(*[operand.invarying for operand in operands]) - differing - layout.differing
         invarying |= made_invarying | (layout.varying - differing)
-        covered_axes, text = region.checked_axes | layout.differing, f'"{self.pattern.source}"'
+        covered_axes = region.checked_axes | layout.differing
         axes = (layout.dim_axes, layout.unreduced, layout.reduced, layout.varying)
+        text = f'"{self.pattern.source}"'
         known = context.KnownLayout(
             *axes, invarying=invarying, covered_axes=covered_axes, addend_axes=addend_axes, text=text, place=self.where
         )
@@ -620,11 +615,7 @@ def current_operation(
     if region.manual or not pattern.has_sharding:
         is_open = len(region.manual) < len(region.mesh or ())
         return Operation(verb, pattern, hints, region, where, _jax.mesh.context_mesh() if is_open else None)
-    mesh = _jax.mesh.known_mesh() or next(
-        (value_mesh for value in values if (value_mesh := _jax.mesh.value_mesh(value)) is not None), None
-    )
-    if isinstance(mesh, AbstractMesh) and _jax.trace.is_outside_traces():
-        mesh = with_devices_of(mesh, values)
+    mesh = mesh_of_values(_jax.mesh.known_mesh(), values)
     return Operation(verb, pattern, hints, region if mesh is None else with_mesh(mesh, region), where, mesh)
 
 

@@ -125,9 +125,8 @@ def _run_einops(verb: str, x: Any, pattern: Any, lengths: dict[str, Any], reduct
     call.plan(("names", *lengths), lambda: _check_names(call, lengths) is None)
     sizes = {name: _read_size(call, name, length) for name, length in lengths.items()}
     if verb == "reduce" and not callable(reduction) and reduction not in REDUCTIONS:
-        raise call.fault(
-            f"the reduction {value_text(reduction)} is not known", None, f"known are {', '.join(REDUCTIONS)}"
-        )
+        known = f"known are {', '.join(REDUCTIONS)}"
+        raise call.fault(f"the reduction {value_text(reduction)} is not known", None, known)
     operands = call.read_operands((x,))
     more = (tuple(sizes.items()), reduction if isinstance(reduction, str) else "function")
     plan = call.plan_for(operands, lambda: _plan(call, operands[0], sizes, reduction), more)
@@ -308,10 +307,8 @@ def _mean(call: Operation, value: Any, operand: Operand, sums: PartialSums) -> A
         shards = call.shards(axis for axis, name in sums.addends.items() if not name.startswith("+"))
         return run_partial_sums(call, value / shards if shards > 1 else value, sums)
     if sums.unreduced:
-        cure = "take the sum first (psum), or reduce by 'sum'"
-        raise call.fault(
-            "'mean' of a value that stays unreduced: JAX does not scale such a value", call.result.span, cure
-        )
+        problem = "'mean' of a value that stays unreduced: JAX does not scale such a value"
+        raise call.fault(problem, call.result.span, "take the sum first (psum), or reduce by 'sum'")
     global_size = prod(operand.global_shape(call.region.sizes))
     kept = value.size * call.shards(operand.layout.sharded - sums.addends.keys())
     return run_partial_sums(call, value, sums) * (kept / global_size)

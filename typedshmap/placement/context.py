@@ -18,10 +18,12 @@ from ..hints.check_array import check_array
 from ..hints.check_tree import ArrayCheck, CheckedLeaf, check_value
 from ..hints.context import MeshContext, current_axis_naming
 from ..hints.structure import Node
-from ..meshes import read_mesh_or_sizes, with_devices_of
+from ..meshes import mesh_of_values, read_mesh_or_sizes
 from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, Sizes
 from ..records import Record
+
+_GIVEN = Subject("placed", "given")
 
 
 class PlacementContext(Record):
@@ -53,18 +55,12 @@ class PlacementContext(Record):
     def sharding_at_rest(self, hint: ArrayHint | None, rank: int) -> Any:
         """The sharding of a new array: an unconstrained dim is unsharded."""
         sharding = self.sharding(hint, rank)
-        if hint is None or sharding is None or not (layout := self.layout_at(hint, rank)).unconstrained:
+        if hint is None or sharding is None or not (layout := self.layout(hint, _GIVEN, rank)).unconstrained:
             return sharding
         return NamedSharding(sharding.mesh, _jax.array.spec_of(replace(layout, unconstrained=frozenset[int]())))
 
-    def layout_at(self, hint: ArrayHint, rank: int) -> Layout:
-        """The layout of a hint for arrays of a rank; its axes must be known."""
-        layout = self.context.layout(hint)
-        assert isinstance(layout, Layout)
-        return layout.at_rank(rank, hint.spec.rest)
-
-    def layout(self, hint: ArrayHint, subject: Subject) -> Layout:
-        """The layout of a hint.
+    def layout(self, hint: ArrayHint, subject: Subject, rank: int | None = None) -> Layout:
+        """The layout of a hint, perhaps for arrays of a rank.
 
         Raises:
           MeshAxisError: for an axis that is unknown or used twice.
@@ -72,20 +68,22 @@ class PlacementContext(Record):
         layout = self.context.layout(hint)
         if not isinstance(layout, Layout):
             raise self.error((Failure(layout, subject, hint.text),))
-        return layout
+        return layout if rank is None else layout.at_rank(rank, hint.spec.rest)
 
     def require_match(
         self, node: Node, value: Any, name: str = "given", sizes: Sizes = NO_SIZES, check: ArrayCheck = check_array
     ) -> list[CheckedLeaf]:
         """Check a value against a hint's tree, and return its leaves.
 
-                Args:
-                  name: what messages call the value.
-                  sizes: the caller's sizes, which an error does not list.
-                  check: checks one array.
+        Args:
+          node: the hint's tree.
+          value: the value.
+          name: the name of the value in messages.
+          sizes: the caller's sizes, which an error does not list.
+          check: checks one array.
 
-                Raises:
-        TypedShmapError: with all failures.
+        Raises:
+          TypedShmapError: with all failures.
         """
         checked = check_value(node, value, Subject("placed", name), self.context, {}, sizes, check)
         if checked.failures:
@@ -124,14 +122,9 @@ def placement_context(
     """
     if _jax.mesh.context_mesh().manual_axes:
         raise MeshAxisError(f"{verb}: inside a manual region a value is one shard, which is placed already")
-    used_mesh = read_mesh_or_sizes(mesh) or _jax.mesh.known_mesh()
-    if used_mesh is None:
-        meshes = map(_jax.mesh.value_mesh, values)
-        used_mesh = next((value_mesh for value_mesh in meshes if value_mesh is not None), None) or boxed()
+    used_mesh = mesh_of_values(read_mesh_or_sizes(mesh) or _jax.mesh.known_mesh(), values) or boxed()
     if used_mesh is None and not is_optional:
         raise no_mesh(verb)
-    if isinstance(used_mesh, AbstractMesh) and _jax.trace.is_outside_traces():
-        used_mesh = with_devices_of(used_mesh, values)
     if needs == "devices" and isinstance(used_mesh, AbstractMesh):
         if mesh is None and not _jax.trace.is_outside_traces():
             raise MeshAxisError(f"{verb}: under jax.jit no devices are known\n\nHint: call it outside, or pass mesh=")

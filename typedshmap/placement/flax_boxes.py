@@ -70,11 +70,11 @@ def check_leaves(place: PlacementContext, value: Any, node: Node | None) -> Plac
       TypedShmapError: with all failures.
     """
     if node is not None and not holds_boxes(value):
-        leaves = tuple([PlacedLeaf(leaf, place) for leaf in place.require_match(node, value)])
-        return PlacedTree(leaves, jax.tree_util.tree_structure(value), value)
+        hinted = tuple([PlacedLeaf(leaf, place) for leaf in place.require_match(node, value)])
+        return PlacedTree(hinted, jax.tree_util.tree_structure(value), value)
     parts, paths, structure = _jax.tree.flatten_with_paths(value, _is_leaf)
     subjects = [Subject("boxed", "given", path) for path in paths]
-    leaves = tuple(map(partial(_read_leaf, place), parts, subjects))
+    leaves = list(map(partial(_read_leaf, place), parts, subjects))
     failures: list[tuple[PlacedLeaf, Failure]] = []
     for placed in leaves:
         part, hint, subject, _ = placed.leaf
@@ -83,18 +83,15 @@ def check_leaves(place: PlacementContext, value: Any, node: Node | None) -> Plac
         failures += [(placed, wrong)] if isinstance(wrong, Failure) else []
     if not failures and node is not None:
         pairs = list(zip(leaves, place.require_match(node, value), strict=True))
-        failures = [
-            (placed, wrong) for placed, leaf in pairs if (wrong := _contradiction(placed, leaf, place)) is not None
-        ]
+        compared = [(placed, _contradiction(placed, leaf, place)) for placed, leaf in pairs]
+        failures = [(placed, wrong) for placed, wrong in compared if wrong is not None]
         # A box without names, as a new nnx.Param, follows the hint.
-        is_hinted = [leaf.hint is not None and _says_nothing(placed.leaf.hint) for placed, leaf in pairs]
-        leaves = tuple(
-            PlacedLeaf(leaf, place, placed.box) if is_new else placed
-            for (placed, leaf), is_new in zip(pairs, is_hinted, strict=True)
-        )
+        for at, (placed, leaf) in enumerate(pairs):
+            if leaf.hint is not None and _says_nothing(placed.leaf.hint):
+                leaves[at] = PlacedLeaf(leaf, place, placed.box)
     if failures:
         raise failures[0][0].place.error(wrong for _, wrong in failures)
-    return PlacedTree(leaves, structure, value)
+    return PlacedTree(tuple(leaves), structure, value)
 
 
 def _contradiction(placed: PlacedLeaf, leaf: CheckedLeaf, place: PlacementContext) -> Failure | None:
@@ -186,11 +183,8 @@ def _read_leaf(place: PlacementContext, part: Any, subject: Subject) -> PlacedLe
     cls, children, names = type(part).__name__, _jax.tree.one_level(part), _names_of(part)
     if children is None or len(children) != 1:
         raise AnnotationSyntaxError(f"{cls} is a box of Flax that does not hold just one value")
-    hint, own_rules, context = (
-        _parse_names(cls, names.written, names.is_logical),
-        read_rules(names.rules),
-        place.context,
-    )
+    hint = _parse_names(cls, names.written, names.is_logical)
+    own_rules, context = read_rules(names.rules), place.context
     rules = own_rules if own_rules is not None else context.rules
     known = rules if rules is not None else Rules(fallback="error")  # without any rules, every name is an error
     if _metadata(part) is not None:
@@ -216,9 +210,8 @@ def _parse_names(cls: str, written: Any, is_logical: bool) -> ArrayHint:
             entries[at] = PartitionSpec.UNCONSTRAINED
         written = tuple(entries)
     if not isinstance(written, (tuple, list)):
-        raise AnnotationSyntaxError(
-            f"{cls}: its names are {value_text(written)}, not a tuple with a name or None per dim"
-        )
+        names = f"its names are {value_text(written)}"
+        raise AnnotationSyntaxError(f"{cls}: {names}, not a tuple with a name or None per dim")
     dims: list[Dim] = []
     start = 0
     for entry in written:

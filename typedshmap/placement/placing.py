@@ -102,7 +102,7 @@ def shard(x: Any, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *,
             if (sharding := known[like]) is not None:
                 wanted[at] = sharding
             continue
-        layout = within.layout_at(leaf.hint, rank_of(leaf.value))
+        layout = within.layout(leaf.hint, leaf.subject, rank_of(leaf.value))
         is_placed = is_outside or not layout.is_silent
         if (wrong := _why_unplaceable(leaf, layout, place, is_placed)) is not None:
             failures.append(Failure(wrong, leaf.subject, leaf.hint.text, _jax.array.type_text(leaf.value)))
@@ -279,10 +279,8 @@ def _array_from_callback(leaf: CheckedLeaf, callback: Callable[..., Any], is_one
         raise place.error((Failure(what, subject, hint.text, _jax.array.type_text(value)),))
 
     # A process without a device in the mesh makes no shard, so the hint gives the dtype.
-    has_some = bool(struct.sharding.addressable_devices)
-    return jax.make_array_from_callback(
-        struct.shape, struct.sharding, shard_at, dtype=None if has_some else default_dtype(hint)
-    )
+    dtype = None if struct.sharding.addressable_devices else default_dtype(hint)
+    return jax.make_array_from_callback(struct.shape, struct.sharding, shard_at, dtype=dtype)
 
 
 def _why_no_values(value: Any, hint: ArrayHint) -> NotAnArray | PlainMessage | None:

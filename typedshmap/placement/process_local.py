@@ -186,9 +186,9 @@ def _local_leaves(
         checked = check_value(node, data, Subject("placed", "data"), place.context, {}, sizes)
         others = [leaf.value for leaf in checked.leaves if leaf.hint is not None and type(leaf.value) is not np.ndarray]
         if not checked.failures and all(map(_is_held, others)):
-            found, hints, subjects, _ = zip(*checked.leaves, strict=True) if checked.leaves else ((),) * 4
-            own_shapes = [x.shape if type(x) is np.ndarray else np.shape(x) for x in found]
-            parts = zip(hints, found, subjects, own_shapes, strict=True)
+            arrays, hints, subjects, _ = zip(*checked.leaves, strict=True) if checked.leaves else ((),) * 4
+            own_shapes = [x.shape if type(x) is np.ndarray else np.shape(x) for x in arrays]
+            parts = zip(hints, arrays, subjects, own_shapes, strict=True)
             return list(map(partial(tuple.__new__, LocalLeaf), parts))  # without a call for each
     values: dict[Subject, Any] = {}
     shapes: dict[tuple[Subject, ArrayHint | None], tuple[int, ...]] = {}
@@ -200,8 +200,8 @@ def _local_leaves(
         values[subject], shapes[subject, hint] = value, shape
         # With the dtype to which JAX narrows it.
         struct = jax.ShapeDtypeStruct(shape, jax.typeof(value).dtype)
-        found = check_array(struct, hint, region, known, subject, *rest)
-        return _in_local_terms(found, values) if isinstance(found, Failure) else found
+        checked = check_array(struct, hint, region, known, subject, *rest)
+        return _in_local_terms(checked, values) if isinstance(checked, Failure) else checked
 
     leaves = place.require_match(node, data, "data", sizes, check)
     return [LocalLeaf(hint, value, at, shapes.get((at, hint), ())) for value, hint, at, _ in leaves]
@@ -223,9 +223,9 @@ def _global_shape(
     value: Any, hint: ArrayHint, subject: Subject, region: MeshContext, processes: ProcessMesh
 ) -> tuple[int, ...] | Failure:
     """The global shape of a process's array, or a failure if its dtype or its rank contradicts its hint."""
-    found = check_array(value, any_size_hint(hint), _ANYWHERE, NO_SIZES, subject, {})
-    if isinstance(found, Failure):
-        return found
+    checked = check_array(value, any_size_hint(hint), _ANYWHERE, NO_SIZES, subject, {})
+    if isinstance(checked, Failure):
+        return checked
     refused = None
     if isinstance(value, _jax.array.SHAPES):
         refused = PlainMessage("is a ShapeDtypeStruct, which holds no values")
@@ -239,9 +239,9 @@ def _global_shape(
     layout = region.layout(hint)
     if not isinstance(layout, Layout):
         return Failure(layout, subject, hint.text)
-    own, shape = np.shape(value), list[int]()
-    dim_axes = layout.at_rank(len(own), hint.spec.rest).dim_axes
-    for index, (size, dim, axes) in enumerate(zip(own, _dims(hint, len(own)), dim_axes, strict=True)):
+    local_shape, shape = np.shape(value), list[int]()
+    dim_axes = layout.at_rank(len(local_shape), hint.spec.rest).dim_axes
+    for index, (size, dim, axes) in enumerate(zip(local_shape, _dims(hint, len(local_shape)), dim_axes, strict=True)):
         parts = processes.held_parts(axes)
         global_size = parts.global_size(size)
         if global_size is None:
@@ -272,8 +272,7 @@ def _in_local_terms(failure: Failure, values: Mapping[Subject, Any]) -> Failure:
 
 def _dims(hint: ArrayHint, rank: int) -> tuple[Dim | Rest, ...]:
     """The token of a hint for each dim of an array."""
-    dims, rest = hint.spec.dims, hint.spec.rest
-    return dims if rest is None else (*dims[:rest], *[dims[rest]] * (rank - len(dims) + 1), *dims[rest + 1 :])
+    return tuple(hint.spec.dim_at(index, rank) for index in range(rank))
 
 
 def _dim_name(dim: Dim | Rest) -> str | None:
@@ -289,9 +288,8 @@ def _size_text(
 
     The global size is left out if it equals the process's own size.
     """
-    has, means = (
-        (f"size {own} in dim {index}", global_size) if name is None else (f"{name}={own}", f"{name}={global_size}")
-    )
+    has = f"size {own} in dim {index}" if name is None else f"{name}={own}"
+    means = f"{global_size}" if name is None else f"{name}={global_size}"
     return f"{has}{where}" if own == global_size else f"{has}{where}, which means {means}{globally}"
 
 
@@ -368,8 +366,8 @@ def _agreed_leaves(place: PlacementContext, own: int, read: Callable[[], list[Lo
     reports = [decode_report(text) for text in _jax.casts.gather_bytes(encode_report(report))]
     if (first := first_error(reports)) is not None:
         raise first from error
-    if (found := first_disagreement(reports)) is not None:
-        kind, failure = found
+    if (difference := first_disagreement(reports)) is not None:
+        kind, failure = difference
         raise kind(place.context.report(place.verb, (failure,), NO_SIZES))
     return leaves
 

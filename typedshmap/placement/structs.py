@@ -61,9 +61,8 @@ def partition_specs(T: Any, like: Any = None) -> Any:
       MeshAxisError: for a mesh axis that the ambient mesh does not have.
     """
     context = replace(current_mesh_context(), manual=(), checked_axes=frozenset(), has_vma=False, role="placement")
-    return _map_hints(
-        PlacementContext("partition_specs", None, intern_context(context)), T, like, PlacementContext.spec
-    )
+    place = PlacementContext("partition_specs", None, intern_context(context))
+    return _map_hints(place, T, like, PlacementContext.spec)
 
 
 def shardings(T: Any, mesh: MeshLike | None = None, like: Any = None, *, memory_kind: str | None = None) -> Any:
@@ -277,9 +276,8 @@ def shape_of(hint: ArrayHint, sizes: Sizes) -> tuple[int, ...] | Fault:
             shape += known.size
             continue
         expression = dim.size
-        wrong_size = WrongSize(
-            f"has dim '{expression}', {no_size}", dim.span, "write a name instead, and pass its size"
-        )
+        problem, cure = f"has dim '{expression}', {no_size}", "write a name instead, and pass its size"
+        wrong_size = WrongSize(problem, dim.span, cure)
         if isinstance(expression, AnySize):
             return wrong_size
         if isinstance(expression, Name) and sizes.get(expression.name) is None:
@@ -457,8 +455,6 @@ def _new_instance(cls: type, values: Mapping[str, Any]) -> Any:
 
 def any_size_hint(hint: ArrayHint) -> ArrayHint:
     """The hint with any size for every dim; brackets and marks stay."""
-    dims = tuple(
-        Rest(span=dim.span) if isinstance(dim, Rest) else Dim(AnySize(), dim.axes, span=dim.span)
-        for dim in hint.spec.dims
-    )
-    return replace(hint, spec=replace(hint.spec, dims=dims), takes_rules=False)
+    dims = [Rest(span=dim.span) if isinstance(dim, Rest) else dim for dim in hint.spec.dims]
+    dims = [Dim(AnySize(), dim.axes, span=dim.span) if isinstance(dim, Dim) else dim for dim in dims]
+    return replace(hint, spec=replace(hint.spec, dims=tuple(dims)), takes_rules=False)

@@ -270,7 +270,7 @@ def coarsest_dtype(jaxprs: Iterable[Any]) -> Any:
         operation = primitive(eqn.primitive.name)
         chooses = operation.kind in ("joining", "choice") or (operation.kind == "extreme" and operation.is_monotone)
         # What these return of fewer than 16 bits was cast to that.
-        is_moved = operation.moves_entries or chooses or any(_jax.jaxpr.inner_jaxprs(eqn))
+        is_moved = operation.is_moving or chooses or any(_jax.jaxpr.inner_jaxprs(eqn))
         dtypes.update((dtype, None) for dtype in results if dtype.itemsize > 1 or not is_moved)
     return max(filter(_jax.array.is_inexact, dtypes), key=unit_of, default=None)
 

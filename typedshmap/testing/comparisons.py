@@ -86,7 +86,7 @@ class _Comparisons(Interpreter[Compared]):
                 self.interpret(params["body_jaxpr"], [*constants, *carry])
             case "loop":
                 self.interpret(params["jaxpr"], values)
-            case _ if operation.moves_entries:
+            case _ if operation.is_moving:
                 return values[:1] * len(eqn.outvars)
             case _:
                 pass

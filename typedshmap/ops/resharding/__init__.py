@@ -20,6 +20,7 @@ from ...notation.layout import Layout
 from ...notation.match import LARGEST_SIZE
 from ..collectives import read_move, refuse_other_dims, refuse_other_marks
 from ..operation import RESULT, Operation, SideLayout, read_operation
+from .pieces import shard_shape
 from .plan import Plan, plan
 from .run import run
 
@@ -53,10 +54,7 @@ def reshard(x: T, pattern: str) -> T:
     call = read_operation("reshard", pattern, (x,))
     operand, right = read_move(call, x)
     left, sizes, has_vma = operand.layout, call.region.sizes, call.region.has_vma
-    shape = tuple(
-        size // call.shards(axes) for size, axes in zip(operand.global_shape(sizes), right.dim_axes, strict=True)
-    )
-    call.refuse_uneven(right, shape)
+    call.refuse_uneven(right, shard_shape(right.dim_axes, operand.global_shape(sizes), sizes))
     # A sum may be taken; other marks must be on both sides.
     refuse_other_marks(call, replace(left, unreduced=right.unreduced), right, frozenset())
     planned = _plan_operation(call, left, right, operand.global_shape(sizes))

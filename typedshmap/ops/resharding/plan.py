@@ -89,7 +89,7 @@ def ring_cost(operation: str, group: int, before: int, after: int) -> int:
       after: the size of the result.
 
     Raises:
-      ValueError: for what is not a collective.
+      ValueError: for an operation that is not a collective.
     """
     match operation:
         case "all-reduce":
@@ -112,7 +112,7 @@ class Plan(Record):
       target: the layout after.
       shape: the global shape.
       sizes: the mesh axes that may be used, with their sizes.
-      steps: what is done, in order.
+      steps: the steps, in order.
       is_within_ends: whether no shard on the way is larger than the larger of the two ends.
       itemsize: the bytes of one element; all else is counted in elements.
     """
@@ -406,7 +406,7 @@ class Graph:
 
         Args:
           state: the state before the first.
-          moves: what is done.
+          moves: the moves.
           fixed: per dim its major axes that stay in place.
           kept: the axes over which the array stays unreduced.
         """

@@ -103,7 +103,7 @@ def _run_steps(
         before, after, axes = step.before.dim_axes, step.after.dim_axes, step.axes
         gone = {lead + dim: before[dim][len(after[dim]) :] for dim in step.dims}
         new = {lead + dim: after[dim][len(before[dim]) :] for dim in step.dims}
-        # What is gathered, scattered or exchanged is so along a new first dim, where a device's part is in one piece.
+        # Collectives work along a new first dim, where the part of each device is contiguous.
         match step.kind:
             case "slice":
                 for dim, some in new.items():

@@ -32,6 +32,7 @@ from ..sample.arguments import FlatCall
 from ..sample.plain import with_hints
 from ..sample.plan import plan_inputs
 from .findings import AuditedRegion, Finding
+from .operands import is_index_into
 from .seen import SeenRegion
 
 _DRAWS = frozenset(["random_bits", "threefry2x32", "rng_bit_generator"])
@@ -340,7 +341,7 @@ def _local_index(each: SeenRegion) -> str:
                 var: [dim for dim, by in enumerate(spec.dim_axes) if not axes.isdisjoint(by)]
                 for var, spec in zip(body.invars, specs, strict=True)
             }
-            if _jax.jaxpr.is_index_into(body, index, {var: dims for var, dims in sharded.items() if dims}):
+            if is_index_into(body, index, {var: dims for var, dims in sharded.items() if dims}):
                 return name
     return ""
 

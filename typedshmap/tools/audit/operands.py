@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any
@@ -162,3 +162,49 @@ def _evaluate(program: Any, consts: Sequence[Any], arguments: Sequence[Any], ato
     with jax.ensure_compile_time_eval():
         values = iter(compute(list(consts), list(arguments)))
     return [atom.val if _jax.jaxpr.is_literal(atom) else next(values) for atom in atoms]
+
+
+def is_index_into(jaxpr: Any, index: Any, arrays: Mapping[Any, Collection[int]]) -> bool:
+    """Whether an operand of a program is an index, as it is or computed from it alone, into dims of some operands.
+
+    What depends on the index of the shard, or was sent to other shards, is followed no further.
+    """
+    return _looks_up(
+        _jax.jaxpr.open_jaxpr(jaxpr), {index}, {var: dims for var, dims in arrays.items() if var is not index}
+    )
+
+
+def _looks_up(jaxpr: Any, indices: set[Any], arrays: dict[Any, Collection[int] | None]) -> bool:
+    """`is_index_into` for several indices, and arrays with perhaps unknown dims."""
+    offsets = set[Any]()
+    for eqn in jaxpr.eqns:
+        operands: list[Any] = [None if _jax.jaxpr.is_literal(atom) else atom for atom in eqn.invars]
+        looked_up = arrays.get(operands[0], ()) if operands else ()
+        dims = [dim for dim, atom in _indexed_dims(eqn) if not _jax.jaxpr.is_literal(atom) and atom in indices]
+        if dims and (looked_up is None or not {*looked_up}.isdisjoint(dims)):
+            return True
+        for inner in _jax.jaxpr.inner_jaxprs(eqn):
+            behind = operands[len(operands) - len(inner.invars) :]  # the predicate of a cond comes first
+            pairs = [*zip(inner.invars, behind, strict=False)]
+            given = {var: arrays[atom] for var, atom in pairs if atom in arrays}
+            if _looks_up(inner, {var for var, atom in pairs if atom in indices}, given):
+                return True
+        if eqn.primitive.name == "axis_index" or not offsets.isdisjoint(operands):
+            offsets.update(eqn.outvars)
+        elif _jax.jaxpr.collective_operation(eqn) is None and not indices.isdisjoint(operands):
+            indices.update(eqn.outvars)
+        for known in (atom for atom in operands if atom in arrays):
+            shape = known.aval.shape
+            arrays |= {var: arrays[known] if var.aval.shape == shape else None for var in eqn.outvars}
+    return False
+
+
+def _indexed_dims(eqn: Any) -> list[tuple[int, Any]]:
+    """The dims of its first operand in which an equation looks up or writes, each with the operand that says where."""
+    name, numbers = eqn.primitive.name, eqn.params.get("dimension_numbers")
+    if name == "gather":
+        return [(dim, eqn.invars[1]) for dim in numbers.start_index_map]
+    if name.startswith("scatter"):
+        return [(dim, eqn.invars[1]) for dim in numbers.scatter_dims_to_operand_dims]
+    first = {"dynamic_slice": 1, "dynamic_update_slice": 2}.get(name)
+    return [] if first is None else [*enumerate(eqn.invars[first:])]
