@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ... import _jax
-from .arithmetic import nonlinear
+from .functions import nonlinear
 from .origins import Beginning
 from .reading import ReadEquation
 from .value import ANY, NO_PARTS, NOT_KNOWN, SAME, UNKNOWN, Degree, Share, heard, sum_of, unknown

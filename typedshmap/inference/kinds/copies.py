@@ -11,7 +11,7 @@ from .reading import ENTRY_BY_ENTRY
 def differs_along(jaxpr: Any, at: int, dim: int | None) -> bool:
     """Whether a result is seen to differ along a dim: it comes, entry by entry, of an argument or of places there."""
     jaxpr = _jax.jaxpr.open_jaxpr(jaxpr)
-    makers = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
+    makers = _jax.jaxpr.makers(jaxpr)
     waiting, seen = [(jaxpr.outvars[at], dim)], set[Any]()
     for atom, along in waiting:
         if _jax.jaxpr.is_literal(atom) or (atom, along) in seen or along is None or not atom.aval.shape:

@@ -13,7 +13,7 @@ from ..lattice import ShardingFact
 from .copies import differs_along
 from .judge import ResultVerdict, judge
 from .numbers import Numbers
-from .reading import CLAIM, Reading, Unaligned
+from .reading import Reading, Unaligned
 from .rules import RULES
 from .value import NOT_KNOWN, SAME, Share
 
@@ -157,7 +157,7 @@ class Kinds:
 
     def may_be_followed(self, eqn: Any) -> bool:
         """Whether backward equations may follow an equation: but for one of the body itself that has no tangent."""
-        is_own = any(eqn is each for each in _jax.jaxpr.open_jaxpr(self.body).eqns)
+        is_own = _jax.jaxpr.owner_of(eqn, [self.body]) is not None
         return not _jax.jaxpr.is_transposed(eqn) and not (is_own and not _jax.jaxpr.is_differentiated(eqn))
 
     @cached_property
@@ -183,10 +183,12 @@ class Kinds:
             second = self.retrace(axis, size)
             if second is None:
                 continue
-            if _are_aligned(self.body, second):
+            if _jax.jaxpr.aligned_equations(self.body, second) is not None:
                 return (self.body, second), (own, size), True
             first = self.retrace(axis, own)  # of one that is differentiated, what is
-            if first is not None and _are_aligned(first, second) and _takes_as_much(first, self.body):
+            if first is None or _jax.jaxpr.aligned_equations(first, second) is None:
+                continue
+            if _takes_as_much(first, self.body):
                 return (first, second), (own, size), False
         return (self.body,), (own,), True
 
@@ -291,10 +293,3 @@ def _takes_as_much(first: Any, body: Any) -> bool:
     """Whether the last operands of a body are as large as those of another one."""
     shapes = [[var.aval.shape for var in _jax.jaxpr.open_jaxpr(each).invars] for each in (first, body)]
     return shapes[0] == shapes[1][-len(shapes[0]) :] or not shapes[0]
-
-
-def _are_aligned(first: Any, second: Any) -> bool:
-    """Whether two traces have the same equations, as far as the outermost ones tell."""
-    bodies = [_jax.jaxpr.open_jaxpr(trace) for trace in (first, second)]
-    names = [[eqn.primitive.name for eqn in body.eqns if eqn.primitive.name != CLAIM] for body in bodies]
-    return names[0] == names[1] and len(bodies[0].invars) == len(bodies[1].invars)

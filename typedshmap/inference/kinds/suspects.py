@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -29,22 +29,6 @@ class Suspicion(NamedTuple):
     is_error: bool = False
 
 
-_KIND_OF_LOSS: dict[str, SuspectKind] = {
-    "works along its own rows": "own-part",
-    "takes some of its own rows": "own-part",
-    "takes its own rows by their places": "own-part",
-    "takes the same rows on every shard": "own-part",
-    "counts places within the shard": "own-part",
-    "convolves its own rows": "own-part",
-    "pads its own rows": "own-part",
-    "scans its own rows of": "own-part",
-    "reduces its own rows": "own-part",
-    "combines own rows along different dims": "own-part",
-    "takes another slice than its own": "own-part",
-    "draws the same numbers": "same-draw",
-    "adds rows of different shards": "double-sum",
-    "sums own extremes": "double-sum",
-}
 _GROWING = {
     "mixes degrees": "combines it with what does not",
     "is not linear in what grows": "is not linear",
@@ -52,11 +36,7 @@ _GROWING = {
     "compares what grows": "compares it with what does not",
 }
 """What an operation does that something of degree 0 would need."""
-_PROBLEMS = {
-    "is not linear in what grows": "is not linear, and takes what grows with {axis}",
-    "mixes degrees": "adds terms of which one grows with {axis}, and the other does not",
-    "bounds what grows": "bounds what grows with {axis} by what does not",
-    "compares what grows": "compares what grows with {axis} with what does not",
+_OWN_PARTS = {
     "works along its own rows": "works along a dim that is sharded over {axis}, of which each shard has its own rows",
     "takes some of its own rows": "takes rows of a dim that is sharded over {axis}: on each shard some of its own",
     "takes its own rows by their places": "looks up in a dim that is sharded over {axis}: each shard in its own rows",
@@ -68,9 +48,22 @@ _PROBLEMS = {
     "reduces its own rows": "is over each shard's own rows of a dim that is sharded over {axis}",
     "combines own rows along different dims": "combines two dims that are sharded over {axis}, its own rows of both",
     "takes another slice than its own": "takes another slice than that of the shard's index along {axis}",
-    "draws the same numbers": "takes the same random numbers on every shard of {axis} for the parts of a sharded dim",
+}
+_DOUBLE_SUMS = {
     "adds rows of different shards": "takes a sum over {axis} of different rows for the parts of a dim",
     "sums own extremes": "sums what is each shard's own extreme over {axis}",
+}
+_SAME_DRAWS = {
+    "draws the same numbers": "takes the same random numbers on every shard of {axis} for the parts of a sharded dim",
+}
+_PROBLEMS = {
+    **_OWN_PARTS,
+    **_DOUBLE_SUMS,
+    **_SAME_DRAWS,
+    "is not linear in what grows": "is not linear, and takes what grows with {axis}",
+    "mixes degrees": "adds terms of which one grows with {axis}, and the other does not",
+    "bounds what grows": "bounds what grows with {axis} by what does not",
+    "compares what grows": "compares what grows with {axis} with what does not",
     "counts a term once per shard": "counts a term once per shard of {axis}, beside a partial sum",
     "is not linear": "is not linear, and takes a partial sum over {axis}",
     "multiplies by a partial sum": "takes a partial sum over {axis} as a factor",
@@ -89,6 +82,13 @@ _PROBLEMS = {
     "a partial sum is used as if it were whole": "adds a partial sum over {axis} to what is sharded over it",
     "sums what was looked up without a mask": "sums over {axis} what shards looked up in own rows without a mask",
 }
+"""By how something was lost, what an operation does."""
+_KINDS: tuple[tuple[SuspectKind, Mapping[str, str]], ...] = (
+    ("own-part", _OWN_PARTS),
+    ("double-sum", _DOUBLE_SUMS),
+    ("same-draw", _SAME_DRAWS),
+    ("lost-sum", _PROBLEMS),
+)
 
 
 def suspects(kinds: Kinds, axes: Sequence[str], refused: Collection[int] = ()) -> list[Suspicion]:
@@ -150,7 +150,7 @@ def _of_result(kinds: Kinds, axis: str, read: RegionReading, at: int, verdict: R
 
 def first_loss(losses: Sequence[Loss]) -> Loss:
     """The loss that tells most: not that of a part by itself, if an operation on it is known."""
-    return max(losses, key=lambda loss: (loss.why in _PROBLEMS, loss.why not in ("is an own part",)))
+    return max(losses, key=lambda loss: loss.why in _PROBLEMS)
 
 
 def _of_degree(kinds: Kinds, axis: str, read: RegionReading, degree: Any, place: str, met: str = "") -> Suspicion:
@@ -205,7 +205,7 @@ def _of_loss(kinds: Kinds, axis: str, read: RegionReading, loss: Loss, is_error:
     origin = next((maker for part in loss.parts if (maker := reading.maker_of(part)) is not None), None)
     since = origin.place if origin is not None else ""
     problem = f"{problem_of(reading, loss)}{f', due since {since}' if since and not loss.is_soft else ''}"
-    kind = _KIND_OF_LOSS.get(loss.why, "lost-sum")
+    kind: SuspectKind = next((kind for kind, texts in _KINDS if loss.why in texts), "lost-sum")
     cure = find_cure(kinds, axis, read)
     failure = Suspected(kind, (axis,), problem, since, is_error, cure)
     return Suspicion(failure, place, is_error)

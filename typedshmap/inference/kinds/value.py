@@ -99,6 +99,21 @@ class Share(NamedTuple):
         return self.degree == ANY and self.kind in ("same", "sharded", "local") and not self.own
 
     @property
+    def is_common(self) -> bool:
+        """Whether it is the same on every shard, and nothing of a shard's own is in it."""
+        return self.kind == "same" and not self.own
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is a part of a sum or of an extreme over the shards."""
+        return self.kind in ("sum", "extreme")
+
+    @property
+    def blurred(self) -> Share:
+        """The same, whose own terms are not followed any further: entries with other terms are added to it."""
+        return self.but(gauge="?") if self.gauge == "+" else self
+
+    @property
     def gauges(self) -> dict[str, Any]:
         """What is own in it, for a value that is computed of it alone."""
         return {"gauge": self.gauge, "own": self.own, "may_cancel": self.may_cancel, "is_square": self.is_square}
@@ -186,6 +201,23 @@ def combined(a: Iterable[tuple[Any, Any]], b: Iterable[tuple[Any, Any]]) -> froz
 def anyhow(*values: Share) -> frozenset[tuple[Any, Any]]:
     """Own quantities that are in a result in some other way."""
     return frozenset((own, 0) for value in values for own, _ in value.own)
+
+
+def blended(*values: Share) -> dict[str, Any]:
+    """What is own in a result of some values, in which it is in some other way."""
+    own = anyhow(*values)
+    return {"gauge": "?" if own else "", "own": own, "may_cancel": any(value.may_cancel for value in values)}
+
+
+def traces_of(*values: Share) -> dict[str, Any]:
+    """What collectives have left in a result of some values."""
+    reduced = NO_PARTS.union(*[value.reduced for value in values])
+    return {"reduced": reduced, "is_heard": any(value.is_heard for value in values)}
+
+
+def unnumbered(value: Share) -> Share:
+    """The same, of which is not known what number it is."""
+    return value.but(number=None, line=None) if value.number is not None or value.line is not None else value
 
 
 def accumulated(value: Share) -> Share:
