@@ -271,11 +271,7 @@ OPERATIONS = tuple(dict.fromkeys(COLLECTIVES.values()))
 CLAIM = "typedshmap_claim"
 """The primitive that claims a layout of its operand; facts from the claim hold for the operand, too."""
 
-_MOVING_NAMES = (
-    "all_gather all_gather_invariant all_to_all broadcast_in_dim convert_element_type copy dynamic_slice gather name "
-    "optimization_barrier ppermute pvary reshape rev slice squeeze stop_gradient transpose"
-)
-MOVING = frozenset(_MOVING_NAMES.split())
+MOVING = frozenset([name for name, found in PRIMITIVES.items() if found.is_moving])
 """Primitives that only move data: their result has the entries of their first operand."""
 
 

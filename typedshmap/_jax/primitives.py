@@ -107,11 +107,17 @@ class Primitive(NamedTuple):
                 return [([*operands[:1], *operands[2:]], operands[1:2])]
 
     @property
+    def is_moving(self) -> bool:
+        """Whether its result has the entries of its first operand, perhaps of other shards, and no others."""
+        return self.kind in ("cast", "moving", "lookup") or self.operation in _MOVING_OPERATIONS
+
+    @property
     def is_entry_by_entry(self) -> bool:
         """Whether an entry of its result comes of the entries of its operands at the same place, and of no others."""
         return self.kind in _ENTRY_BY_ENTRY and not self.along
 
 
+_MOVING_OPERATIONS = ("all-gather", "all-to-all", "collective-permute")
 _ENTRY_BY_ENTRY = ("cast", "sum", "product", "quotient", "homogeneous", "elementwise", "test", "extreme", "choice")
 OPAQUE = Primitive("opaque")
 

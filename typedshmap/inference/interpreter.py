@@ -45,8 +45,8 @@ class Interpreter(ABC, Generic[V]):
         literal = _jax.versions.extend_core().Literal
         for eqn in jaxpr.eqns:
             operands: list[V] = []
-            for x in eqn.invars:  # in Python 3.11 a comprehension is a call
-                operands += (of_literal(x, eqn, len(operands)) if x.__class__ is literal else known[x],)
+            for at, x in enumerate(eqn.invars):  # in Python 3.11 a comprehension is a call
+                operands += (of_literal(x, eqn, at) if x.__class__ is literal else known[x],)
             name = eqn.primitive.name
             results = rules[name](self, eqn, operands)
             for var, value in zip(eqn.outvars, results, strict=True):

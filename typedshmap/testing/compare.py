@@ -289,7 +289,7 @@ def coarsest_dtype(jaxprs: Iterable[Any]) -> Any:
 
 
 # What these return of fewer than 16 bits was cast to that.
-_MOVING = _jax.jaxpr.MOVING.union(["clamp", "concatenate", "max", "min", "pad", "select_n", "split"])
+_MOVING = _jax.jaxpr.MOVING.union(["clamp", "concatenate", "max", "min", "pad", "select_n"])
 
 
 def _perturb(arrays: Sequence[jax.Array], unit: float, seed: int, number: int) -> list[jax.Array]:

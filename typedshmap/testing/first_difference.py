@@ -429,7 +429,7 @@ _ADDING = frozenset(["add", "sub", "add_any"])
 _ELEMENTWISE = frozenset(
     ["add", "sub", "mul", "div", "max", "min", "pow", "integer_pow", "exp", "log", "tanh", "neg", "select_n"]
 )
-_HANDED_ON = _jax.jaxpr.MOVING - {"ppermute", "all_gather", "all_gather_invariant", "all_to_all"} | {CLAIM}
+_HANDED_ON = _jax.primitives.names_of("cast", "moving", "lookup")
 _MOVES = frozenset(
     ["slice", "concatenate", "squeeze", "reshape", "transpose", "broadcast_in_dim", "rev", "pvary", "copy"]
 )

@@ -68,7 +68,7 @@ def function(step: ReadEquation, values: list[Share]) -> Share:
         return value if is_same else _extreme(step, values)
     if power is None or value.degree in (UNKNOWN, ANY):
         result, is_positive = nonlinear(step, values), primitive.is_positive
-    elif value.own and value.gauge == "*" and value.kind in ("same", "sharded") and step.name not in ("sign", "abs"):
+    elif value.own and value.gauge == "*" and value.kind in ("same", "sharded") and power not in (0, 1):
         own = frozenset((name, times * power) for name, times in value.own)
         return value.but(degree=sum_of(0, value.degree, power), own=own, number=None, root=None)
     else:
@@ -206,7 +206,7 @@ def _of_parts(step: ReadEquation, values: Sequence[Share]) -> Share:
 def _extreme(step: ReadEquation, values: list[Share]) -> Share:
     """A maximum or a minimum of several values, entry by entry; or, and, a remainder."""
     name, numbers = step.name, step.reading.numbers
-    end, is_bound = step.primitive.end, name in ("max", "min")
+    end, is_bound = step.primitive.end, step.primitive.end != "" and step.primitive.is_monotone
     if is_bound:
         for bound, value in ((values[0], values[1]), (values[1], values[0])):
             at = bound.number[0] if bound.number is not None else None

@@ -24,12 +24,9 @@ def join(ledger: Ledger, a: Share, b: Share) -> Share:
     }
     if "own" in (a.kind, b.kind):
         return Share("own", 0, since=ledger.since((a, b)), **more)
-    degree = ledger.numbers.agree(a.degree, b.degree)
-    kinds = {a.kind, b.kind}
-    if degree is None and kinds == {"same"} and a.number is not None and b.number is not None:
-        degree = 0
+    degree, kinds = ledger.numbers.agree(a.degree, b.degree), {a.kind, b.kind}
     if degree is None:
-        degree = UNKNOWN
+        degree = 0 if kinds == {"same"} and a.number is not None and b.number is not None else UNKNOWN
     if kinds == {"same"}:
         is_plain = degree == 0 and not (more["own"] or more["is_heard"] or more["reduced"])
         return SAME if is_plain else Share("same", degree, **more)

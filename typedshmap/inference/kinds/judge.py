@@ -42,39 +42,28 @@ def judge(reading: Reading, value: Share, dim: int | None, is_sum: bool = False)
     if is_sum:
         is_right = value.kind == "sum" and value.beside is None and numbers.is_degree(value.degree, 0)
         return RIGHT if is_right else NOT_KNOWN
-    match value.kind:
-        case "own":
-            return NOT_KNOWN if value.is_heard else ResultVerdict("wrong", "own", value)
-        case (
-            "sum" | "extreme"
-        ):  # one after the other along a dim they are each shard's own, which is known to the caller
-            return NOT_KNOWN if dim is not None else ResultVerdict("wrong", value.kind, value)
-        case "parts":
-            return NOT_KNOWN
-        case _ if value.place == "folded":
-            is_wrong = dim is not None and value.degree != ANY
-            return ResultVerdict("wrong", "folded", value) if is_wrong else NOT_KNOWN
-        case _:
-            pass
+    if value.kind == "own":
+        return NOT_KNOWN if value.is_heard else ResultVerdict("wrong", "own", value)
+    if value.is_part and dim is None:
+        return ResultVerdict("wrong", value.kind, value)
+    if value.is_part or value.kind == "parts":  # one after the other along a dim they are each shard's own
+        return NOT_KNOWN
+    if value.place == "folded":
+        is_wrong = dim is not None and value.degree != ANY
+        return ResultVerdict("wrong", "folded", value) if is_wrong else NOT_KNOWN
     if value.place == "taken" and dim is not None:  # as long as a shard, or so by chance
         numbers.is_open = True
     is_right = numbers.is_degree(value.degree, 0)
-    if is_right is None:
-        return NOT_KNOWN
     if not is_right:
-        return ResultVerdict("wrong", "degree", value)
-    if dim is None:
-        return (
-            RIGHT
-            if value.kind == "same"
-            else NOT_KNOWN
-            if value.kind == "local"
-            else ResultVerdict("wrong", value.kind, value)
-        )
-    if value.kind == "sharded" and value.dim == dim:
-        if value.order > 0:  # in pieces, as of microbatches, whose order the caller may know
+        return NOT_KNOWN if is_right is None else ResultVerdict("wrong", "degree", value)
+    match value.kind:
+        case "same" if dim is None:
+            return RIGHT
+        case "sharded" if dim is None:
+            return ResultVerdict("wrong", "sharded", value)
+        case "sharded" if value.dim == dim and value.order <= 0:  # above 0 in pieces, whose order the caller may know
+            return ResultVerdict("wrong", "order", value) if value.order else RIGHT
+        case "same":
+            return RIGHT if value.degree == ANY else ResultVerdict("unknown", "copies", value)
+        case _:
             return NOT_KNOWN
-        return ResultVerdict("wrong", "order", value) if value.order else RIGHT
-    if value.kind == "same":
-        return RIGHT if value.degree == ANY else ResultVerdict("unknown", "copies", value)
-    return NOT_KNOWN

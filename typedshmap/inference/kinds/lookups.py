@@ -9,7 +9,7 @@ from .functions import PICKED
 from .moves import ROWS, first_rows
 from .reading import ReadEquation
 from .sums import OFFSETS, add
-from .value import NOT_KNOWN, SAME, UNKNOWN, Share, blended, unknown, unnumbered
+from .value import NOT_KNOWN, SAME, Share, blended, unknown, unnumbered
 
 
 def gather(step: ReadEquation, values: list[Share]) -> Share:
@@ -93,8 +93,7 @@ def scatter(step: ReadEquation, values: list[Share]) -> Share:
         return step.decided("is an index", index, into, update)
     gauges, end, is_added = blended(into, update), step.primitive.end, step.primitive.is_linear
     is_sum = step.name in ("scatter-add", "scatter_add")
-    degree = step.reading.numbers.agree(into.degree, update.degree)
-    degree = UNKNOWN if degree is None else degree
+    common = step.reading.numbers.common
     is_picked = update.place == PICKED and index.place in OFFSETS and update.beside is None and into.kind != "sum"
     if index.kind == "own" and "sum" in (into.kind, update.kind) and not is_picked:
         return step.lost("puts a partial sum at its own places", into, update)
@@ -102,19 +101,19 @@ def scatter(step: ReadEquation, values: list[Share]) -> Share:
         is_block = (index.place == "offset" or is_picked) and into.kind in ("sharded", "same") and is_sum
         if is_block and (len(step.rows) == 1 or into.kind == "sharded"):
             dim = step.rows[0] if len(step.rows) == 1 else into.dim
-            return Share("sharded", degree, dim=dim, is_heard=True, **gauges)
+            return Share("sharded", common(into.degree, update.degree), dim=dim, is_heard=True, **gauges)
         return Share("own", 0, is_heard=True, **gauges)
     dim = into.dim if into.kind == "sharded" else _dim_after_scatter(step, index, update)
     if into.kind == "sharded" or dim is not None:
         is_row = isinstance(dim, int) and dim not in step.params["dimension_numbers"].scatter_dims_to_operand_dims
         if is_row and update.kind in ("same", "sharded") and index.kind in ("same", "sharded", "local"):
-            return into.but(kind="sharded", dim=dim, degree=degree, **gauges)
+            return into.but(kind="sharded", dim=dim, degree=common(into.degree, update.degree), **gauges)
         return NOT_KNOWN
     if "sharded" in (update.kind, index.kind):
         if is_sum and into.kind == "same":
             return Share("sum", update.degree, None if into.is_zero else into.degree, **gauges)
         if is_sum and into.kind == "sum":
-            return Share("sum", degree, into.beside, **gauges)
+            return Share("sum", common(into.degree, update.degree), into.beside, **gauges)
         return Share("extreme", update.degree, end=end) if end and into.kind == "same" else NOT_KNOWN
     are_terms = update.kind in ("sum", "same") and into.kind in ("sum", "same") and index.kind in ("same", "local")
     return add(step, [into.but(number=None), update.but(number=None)]) if are_terms and is_added else NOT_KNOWN

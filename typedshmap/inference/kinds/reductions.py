@@ -63,7 +63,7 @@ def _over_gathered(step: ReadEquation, value: Share, axes: Sequence[int]) -> Sha
         of = value.root[1] if value.root is not None else NOT_KNOWN
         if step.name == "reduce_sum":
             return total(step, of)
-        if step.name in ("reduce_max", "reduce_min"):
+        if step.primitive.end:
             return extreme(step, of, step.primitive.end)
     return heard(NOT_KNOWN)
 

@@ -87,8 +87,8 @@ _KINDS: tuple[tuple[SuspectKind, Mapping[str, str]], ...] = (
     ("own-part", _OWN_PARTS),
     ("double-sum", _DOUBLE_SUMS),
     ("same-draw", _SAME_DRAWS),
-    ("lost-sum", _PROBLEMS),
 )
+_KIND_OF_LOSS = {why: kind for kind, problems in _KINDS for why in problems}
 
 
 def suspects(kinds: Kinds, axes: Sequence[str], refused: Collection[int] = ()) -> list[Suspicion]:
@@ -205,7 +205,7 @@ def _of_loss(kinds: Kinds, axis: str, read: RegionReading, loss: Loss, is_error:
     origin = next((maker for part in loss.parts if (maker := reading.maker_of(part)) is not None), None)
     since = origin.place if origin is not None else ""
     problem = f"{problem_of(reading, loss)}{f', due since {since}' if since and not loss.is_soft else ''}"
-    kind: SuspectKind = next((kind for kind, texts in _KINDS if loss.why in texts), "lost-sum")
+    kind = _KIND_OF_LOSS.get(loss.why, "lost-sum")
     cure = find_cure(kinds, axis, read)
     failure = Suspected(kind, (axis,), problem, since, is_error, cure)
     return Suspicion(failure, place, is_error)
