@@ -9,7 +9,7 @@ from ... import _jax
 from .functions import nonlinear
 from .origins import Beginning
 from .reading import ReadEquation
-from .value import ANY, NO_PARTS, NOT_KNOWN, SAME, UNKNOWN, Degree, Share, heard, sum_of, unknown, unnumbered
+from .value import ANY, NO_PARTS, NOT_KNOWN, SAME, UNKNOWN, Degree, Share, sum_of, unknown
 
 
 def collective(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
@@ -21,13 +21,13 @@ def collective(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     reading.collectives.setdefault(id(step.eqn), (step.eqn, step.frame.calls, values[0]))
     # In groups, or over a dim, too, as of an axis of jax.vmap.
     if params.get("axis_index_groups") is not None or any(isinstance(axis, int) for axis in params.get("axes", ())):
-        return [heard(NOT_KNOWN)] * count
+        return [NOT_KNOWN.heard] * count
     if operation == "all-reduce":
         end = step.primitive.end
         return [extreme(step, value, end) if end else total(step, value, at) for at, value in enumerate(values)]
     if (rule := _RULES.get(operation or "")) is not None:
         return [rule(step, value) for value in values]
-    return [heard(NOT_KNOWN)] * count
+    return [NOT_KNOWN.heard] * count
 
 
 def _elsewhere(step: ReadEquation, values: list[Share], operation: str | None) -> Sequence[Share]:
@@ -42,17 +42,17 @@ def _elsewhere(step: ReadEquation, values: list[Share], operation: str | None) -
         return [value.but(dim=value.dim + (value.dim >= step.params["all_gather_dimension"]))]
     if operation == "reduce-scatter" and not is_tiled and isinstance(value.dim, int):
         return [value.but(dim=value.dim - (value.dim > step.params["scatter_dimension"]))]
-    return [*map(unnumbered, values)]
+    return [value.unnumbered for value in values]
 
 
 def total(step: ReadEquation, value: Share, at: int = 0) -> Share:
     """A sum over the shards."""
     reading = step.reading
     if value.kind == "unknown":
-        return heard(value)
+        return value.heard
     gauges = _summed(step, value)
     if gauges is None:
-        return heard(NOT_KNOWN)
+        return NOT_KNOWN.heard
     lost = {own for own, _ in value.own}
     reduced = value.reduced | lost | ({value.part} if value.part is not None else set())
     seen: dict[str, Any] = {**gauges, "reduced": reduced, "is_heard": True, "is_positive": value.is_positive}
@@ -82,7 +82,7 @@ def total(step: ReadEquation, value: Share, at: int = 0) -> Share:
         case "own" if value.place == "found":
             return step.lost("sums what was looked up without a mask", value, kind="same")
         case _:
-            return heard(NOT_KNOWN)
+            return NOT_KNOWN.heard
 
 
 def _summed(step: ReadEquation, value: Share) -> dict[str, Any] | None:
@@ -109,13 +109,13 @@ def extreme(step: ReadEquation, value: Share, end: str) -> Share:
     if value.kind == "own" and all(str(var.aval.dtype) == "bool" for var in step.eqn.invars):  # whether any shard is
         return Share("same", 0, reduced=value.reduced, is_heard=True)
     if value.is_heard and (value.is_part or value.kind == "own"):  # shards that sent theirs on may agree by now
-        return heard(NOT_KNOWN)
+        return NOT_KNOWN.heard
     if value.kind in ("own", "same") and is_own:
         own = reading.lose(("bound", step.part), f"is a common {end}", step, (value,), is_common=True)
         return common_bound(own, value)
     if value.is_part:
         return step.lost(f"takes the {end} of partial sums", value, kind="same")
-    return heard(NOT_KNOWN)
+    return NOT_KNOWN.heard
 
 
 def common_bound(own: Any, value: Share) -> Share:
@@ -129,7 +129,7 @@ def gather(step: ReadEquation, value: Share) -> Share:
     """The shards' values side by side."""
     at, reading = step.params["all_gather_dimension"], step.reading
     if value.kind == "unknown":
-        return heard(value)
+        return value.heard
     is_hard = bool(value.own) and any(not reading.losses[own].is_soft for own, _ in value.own)
     if not step.params["tiled"]:
         own = {"gauge": "?", "own": value.own} if is_hard else {}
@@ -138,13 +138,13 @@ def gather(step: ReadEquation, value: Share) -> Share:
         return value.but(kind="same", dim=None, is_heard=True)
     if value.kind == "sum":
         return Share("parts", value.degree, dim=at, root=("gathered", value), is_heard=True)
-    return heard(NOT_KNOWN)
+    return NOT_KNOWN.heard
 
 
 def scatter(step: ReadEquation, value: Share) -> Share:
     """A sum over the shards, of which each keeps its part."""
     dim = step.params["scatter_dimension"] if step.params.get("tiled", True) else "rows"
-    summed = total(step, value) if value.kind in ("sum", "same") else heard(NOT_KNOWN)
+    summed = total(step, value) if value.kind in ("sum", "same") else NOT_KNOWN.heard
     return summed.but(kind="sharded", dim=dim) if summed.kind == "same" else summed
 
 
@@ -154,13 +154,13 @@ def exchange(step: ReadEquation, value: Share) -> Share:
     is_part = value.kind == "sharded" and value.dim == at and to != at and not value.order
     if step.params["tiled"] and is_part and not step.reading.is_soft(value):
         return value.but(dim=to, is_heard=True)
-    return heard(NOT_KNOWN)
+    return NOT_KNOWN.heard
 
 
 def send(step: ReadEquation, value: Share) -> Share:
     """Shards sent on."""
     if value.kind == "unknown":
-        return heard(value)
+        return value.heard
     perm = step.params.get("perm", ())
     sources, targets = {source for source, _ in perm}, {target for _, target in perm}
     is_full = len(perm) == len(sources) == len(targets) == step.reading.numbers.traces[0]

@@ -12,20 +12,7 @@ from .joining import join
 from .origins import Beginning, name_of
 from .reading import JaxprRun, KindRule, ReadEquation, Reading
 from .sums import add
-from .value import (
-    ANY,
-    NOT_KNOWN,
-    SAME,
-    UNKNOWN,
-    Share,
-    accumulated,
-    heard,
-    scaled,
-    sum_of,
-    traces_of,
-    unknown,
-    unnumbered,
-)  # fmt: skip
+from .value import ANY, NOT_KNOWN, SAME, UNKNOWN, Share, scaled, sum_of, traces_of, unknown
 
 
 def call(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
@@ -37,9 +24,9 @@ def linear_solve(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     """A solver with a gradient of its own: of sides and a matrix that are the same on every shard, by their degrees."""
     lengths, jaxprs = step.params["const_lengths"], step.params["jaxprs"]
     sides = values[sum(lengths) :]
-    if all(value.kind == "same" and not value.own for value in (*values[: lengths.matvec], *sides)):
+    if all(value.is_common for value in (*values[: lengths.matvec], *sides)):
         products = step.reading.interpret(jaxprs.matvec, [*values[: lengths.matvec], *[SAME] * len(sides)])
-        if all(value.kind == "same" and not value.own for value in products):
+        if all(value.is_common for value in products):
             return [
                 side if product is SAME else side.but(degree=sum_of(side.degree, product.degree, -1), is_heard=True)
                 for side, product in zip(sides, products, strict=True)
@@ -96,7 +83,7 @@ def _chosen(step: ReadEquation, value: Share, is_heard: bool) -> Share:
 def while_loop(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     """A while loop."""
     conds, consts, start = _jax.jaxpr.while_operands(step.eqn, values)
-    carry, _, goes_on = step.reading.while_loop(step.eqn, [*conds, *consts, *map(unnumbered, start)])
+    carry, _, goes_on = step.reading.while_loop(step.eqn, [*conds, *consts, *(value.unnumbered for value in start)])
     step.reading.predicates[id(step.eqn)] = goes_on
     return _decided(step, values, goes_on, carry, "goes on by", True)
 
@@ -105,12 +92,12 @@ def scan(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     """A loop over leading dims."""
     reading, eqn = step.reading, step.eqn
     fixed, before, over = _jax.jaxpr.scan_operands(eqn, values)
-    count, items, before = len(before), [*map(_item, over)], [*map(unnumbered, before)]
+    count, items, before = len(before), [*map(_item, over)], [value.unnumbered for value in before]
     is_over_rows = any(item.dim == "rows" for item in items)
     is_long = step.params["length"] != step.other.params["length"]
     body = _jax.jaxpr.open_jaxpr(step.params["jaxpr"])
     folds = [_fold(body, len(fixed) + at, at, reading.edits) for at in range(count)]
-    started = [_NEUTRAL.get(fold, value) for fold, value in zip(folds, before, strict=True)]
+    started: list[Share] = [_NEUTRAL.get(fold, value) for fold, value in zip(folds, before, strict=True)]
 
     def carried(now: list[Share], results: list[Share], times: int) -> list[Share]:
         after = list[Share]()
@@ -123,19 +110,18 @@ def scan(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     iteration = lambda now: reading.interpret(step.params["jaxpr"], [*fixed, *now, *items])  # noqa: E731
     carry, results = fixed_point(started, iteration, carried)
     if is_long and not is_over_rows:
-        carry = [value if value == was else heard(NOT_KNOWN) for value, was in zip(carry, started, strict=True)]
+        carry = [value if value == was else NOT_KNOWN.heard for value, was in zip(carry, started, strict=True)]
     for at, fold in enumerate(folds):
         if fold:
             carry[at] = _folded(step, fold, before[at], results[at], body, at, is_over_rows)
-        if carry[at].kind in ("sum", "extreme"):
-            part = carry[at].part or ("iterations", step.part, at)
+        if carry[at].is_part:
+            part = ("iterations", step.part, at) if carry[at].part is None else carry[at].part
             carry[at] = carry[at].but(part=part)
             origin = Beginning(_made_in(eqn, at), (eqn, *step.frame.calls), name_of(items))
             reading.makers.setdefault(part, origin)
     return [*carry, *[_stacked(step, value, is_over_rows, is_long) for value in results[count:]]]
 
 
-_FOLDS = {"add": "add", "add_any": "add", "sub": "add", "max": "max", "min": "min"}
 _NEUTRAL = {
     "add": Share("same", ANY),
     "max": Share("same", 0, number=(float("-inf"),) * 2),
@@ -144,16 +130,18 @@ _NEUTRAL = {
 
 
 def _fold(body: Any, at_input: int, at_result: int, edits: Mapping[Any, Any]) -> str:
-    """How a loop folds what a iteration makes into what it carries, if that is all that it does with it."""
+    """How a loop folds what an iteration makes into what it carries, if that is all that it does with it."""
     carried, result, uses = body.invars[at_input], body.outvars[at_result], _jax.jaxpr.uses(body)
     *casts, made = _through_casts(body, result)
     eqn = None if _jax.jaxpr.is_literal(made) else _jax.jaxpr.maker_of(body, made)
-    if eqn is None or eqn.primitive.name not in _FOLDS or id(eqn) in edits:
+    if eqn is None or len(eqn.invars) != 2 or id(eqn) in edits:
         return ""
+    primitive = _jax.primitives.primitive(eqn.primitive.name)
+    fold = "add" if primitive.kind == "sum" else primitive.end if primitive.is_monotone else ""
     operands = eqn.invars[:1] if eqn.primitive.name == "sub" else eqn.invars
     ways = [way for way in (_through_casts(body, atom) for atom in operands) if way[-1] is carried]
     is_used_once = len(ways) == 1 and all(uses[atom] == 1 for atom in (*casts, made, *ways[0]))
-    return _FOLDS[eqn.primitive.name] if is_used_once else ""
+    return fold if is_used_once else ""
 
 
 def _through_casts(body: Any, atom: Any) -> list[Any]:
@@ -175,14 +163,14 @@ def _folded(
     if fold != "add":
         if iteration.kind == "sharded" and iteration.dim == "rows" and not iteration.own:
             iteration = Share("extreme", iteration.degree, end=fold, **traces_of(iteration))
-        is_bound = (start.kind == "same" and not start.own) or step.reading.is_soft(start)
+        is_bound = start.is_common or step.reading.is_soft(start)
         return iteration if is_bound and iteration.kind in ("same", "extreme") else join(step.reading, start, iteration)
     if iteration.dim == "rows":
-        iteration = accumulated(iteration)
+        iteration = iteration.accumulated
     elif iteration.kind in ("same", "sharded", "local") and not iteration.is_zero:
         iteration = scaled(iteration, step.reading.numbers.iterations(lengths, step.eqn, is_over_rows))
     elif lengths[0] != lengths[1] and not iteration.is_zero:
-        iteration = heard(NOT_KNOWN)
+        iteration = NOT_KNOWN.heard
     if start.is_zero:
         return iteration
     eqn = _jax.jaxpr.maker_of(body, _through_casts(body, body.outvars[at])[-1])
@@ -199,11 +187,11 @@ def _item(value: Share) -> Share:
     """One of the items over which a loop goes."""
     if value is SAME:
         return value
-    value = unnumbered(value)
+    value = value.unnumbered
     if value.kind in ("sharded", "local") and value.dim == 0:
         return value.but(dim="rows")
     if value.kind == "parts" and value.dim == 0:
-        return heard(NOT_KNOWN)
+        return NOT_KNOWN.heard
     return value.but(dim=value.dim - 1) if isinstance(value.dim, int) else value
 
 
@@ -219,7 +207,7 @@ def _stacked(step: ReadEquation, value: Share, is_over_rows: bool, is_long: bool
         return value
     if is_long:
         return NOT_KNOWN
-    return unnumbered(value.but(dim=value.dim + 1) if isinstance(value.dim, int) else value)
+    return (value.but(dim=value.dim + 1) if isinstance(value.dim, int) else value).unnumbered
 
 
 RULES: Mapping[str, KindRule] = {

@@ -9,21 +9,7 @@ from typing import Any
 from .numbers import TINY
 from .reading import ReadEquation
 from .sums import BARE, OFFSETS, OTHER_END, across, add, locally, origin_of_rows
-from .value import (
-    ANY,
-    NO_PARTS,
-    NOT_KNOWN,
-    SAME,
-    UNKNOWN,
-    Degree,
-    Share,
-    anyhow,
-    blended,
-    combined,
-    sum_of,
-    traces_of,
-    unknown,
-)
+from .value import ANY, NO_PARTS, NOT_KNOWN, SAME, UNKNOWN, Degree, Share, blended, combined, sum_of, traces_of, unknown
 
 PICKED = "picked"
 """The place of a sum of which only one shard has an entry, and the others zeros."""
@@ -116,7 +102,7 @@ def nonlinear(step: ReadEquation, values: Sequence[Share], degree: Degree | None
         return known
     if any(each.is_part for each in values):
         return _of_parts(step, values)
-    own, dims = anyhow(*values), {each.dim for each in values if each.kind in ("sharded", "local")}
+    dims = {each.dim for each in values if each.kind in ("sharded", "local")}
     more = blended(*values) | traces_of(*values)
     more["is_square"] = any(each.is_square for each in values)
     if any(each.kind == "own" for each in values):
@@ -128,7 +114,7 @@ def nonlinear(step: ReadEquation, values: Sequence[Share], degree: Degree | None
     kind = "sharded" if sharded is not None else "local" if dims else "same"
     if sharded is not None and any(each.kind == "local" for each in values):
         return locally(step, *values, degree=degree, dim=dim)
-    if is_strict and step.primitive.kind != "test" and not own:
+    if is_strict and step.primitive.kind != "test" and not more["own"]:
         known = step.reading.numbers.known
         wrong = next(iter({known(each.degree) for each in values} - {ANY, 0}), None)
         if wrong == UNKNOWN:
@@ -195,9 +181,9 @@ def _of_parts(step: ReadEquation, values: Sequence[Share]) -> Share:
     if len(values) == 1 and value.beside is None and value.gauge in ("", "*") and step.name in _INVERSE:
         own = combined(own, value.own if step.name == "log" else NO_PARTS)
         return Share("own", ANY, gauge="+", own=own, root=(step.name, value), **seen)
-    has_own = any(each.own for each in values)
-    more: dict[str, Any] = {"own": own | anyhow(*values), "may_cancel": may_cancel, "is_square": is_square, **seen}
-    return Share("own", 0 if has_own else ANY, gauge="?" if has_own or is_square else "+", **more)
+    before: frozenset[Any] = blended(*values)["own"]
+    more: dict[str, Any] = {"own": own | before, "may_cancel": may_cancel, "is_square": is_square, **seen}
+    return Share("own", 0 if before else ANY, gauge="?" if before or is_square else "+", **more)
 
 
 # -------------------------------------------------------------------------------------------- extremes and comparisons

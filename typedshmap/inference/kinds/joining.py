@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .origins import Ledger
-from .value import SAME, UNKNOWN, Share, blended, traces_of, unknown, unnumbered
+from .value import SAME, UNKNOWN, Share, blended, traces_of, unknown
 
 
 def join(ledger: Ledger, a: Share, b: Share) -> Share:
@@ -16,7 +16,7 @@ def join(ledger: Ledger, a: Share, b: Share) -> Share:
         return unknown((a, b)).but(since=_since_either(ledger, a, b))
     for zero, value in ((a, b), (b, a)):
         if zero.is_zero and zero.kind == "same":
-            return unnumbered(value)
+            return value.unnumbered
     more: dict[str, Any] = {
         **blended(a, b),
         **traces_of(a, b),

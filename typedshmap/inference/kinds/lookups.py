@@ -9,7 +9,7 @@ from .functions import PICKED
 from .moves import ROWS, first_rows
 from .reading import ReadEquation
 from .sums import OFFSETS, add
-from .value import NOT_KNOWN, SAME, Share, blended, unknown, unnumbered
+from .value import NOT_KNOWN, SAME, Share, blended, unknown
 
 
 def gather(step: ReadEquation, values: list[Share]) -> Share:
@@ -176,7 +176,7 @@ def dynamic_slice(step: ReadEquation, values: list[Share]) -> Share:
     if isinstance(value.dim, int) and sizes[value.dim] != shape[value.dim]:
         is_fixed = value.kind == "sharded" and starts[value.dim].number is not None
         return step.lost(ROWS, value, is_soft=True) if is_fixed else NOT_KNOWN  # else they may go over all of them
-    return unnumbered(value)
+    return value.unnumbered
 
 
 def update_slice(step: ReadEquation, values: list[Share]) -> Share:

@@ -8,7 +8,7 @@ from math import prod
 
 from .reading import ReadEquation
 from .sums import add
-from .value import NO_PARTS, NOT_KNOWN, SAME, Share, blended, traces_of, unknown, unnumbered
+from .value import NO_PARTS, NOT_KNOWN, SAME, Share, blended, traces_of, unknown
 
 ROWS = "takes some of its own rows"
 _REVERSED = -2
@@ -127,7 +127,7 @@ def cut(step: ReadEquation, values: list[Share]) -> Share:
 
 def first_rows(step: ReadEquation, value: Share) -> Share:
     """A slice of what is the same on every shard, as far as one trace shows whether it is as long as a shard."""
-    value = unnumbered(value)
+    value = value.unnumbered
     if step.eqn is not step.other:
         return value
     lengths, shapes = step.reading.numbers.row_lengths, zip(step.shape(0), step.result_shape, strict=True)
@@ -177,7 +177,7 @@ def beside(step: ReadEquation, values: list[Share]) -> Share:
         others = [value for value in values if value is not rows[0]]
         if all(value.kind in ("own", "same") and not value.own for value in others):
             return rows[0].but(is_heard=True, place="halo")
-    result = reduce(partial(_both, step), map(unnumbered, values))
+    result = reduce(partial(_both, step), [value.unnumbered for value in values])
     if result.kind in ("sharded", "local") and isinstance(result.dim, int):
         if along == result.dim and len(values) > 1:
             is_heard = any(value.is_heard for value in values)

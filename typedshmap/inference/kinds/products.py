@@ -10,7 +10,7 @@ from ... import _jax
 from .functions import nonlinear, of_different_shards
 from .reading import ReadEquation
 from .sums import across, in_each_trace, line_of, locally, merged, negated, origin_of_rows
-from .value import ANY, NOT_KNOWN, UNKNOWN, Share, combined, heard, scaled, sum_of, traces_of, unknown
+from .value import ANY, NOT_KNOWN, UNKNOWN, Share, combined, scaled, sum_of, traces_of, unknown
 
 
 def multiply(step: ReadEquation, values: list[Share]) -> Share:
@@ -55,7 +55,7 @@ def product(step: ReadEquation, a: Share, b: Share, is_quotient: bool = False) -
         return unknown((a, b)).but(number=number)
     for part, factor in ((a, b), (b, a)):  # of what one shard keeps, that shard's own is a factor like any other
         if part.kind == "sum" and part.is_heard and factor.kind == "own" and factor.is_heard and not factor.own:
-            return heard(NOT_KNOWN)
+            return NOT_KNOWN.heard
     seen = traces_of(a, b)
     if {"some", "one"} & {a.place, b.place}:
         return unknown((a, b), is_heard=True)

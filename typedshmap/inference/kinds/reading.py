@@ -15,17 +15,7 @@ from ..interpreter import CLAIM, Interpreter
 from .joining import join
 from .numbers import Numbers, pmean_axes
 from .origins import Beginning, Ledger, name_of
-from .value import (
-    NOT_KNOWN,
-    SAME,
-    Share,
-    anyhow,
-    blended,
-    is_plain,
-    traces_of,
-    unknown,
-    unnumbered,
-)
+from .value import NOT_KNOWN, SAME, Share, anyhow, blended, is_plain, traces_of, unknown
 
 _DEPTH = 6
 """How far back two computations are compared to find that they compute the same."""
@@ -379,7 +369,7 @@ class Reading(Ledger, Interpreter[Share]):
         return value
 
     def carried(self, start: list[Share], now: list[Share], results: list[Share], times: int) -> list[Share]:
-        after = [join(self, *pair) for pair in zip(now, map(unnumbered, results), strict=False)]
+        after = [join(self, *pair) for pair in zip(now, (value.unnumbered for value in results), strict=False)]
         if times < _MOST_ITERATIONS:
             return after
         return [before if before == then else NOT_KNOWN for before, then in zip(now, after, strict=True)]

@@ -13,7 +13,7 @@ from .functions import nonlinear
 from .products import product
 from .reading import ReadEquation
 from .sums import across, locally, merged
-from .value import ANY, NOT_KNOWN, SAME, UNKNOWN, Share, blended, heard, sum_of, traces_of, unknown
+from .value import ANY, NOT_KNOWN, SAME, UNKNOWN, Share, blended, sum_of, traces_of, unknown
 
 
 def reduced(step: ReadEquation, values: list[Share]) -> Share:
@@ -65,7 +65,7 @@ def _over_gathered(step: ReadEquation, value: Share, axes: Sequence[int]) -> Sha
             return total(step, of)
         if step.primitive.end:
             return extreme(step, of, step.primitive.end)
-    return heard(NOT_KNOWN)
+    return NOT_KNOWN.heard
 
 
 def _along_rows(step: ReadEquation, value: Share) -> Share:

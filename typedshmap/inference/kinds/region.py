@@ -10,8 +10,7 @@ from typing import Any
 from ... import _jax
 from ..closures import closed_over_numbers, closed_over_sizes
 from ..lattice import ShardingFact
-from .copies import differs_along
-from .judge import RIGHT, ResultVerdict, judge
+from .judge import RIGHT, ResultVerdict, differs_along, judge
 from .numbers import Numbers
 from .reading import Reading, Unaligned
 from .rules import RULES

@@ -8,21 +8,7 @@ from typing import Any
 
 from .numbers import TINY
 from .reading import ReadEquation, Reading
-from .value import (
-    ANY,
-    NO_PARTS,
-    NOT_KNOWN,
-    SAME,
-    UNKNOWN,
-    Share,
-    accumulated,
-    anyhow,
-    combined,
-    heard,
-    is_negative,
-    traces_of,
-    unknown,
-)
+from .value import ANY, NO_PARTS, NOT_KNOWN, SAME, UNKNOWN, Share, anyhow, combined, is_negative, traces_of, unknown
 
 OFFSETS = frozenset(["offset", "clipped", "wrapped"])
 """Places relative to the shard's own block: as they are; within bounds; with negative ones from the end."""
@@ -63,7 +49,7 @@ def add(step: ReadEquation, values: list[Share]) -> Share:
     a, b = (as_gauge(step, value) if value.kind == "extreme" else value for value in (a, b))
     kinds = {a.kind, b.kind}
     if "rows" in (a.dim, b.dim) and kinds in ({"sum", "sharded"}, {"same", "local"}):
-        a, b = (accumulated(value) if value.dim == "rows" else value for value in (a, b))
+        a, b = (value.accumulated if value.dim == "rows" else value for value in (a, b))
     elif kinds == {"sum", "sharded"}:
         a, b = (as_gauge(step, value) if value.kind == "sum" else value for value in (a, b))
     gauges = merged(reading, a, b, "+")
@@ -83,7 +69,7 @@ def _of_log_or_index(step: ReadEquation, value: Share, term: Share, seen: dict[s
             of = of.but(gauge="*" if of.own or added.own else "", own=combined(of.own, added.own))
             return value.but(root=("log", of), own=combined(value.own, added.own), **seen)
     if value.place in OFFSETS and term.kind == "same":
-        return heard(value)
+        return value.heard
     is_start = value.line is not None and all(first == 0 for first, _ in value.line)
     if is_start and term.kind in ("same", "sharded") and not term.own and not step.is_inexact:
         assert value.line is not None

@@ -88,7 +88,7 @@ _KINDS: tuple[tuple[SuspectKind, Mapping[str, str]], ...] = (
     ("double-sum", _DOUBLE_SUMS),
     ("same-draw", _SAME_DRAWS),
 )
-_KIND_OF_LOSS = {why: kind for kind, problems in _KINDS for why in problems}
+_KIND_OF_LOSS: dict[str, SuspectKind] = {why: kind for kind, problems in _KINDS for why in problems}
 
 
 def suspects(kinds: Kinds, axes: Sequence[str], refused: Collection[int] = ()) -> list[Suspicion]:
