@@ -92,12 +92,13 @@ def scan(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     """A loop over leading dims."""
     reading, eqn = step.reading, step.eqn
     fixed, before, over = _jax.jaxpr.scan_operands(eqn, values)
-    count, items, before = len(before), [*map(_item, over)], [value.unnumbered for value in before]
+    starts: list[Share] = [value.unnumbered for value in before]
+    count, items = len(starts), [*map(_item, over)]
     is_over_rows = any(item.dim == "rows" for item in items)
     is_long = step.params["length"] != step.other.params["length"]
     body = _jax.jaxpr.open_jaxpr(step.params["jaxpr"])
     folds = [_fold(body, len(fixed) + at, at, reading.edits) for at in range(count)]
-    started: list[Share] = [_NEUTRAL.get(fold, value) for fold, value in zip(folds, before, strict=True)]
+    started = [_NEUTRAL.get(fold, value) for fold, value in zip(folds, starts, strict=True)]
 
     def carried(now: list[Share], results: list[Share], times: int) -> list[Share]:
         after = list[Share]()
@@ -113,7 +114,7 @@ def scan(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
         carry = [value if value == was else NOT_KNOWN.heard for value, was in zip(carry, started, strict=True)]
     for at, fold in enumerate(folds):
         if fold:
-            carry[at] = _folded(step, fold, before[at], results[at], body, at, is_over_rows)
+            carry[at] = _folded(step, fold, starts[at], results[at], body, at, is_over_rows)
         if carry[at].is_part:
             part = ("iterations", step.part, at) if carry[at].part is None else carry[at].part
             carry[at] = carry[at].but(part=part)

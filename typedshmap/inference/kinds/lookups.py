@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..reshape import gathered_dims, scattered_dims
 from .functions import PICKED
 from .moves import ROWS, first_rows
 from .reading import ReadEquation
@@ -68,18 +69,13 @@ def _dim_after_gather(step: ReadEquation, table: Share, index: Share, is_batched
         return step.rows[0]
     if "rows" in (table.dim, index.dim):
         return "rows"
-    dims = step.params["dimension_numbers"]
-    rank = len(step.result_shape)
-    batch = [at for at in range(rank) if at not in dims.offset_dims]
-    if index.kind in ("sharded", "local") and isinstance(index.dim, int) and index.dim < len(batch):
-        return batch[index.dim]
-    gone = {*dims.collapsed_slice_dims, *getattr(dims, "operand_batching_dims", ())}
+    dims: list[Any] = gathered_dims(step.eqn)
+    numbers = step.params["dimension_numbers"]
+    wanted = [(1, index.dim)] if index.kind in ("sharded", "local") else []
     if is_batched:
-        at = dims.operand_batching_dims.index(table.dim)
-        of_index = dims.start_indices_batching_dims[at]
-        return batch[of_index] if of_index < len(batch) else None
-    kept = [at for at in range(len(step.shape(0))) if at not in gone]
-    return dims.offset_dims[kept.index(table.dim)] if table.dim in kept else None
+        wanted.append((1, numbers.start_indices_batching_dims[numbers.operand_batching_dims.index(table.dim)]))
+    wanted.append((0, table.dim))
+    return next((dims.index(pair) for pair in wanted if pair in dims), None)
 
 
 def scatter(step: ReadEquation, values: list[Share]) -> Share:
@@ -123,20 +119,14 @@ def _dim_after_scatter(step: ReadEquation, index: Share, update: Share) -> int |
     """The dim of what is updated along which the updates are sharded, or the indices; None if they are summed."""
     if len(step.rows) == 1:
         return step.rows[0]
-    dims = step.params["dimension_numbers"]
-    of_operand: Sequence[Any] = getattr(dims, "operand_batching_dims", ())
-    of_index: Sequence[Any] = getattr(dims, "scatter_indices_batching_dims", ())
-    if index.kind == "sharded" and index.dim in of_index:
-        return of_operand[of_index.index(index.dim)]
-    if update.kind != "sharded" or not isinstance(update.dim, int):
+    dims: dict[Any, int] = scattered_dims(step.eqn)
+    if index.kind == "sharded" and (1, index.dim) in dims:
+        return dims[1, index.dim]
+    if update.kind != "sharded":
         return None
-    if update.dim in dims.update_window_dims:
-        gone = {*dims.inserted_window_dims, *of_operand}
-        windows = [dim for dim in range(len(step.shape(0))) if dim not in gone]
-        return windows[dims.update_window_dims.index(update.dim)]
-    places = [dim for dim in range(len(step.shape(2))) if dim not in dims.update_window_dims]
-    at = places.index(update.dim)
-    return of_operand[of_index.index(at)] if at in of_index else None
+    windows = step.params["dimension_numbers"].update_window_dims
+    places = [dim for dim in range(len(step.shape(2))) if dim not in windows]  # where the indices say
+    return dims.get((1, places.index(update.dim)) if update.dim in places else (2, update.dim))
 
 
 def dynamic_slice(step: ReadEquation, values: list[Share]) -> Share:

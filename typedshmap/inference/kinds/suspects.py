@@ -91,6 +91,16 @@ _KINDS: tuple[tuple[SuspectKind, Mapping[str, str]], ...] = (
 _KIND_OF_LOSS: dict[str, SuspectKind] = {why: kind for kind, problems in _KINDS for why in problems}
 
 
+_OF_RESULTS: dict[str, tuple[SuspectKind, str]] = {
+    "order": ("own-part", "the rows of a result that is sharded over {axis} are not in the order of the whole"),
+    "folded": ("double-sum", "a sum over {axis} of different rows leaves as the parts of a dim"),
+    "copies": (
+        "copies",
+        "what is the same on every shard of {axis} leaves as the parts of a dim: the whole repeats it",
+    ),
+}
+
+
 def suspects(kinds: Kinds, axes: Sequence[str], refused: Collection[int] = ()) -> list[Suspicion]:
     """What is suspected of a region, once per place and kind.
 
@@ -101,8 +111,7 @@ def suspects(kinds: Kinds, axes: Sequence[str], refused: Collection[int] = ()) -
     """
     found: dict[tuple[str, str], Suspicion] = {}
     for axis in axes:
-        read = kinds.over(axis)
-        for finding in [*_marked(kinds, axis, read), *_of_results(kinds, axis, read, refused)]:
+        for finding in _findings(kinds, axis, kinds.over(axis), refused):
             key = (finding.failure.kind, finding.place)
             before = found.get(key)
             if before is None:
@@ -112,40 +121,27 @@ def suspects(kinds: Kinds, axes: Sequence[str], refused: Collection[int] = ()) -
     return list(found.values())
 
 
-def _marked(kinds: Kinds, axis: str, read: RegionReading) -> Iterator[Suspicion]:
-    """The sums that a hint says are due, and that an operation loses."""
+def _findings(kinds: Kinds, axis: str, read: RegionReading, refused: Collection[int]) -> Iterator[Suspicion]:
+    """The sums that a hint says are due and that an operation loses, and what is wrong with results."""
     reading = read.reading
     for own, loss in reading.losses.items():
         if reading.is_marked(loss.parts) and loss.why in _PROBLEMS and not loss.is_soft and not isinstance(own, str):
             yield _of_loss(kinds, axis, read, loss, True)
-
-
-def _of_results(kinds: Kinds, axis: str, read: RegionReading, refused: Collection[int]) -> Iterator[Suspicion]:
     for at, verdict in read.verdicts.items():
         if verdict.says == "wrong" and at not in refused:
-            found = _of_result(kinds, axis, read, at, verdict)
-            if found is not None:
-                yield found
+            yield from _of_result(kinds, axis, read, at, verdict)
 
 
-def _of_result(kinds: Kinds, axis: str, read: RegionReading, at: int, verdict: ResultVerdict) -> Suspicion | None:
-    match verdict.kind:
-        case "degree":
-            return _of_degree(kinds, axis, read, verdict.value.degree, _place_of_result(kinds, at))
-        case "lost":
-            return _of_loss(kinds, axis, read, first_loss(verdict.losses), False)
-        case "order":
-            problem = f"the rows of a result that is sharded over '{axis}' are not in the order of the whole"
-            failure = Suspected("own-part", (axis,), problem, cure=find_cure(kinds, axis, read))
-        case "folded":
-            problem = f"a sum over '{axis}' of different rows leaves as the parts of a dim"
-            failure = Suspected("double-sum", (axis,), problem, cure=find_cure(kinds, axis, read))
-        case "copies":
-            problem = f"what is the same on every shard of '{axis}' leaves as the parts of a dim: the whole repeats it"
-            failure = Suspected("copies", (axis,), problem)
-        case _:
-            return None
-    return Suspicion(failure, _place_of_result(kinds, at))
+def _of_result(kinds: Kinds, axis: str, read: RegionReading, at: int, verdict: ResultVerdict) -> Iterator[Suspicion]:
+    if verdict.kind == "degree":
+        yield _of_degree(kinds, axis, read, verdict.value.degree, _place_of_result(kinds, at))
+    elif verdict.kind == "lost":
+        yield _of_loss(kinds, axis, read, first_loss(verdict.losses), False)
+    elif verdict.kind in _OF_RESULTS:
+        kind, problem = _OF_RESULTS[verdict.kind]
+        cure = None if kind == "copies" else find_cure(kinds, axis, read)
+        failure = Suspected(kind, (axis,), problem.format(axis=f"'{axis}'"), cure=cure)
+        yield Suspicion(failure, _place_of_result(kinds, at))
 
 
 def first_loss(losses: Sequence[Loss]) -> Loss:
@@ -156,12 +152,12 @@ def first_loss(losses: Sequence[Loss]) -> Loss:
 def _of_degree(kinds: Kinds, axis: str, read: RegionReading, degree: Any, place: str, met: str = "") -> Suspicion:
     """Something that grows or shrinks with the mesh, and where it meets what does not."""
     cure = find_cure(kinds, axis, read)
-    site = cure.eqn if cure is not None and cure.eqn is not None else _last_sum(read)
+    sums = [eqn for eqn, _, _ in reversed(read.reading.collectives.values())]
+    site = cure.eqn if cure is not None and cure.eqn is not None else next(iter(sums), None)
     is_gradient = _is_of_gradient(kinds, cure, site)
     began = _place((site,)) if site is not None else ""
     if is_gradient:
-        sums = [site, *reversed([eqn for eqn, _, _ in read.reading.collectives.values()])]
-        made = next((eqn for eqn in sums if eqn is not None and _jax.jaxpr.is_transposed(eqn)), None)
+        made = next(filter(_jax.jaxpr.is_transposed, [site, *sums]), None)
         began = began if made is None else _jax.source.gradient_place(made)
     what = "a gradient" if is_gradient else "a value" if met else "a result"
     problem = f"{what} {factor_text(read.reading.numbers.known(degree), axis, kinds.sizes[axis])}{met}"
@@ -177,12 +173,6 @@ def _is_of_gradient(kinds: Kinds, cure: Cure | None, site: Any) -> bool:
         replaced = [change for change in cure.changes if change.replaces]
         return len(replaced) < len(cure.changes)
     return _jax.jaxpr.is_transposed(site)
-
-
-def _last_sum(read: RegionReading) -> Any:
-    """The last collective over the axis."""
-    collectives = [eqn for eqn, _, _ in read.reading.collectives.values()]
-    return collectives[-1] if collectives else None
 
 
 def factor_text(degree: Any, axis: str, size: int) -> str:
