@@ -195,7 +195,7 @@ class ReadEquation(NamedTuple):
 
 KindRule = Callable[[ReadEquation, "list[Share]"], "Share | Sequence[Share]"]
 """From an equation and its operands to its results; one value stands for all of them."""
-Edit = Callable[[ReadEquation, "list[Share]", "Sequence[Share]"], "Sequence[Share]"]
+ReadingEdit = Callable[[ReadEquation, "list[Share]", "Sequence[Share]"], "Sequence[Share]"]
 """From an equation, its operands and its results to other results."""
 
 # What computes nothing but what its operands say: of the same on every shard, the same.
@@ -226,7 +226,7 @@ class Reading(Ledger, Interpreter[Share]):
         numbers: Numbers,
         rules: Mapping[str, KindRule],
         claims: Mapping[Any, Sequence[Any]] | None = None,
-        edits: Mapping[Any, Edit] | None = None,
+        edits: Mapping[Any, ReadingEdit] | None = None,
     ) -> None:
         super().__init__(axis, numbers)
         self.claims, self.edits = claims or {}, edits or {}
