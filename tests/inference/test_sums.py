@@ -14,16 +14,7 @@ from jax.sharding import PartitionSpec as P
 from sums import KEPT, LOST, RIGHT, ROWS, SUSPECT, XW, W, X, Y, tp
 from tables import accept, in_modes, refuse, typed_form
 
-from typedshmap import (
-    Array,
-    Float,
-    SuspectWarning,
-    TypedShmapError,
-    VaryingError,
-    assume,
-    check,
-    typed_shard_map,
-)
+from typedshmap import Array, Float, SuspectWarning, TypedShmapError, VaryingError, assume, check, typed_shard_map
 
 ACCEPTED = {**KEPT, **RIGHT}
 

@@ -136,6 +136,14 @@ def test_no_number_beside_it_silences_or_raises_it(number: float, is_wrong: bool
     assert bool(warned_of(scaled, mesh)) == is_wrong
 
 
+def test_the_constants_of_a_called_function_are_read(mesh: Mesh) -> None:
+    def mean(x: ROWS, w: WEIGHT) -> WEIGHT:
+        share = jax.jit(lambda y: y * np.full(4, 1 / lax.axis_size("dp"), np.float32))
+        return lax.psum(share(x.mean(0)), "dp")
+
+    assert warned_of(mean, mesh) == []
+
+
 def counted(calls: list[Any], body: Callable[..., Any]) -> Callable[..., Any]:
     def noting(x: ROWS, w: WEIGHT) -> Float[Array, ""]:
         calls.append(x.shape)

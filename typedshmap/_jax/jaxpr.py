@@ -4,6 +4,7 @@ Everything is read by the public names of ``jax.extend.core`` and by attributes 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -41,6 +42,41 @@ def maker_of(jaxpr: Any, var: Any) -> Any:
     return next((eqn for eqn in all_equations(jaxpr) if any(result is var for result in eqn.outvars)), None)
 
 
+def makers(jaxpr: Any) -> dict[Any, Any]:
+    """By its variables, the equations of a jaxpr, without those of inner ones."""
+    return {var: eqn for eqn in open_jaxpr(jaxpr).eqns for var in eqn.outvars}
+
+
+@lru_cache(maxsize=64)
+def uses(jaxpr: Any) -> Counter[Any]:
+    """How often each variable of a jaxpr is an operand or a result."""
+    atoms = [*(atom for eqn in jaxpr.eqns for atom in eqn.invars), *jaxpr.outvars]
+    return Counter(atom for atom in atoms if not is_literal(atom))
+
+
+def owner_of(eqn: Any, jaxprs: Sequence[Any]) -> Any:
+    """The jaxpr among some that an equation is in, not counting their inner ones; None if there is none."""
+    return next((jaxpr for jaxpr in jaxprs if any(eqn is inner for inner in open_jaxpr(jaxpr).eqns)), None)
+
+
+def aligned_equations(jaxpr: Any, other: Any) -> dict[int, Any] | None:
+    """By the ids of a jaxpr's equations, the same equations of another trace; None if it does not have the same ones.
+
+    A claim, which only the first trace makes, stands beside itself.
+    """
+    first, second = open_jaxpr(jaxpr), open_jaxpr(other)
+    if (len(first.invars), len(first.outvars)) != (len(second.invars), len(second.outvars)):
+        return None
+    rest = iter([eqn for eqn in second.eqns if eqn.primitive.name != CLAIM])
+    pairs = [(eqn, eqn if eqn.primitive.name == CLAIM else next(rest, None)) for eqn in first.eqns]
+    if next(rest, None) is not None:
+        return None
+    for eqn, same in pairs:
+        if same is None or same.primitive.name != eqn.primitive.name or len(same.invars) != len(eqn.invars):
+            return None
+    return {id(eqn): same for eqn, same in pairs}
+
+
 def called(eqn: Any) -> Any:
     """The jaxpr, with its constants, that an equation calls, and whose results are its own; None if there is none.
 
@@ -54,6 +90,17 @@ def called(eqn: Any) -> Any:
             is_same = len(jaxpr.invars) == len(eqn.invars) and len(jaxpr.outvars) == len(eqn.outvars)
             return params[name] if is_same else None
     return None
+
+
+def handed_on(eqn: Any, jaxpr: Any) -> Sequence[Any]:
+    """The operands of an equation that a jaxpr in it takes first, the same in every iteration of a loop."""
+    name, params, operands = eqn.primitive.name, eqn.params, eqn.invars
+    if name == "scan":
+        return operands[: scan_counts(params)[0]]
+    if name == "while":
+        conds, consts, _ = while_operands(eqn, operands)
+        return conds if jaxpr is open_jaxpr(params["cond_jaxpr"]) else consts
+    return operands[1:] if name == "cond" else () if name == "custom_linear_solve" else operands
 
 
 def called_jaxpr(eqn: Any) -> Any:

@@ -56,6 +56,8 @@ class Primitive(NamedTuple):
       along: the parameter with the dims along which it works; empty if it works entry by entry.
       is_monotone: whether a larger first operand never makes a smaller result.
       keeps_zero: whether it is 0 at 0.
+      is_positive: whether no result is negative.
+      end: of what takes a maximum or a minimum, of numbers or of truth values: ``max`` or ``min``.
       is_commutative: whether the order of its operands makes no difference.
       is_view: whether its result may be the same bytes in the same place.
       is_part: whether it reads only a part of its first operand, and returns that.
@@ -73,6 +75,8 @@ class Primitive(NamedTuple):
     along: str = ""
     is_monotone: bool = False
     keeps_zero: bool = False
+    is_positive: bool = False
+    end: str = ""
     is_commutative: bool = False
     is_view: bool = False
     is_part: bool = False
@@ -104,14 +108,14 @@ class Primitive(NamedTuple):
                 return [([*operands[:1], *operands[2:]], operands[1:2])]
 
     @property
+    def is_moving(self) -> bool:
+        """Whether its result has the entries of its first operand, perhaps of other shards, and no others."""
+        return self.kind in ("cast", "moving", "lookup") or self.operation in _MOVING_COLLECTIVES
+
+    @property
     def is_entry_by_entry(self) -> bool:
         """Whether an entry of its result depends on the entries of its operands at the same place, and on no others."""
         return self.kind in _ENTRY_BY_ENTRY and not self.along
-
-    @property
-    def is_moving(self) -> bool:
-        """Whether every entry of its result is an entry of its first operand."""
-        return self.kind in ("cast", "moving", "lookup") or self.operation in _MOVING_COLLECTIVES
 
 
 _MOVING_COLLECTIVES = ("all-gather", "all-to-all", "collective-permute", "collective-broadcast")
@@ -123,8 +127,10 @@ def _each(names: str, primitive: Primitive) -> dict[str, Primitive]:
     return dict.fromkeys(names.split(), primitive)
 
 
-def _collectives(function: str, operation: str, names: str, terms: LinearTerms = "all") -> dict[str, Primitive]:
-    made = Primitive("collective", terms, operation=operation, function=function)
+def _collectives(
+    function: str, operation: str, names: str, terms: LinearTerms = "all", end: str = ""
+) -> dict[str, Primitive]:
+    made = Primitive("collective", terms, operation=operation, function=function, end=end)
     return _each(f"{names} {' '.join(f'{name}_start' for name in names.split())}", made)
 
 
@@ -161,18 +167,22 @@ PRIMITIVES: Mapping[str, Primitive] = {
     **_each("ragged_dot ragged_dot_general", Primitive("product", "either", along="ragged_dot_dimension_numbers")),
     **_each("div", Primitive("quotient", "first", is_costly=True)),
     **_each("sign", Primitive("homogeneous", degree=Fraction(0), is_monotone=True, keeps_zero=True)),
-    **_each("abs", Primitive("homogeneous", degree=Fraction(1))),
-    **_each("sqrt", Primitive("homogeneous", degree=Fraction(1, 2), is_monotone=True, is_costly=True)),
+    **_each("abs", Primitive("homogeneous", degree=Fraction(1), is_positive=True)),
+    **_each(
+        "sqrt",
+        Primitive("homogeneous", degree=Fraction(1, 2), is_monotone=True, is_positive=True, is_costly=True),
+    ),
     **_each("rsqrt", Primitive("homogeneous", degree=Fraction(-1, 2), is_costly=True)),
     **_each("cbrt", Primitive("homogeneous", degree=Fraction(1, 3), is_monotone=True, is_costly=True)),
-    **_each("square", Primitive("homogeneous", degree=Fraction(2))),
+    **_each("square", Primitive("homogeneous", degree=Fraction(2), is_positive=True)),
     **_each("reciprocal", Primitive("homogeneous", degree=Fraction(-1))),
     **_each("integer_pow", Primitive("homogeneous")),  # its degree is a parameter
     **_each(
         "asin asinh atan atanh erf erf_inv expm1 log1p tanh",
         Primitive("elementwise", is_monotone=True, keeps_zero=True, is_costly=True),
     ),
-    **_each("exp exp2 log log2 logistic", Primitive("elementwise", is_monotone=True, is_costly=True)),
+    **_each("exp exp2 logistic", Primitive("elementwise", is_monotone=True, is_positive=True, is_costly=True)),
+    **_each("log log2", Primitive("elementwise", is_monotone=True, is_costly=True)),
     **_each("acos acosh atan2 digamma erfc lgamma pow", Primitive("elementwise", is_costly=True)),
     **_each("ceil floor round sinh", Primitive("elementwise", is_monotone=True, keeps_zero=True)),
     **_each("sin tan", Primitive("elementwise", keeps_zero=True)),
@@ -185,14 +195,18 @@ PRIMITIVES: Mapping[str, Primitive] = {
     **_each("bitcast_convert_type", Primitive("elementwise", along="new_dtype", is_view=True)),
     **_each("eq ne", Primitive("test", is_commutative=True)),
     **_each("eq_to ge gt is_finite le le_to lt lt_to", Primitive("test")),
-    **_each("and or", Primitive("extreme", is_commutative=True)),
-    **_each("max min", Primitive("extreme", is_monotone=True, is_commutative=True)),
+    **_each("and", Primitive("extreme", is_commutative=True, end="min")),
+    **_each("or", Primitive("extreme", is_commutative=True, end="max")),
+    **_each("max", Primitive("extreme", is_monotone=True, is_commutative=True, end="max")),
+    **_each("min", Primitive("extreme", is_monotone=True, is_commutative=True, end="min")),
     **_each("clamp", Primitive("extreme", is_monotone=True)),
     **_each("nextafter", Primitive("extreme")),
     **_each("rem", Primitive("extreme", is_costly=True)),
     **_each("select_n", Primitive("choice", "cases")),
     **_each("reduce_sum", Primitive("reducing", "first", along="axes")),
-    **_each("reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_xor", Primitive("reducing", along="axes")),
+    **_each("reduce_max reduce_or", Primitive("reducing", along="axes", end="max")),
+    **_each("reduce_min reduce_and", Primitive("reducing", along="axes", end="min")),
+    **_each("reduce_prod reduce_xor", Primitive("reducing", along="axes")),
     **_each("argmax argmin", Primitive("reducing", along="axes", has_order=True)),
     **_each("reduce", Primitive("reducing", along="dimensions")),
     **_each("cumsum", Primitive("ordering", "first", along="axis")),
@@ -211,7 +225,9 @@ PRIMITIVES: Mapping[str, Primitive] = {
     **_each("gather", Primitive("lookup", "first", is_part=True, is_costly=True)),
     **_each("dynamic_update_slice", Primitive("placing", "first two")),
     **_each("scatter scatter-add scatter-sub scatter_add scatter_sub", Primitive("placing", "updated")),
-    **_each("scatter-max scatter-min scatter-mul scatter_max scatter_min scatter_mul", Primitive("placing")),
+    **_each("scatter-max scatter_max", Primitive("placing", end="max")),
+    **_each("scatter-min scatter_min", Primitive("placing", end="min")),
+    **_each("scatter-mul scatter_mul", Primitive("placing")),
     **_each(
         "cholesky cholesky_update eig eigh geqp3 geqrf hessenberg householder_product lu lu_pivots_to_permutation "
         "ormqr qr schur svd symmetric_product triangular_solve tridiagonal tridiagonal_solve",
@@ -226,8 +242,8 @@ PRIMITIVES: Mapping[str, Primitive] = {
     **_each("after_all create_token empty empty2 empty_ref iota platform_index", Primitive("constant")),
     **_each("axis_index", Primitive("index")),
     **_collectives("psum", "all-reduce", "psum psum2 psum_invariant unreduced_psum"),
-    **_collectives("pmax", "all-reduce", "pmax pmax_invariant unreduced_pmax", "none"),
-    **_collectives("pmin", "all-reduce", "pmin pmin_invariant unreduced_pmin", "none"),
+    **_collectives("pmax", "all-reduce", "pmax pmax_invariant unreduced_pmax", "none", "max"),
+    **_collectives("pmin", "all-reduce", "pmin pmin_invariant unreduced_pmin", "none", "min"),
     **_collectives("all_gather", "all-gather", "all_gather all_gather_invariant all_gather_reduced"),
     **_collectives("psum_scatter", "reduce-scatter", "psum_scatter reduce_scatter unreduced_reduce_scatter"),
     **_collectives("all_to_all", "all-to-all", "all_to_all"),

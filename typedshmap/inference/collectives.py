@@ -11,17 +11,7 @@ from typing import Any
 from .. import _jax
 from .facts import FactInterpreter
 from .indices import IndexFact
-from .lattice import (
-    NO_AXES,
-    UNKNOWN,
-    UNSHARDED,
-    AxisSet,
-    DimFact,
-    Groups,
-    ShardingFact,
-    merge_parts,
-    parts_of,
-)
+from .lattice import NO_AXES, UNKNOWN, UNSHARDED, AxisSet, DimFact, Groups, ShardingFact, merge_parts, parts_of
 
 
 def awaited_axes(interpreter: FactInterpreter, eqn: Any) -> AxisSet:

@@ -20,8 +20,7 @@ CAST = "pvary"
 def cond(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """One of several branches; what they do not all compute alike varies where the choice does."""
     which, operands, branches = facts[0], facts[1:], eqn.params["branches"]
-    taken = [interpreter.interpret(branch, operands) for branch in branches]
-    results = [reduce(join, each) for each in zip(*taken, strict=True)]
+    results = [reduce(join, ways) for ways in interpreter.ways(eqn, operands)]
     if diverging := interpreter.split_axes(which.varying | which.unreduced):
         _note_collectives(interpreter, eqn, branches, diverging)
         is_same = [len(set(numbers)) == 1 for numbers in zip(*_jax.jaxpr.value_numbers(branches), strict=True)]
@@ -48,13 +47,11 @@ def while_loop(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]
     Within it a value is invarying if it is the same on all shards that are still in the loop.
     """
     condition, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
-    conds, consts, start = _jax.jaxpr.while_operands(eqn, facts)
-    carry, _ = interpreter.loop(body, consts, start)
-    (goes_on,) = interpreter.interpret(condition, [*conds, *carry])
+    carry, _, goes_on = interpreter.while_loop(eqn, facts)
     if diverging := interpreter.split_axes(goes_on.varying | goes_on.unreduced):
         _note_collectives(interpreter, eqn, (condition, body), diverging)
         (after,) = _jax.jaxpr.value_numbers([body])
-        is_same = [at == number for at, number in enumerate(after, len(consts))]
+        is_same = [at == number for at, number in enumerate(after, eqn.params["body_nconsts"])]
         carry = _diverged(interpreter, eqn, carry, is_same, diverging)
     return carry
 

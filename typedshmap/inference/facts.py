@@ -76,7 +76,7 @@ class FactInterpreter(Interpreter[ShardingFact]):
             tuple[int, tuple[ShardingFact, ...]], tuple[Any, list[ShardingFact], list[Observation]]
         ] = {}
 
-    def interpret(self, closed_jaxpr: Any, values: Sequence[ShardingFact]) -> list[ShardingFact]:
+    def interpret(self, closed_jaxpr: Any, values: Sequence[ShardingFact], known: Any = None) -> list[ShardingFact]:
         """What is known of a jaxpr's results; remembered for jaxprs that are called again."""
         key = (id(closed_jaxpr), tuple(values))
         if key in self._remembered:
@@ -84,12 +84,12 @@ class FactInterpreter(Interpreter[ShardingFact]):
             self.observations += observations
             return outcome
         before, self.observations = self.observations, []
-        outcome = super().interpret(closed_jaxpr, values)
+        outcome = super().interpret(closed_jaxpr, values, known)
         self._remembered[key] = (closed_jaxpr, outcome, self.observations)
         self.observations = before + self.observations
         return outcome
 
-    def literal(self, atom: Any) -> ShardingFact:
+    def literal(self, atom: Any, eqn: Any, at: int) -> ShardingFact:
         shape = atom.aval.shape
         return (invarying if atom.val else zeros)(len(shape)) if shape else _SCALAR if atom.val else _ZERO
 

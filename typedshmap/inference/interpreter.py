@@ -1,8 +1,8 @@
 """Interpret a jaxpr abstractly: what each of its variables is in a domain, by a rule for each primitive.
 
-A domain is a subclass of `Interpreter`: facts of shardings, and the terms of `prove`. Equations, calls and loops are
-walked here for all of them; a domain's own rules say what it makes of a branch, of a row that a loop takes, and of what
-a loop leaves behind.
+A domain is a subclass of `Interpreter`: facts of shardings, shares of the whole, and the terms of `prove`. Equations,
+calls, branches and loops are walked here for all of them; a domain's own rules say what it makes of a branch, of a row
+that a loop takes, and of what a loop leaves behind.
 """
 
 from __future__ import annotations
@@ -27,10 +27,17 @@ class Interpreter(ABC, Generic[V]):
 
     rules: dict[str, Callable[[Any, Any, list[V]], Sequence[V]]]
 
-    def interpret(self, closed_jaxpr: Any, values: Sequence[V]) -> list[V]:
-        """What a jaxpr's results are, by its operands."""
+    def interpret(self, closed_jaxpr: Any, values: Sequence[V], known: dict[Any, V] | None = None) -> list[V]:
+        """What a jaxpr's results are, by its operands.
+
+        Args:
+          closed_jaxpr: the jaxpr.
+          values: its operands.
+          known: where to note what its variables are, for a domain that reads them later.
+        """
         jaxpr = getattr(closed_jaxpr, "jaxpr", closed_jaxpr)
-        known: dict[Any, V] = dict(zip(jaxpr.invars, values, strict=True))
+        known = {} if known is None else known
+        known.update(zip(jaxpr.invars, values, strict=True))
         if jaxpr.constvars:
             known.update(zip(jaxpr.constvars, self.constants(closed_jaxpr), strict=True))
         # This runs for every equation: what is the same for all is looked up once, and calls are spared.
@@ -38,15 +45,26 @@ class Interpreter(ABC, Generic[V]):
         literal = _jax.versions.extend_core().Literal
         for eqn in jaxpr.eqns:
             operands: list[V] = []
-            for x in eqn.invars:  # in Python 3.11 a comprehension is a call
-                operands += (of_literal(x) if x.__class__ is literal else known[x],)
+            for at, x in enumerate(eqn.invars):  # in Python 3.11 a comprehension is a call
+                operands += (of_literal(x, eqn, at) if x.__class__ is literal else known[x],)
             name = eqn.primitive.name
             results = rules[name](self, eqn, operands)
             for var, value in zip(eqn.outvars, results, strict=True):
                 known[var] = self.refined(var, value) if var in noted else value
             if name == CLAIM and eqn.invars[0].__class__ is not literal:
                 known[eqn.invars[0]] = results[0]
-        return [of_literal(x) if x.__class__ is literal else known[x] for x in jaxpr.outvars]
+        return [of_literal(x, None, at) if x.__class__ is literal else known[x] for at, x in enumerate(jaxpr.outvars)]
+
+    def ways(self, eqn: Any, operands: Sequence[V]) -> list[tuple[V, ...]]:
+        """Each result of a cond, as its branches make it of their operands."""
+        return [*zip(*[self.interpret(branch, operands) for branch in eqn.params["branches"]], strict=True)]
+
+    def while_loop(self, eqn: Any, values: list[V]) -> tuple[list[V], list[V], V]:
+        """What a while loop carries before every iteration, what an iteration returns, and its condition."""
+        conds, consts, start = _jax.jaxpr.while_operands(eqn, values)
+        carry, results = self.loop(eqn.params["body_jaxpr"], consts, start)
+        (goes_on,) = self.interpret(eqn.params["cond_jaxpr"], [*conds, *carry])
+        return carry, results, goes_on
 
     def loop(self, body: Any, fixed: Sequence[V], start: list[V], rows: Sequence[V] = ()) -> tuple[list[V], list[V]]:
         """What a loop carries before every iteration, and what an iteration returns, its carry first.
@@ -61,8 +79,8 @@ class Interpreter(ABC, Generic[V]):
         return fixed_point(start, iteration, partial(self.carried, start))
 
     @abstractmethod
-    def literal(self, atom: Any) -> V:
-        """What a constant in the text of a jaxpr is."""
+    def literal(self, atom: Any, eqn: Any, at: int) -> V:
+        """What a literal is: the operand of an equation at a place, or a result of a jaxpr, where there is none."""
 
     @abstractmethod
     def constants(self, closed_jaxpr: Any) -> Sequence[V]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from functools import lru_cache, reduce
 from math import prod
@@ -300,17 +301,20 @@ def update_slice(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFac
 
 def scatter(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Scatters: the result is sharded as what is written into; where that is unsharded, as what is written in full."""
-    numbers, (operand, indices, updates) = eqn.params["dimension_numbers"], facts
-    dims, shapes = list(operand.dims), [eqn.invars[at].aval.shape for at in (0, 2)]
-    gone = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
-    window = zip([at for at in range(len(dims)) if at not in gone], numbers.update_window_dims, strict=True)
-    batched = zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
-    for at, source in window:
-        if shapes[0][at] == shapes[1][source]:
-            dims[at] = lattice.join_dims(dims[at], updates.dims[source])
-    for at, source in batched:
-        dims[at] = lattice.join_dims(dims[at], indices.dims[source])
+    dims, shapes = list(facts[0].dims), [atom.aval.shape for atom in eqn.invars]
+    for (operand, source), at in scattered_dims(eqn).items():
+        if operand == 1 or shapes[0][at] == shapes[2][source]:
+            dims[at] = lattice.join_dims(dims[at], facts[operand].dims[source])
     return _combine(eqn, facts, dims)
+
+
+def scattered_dims(eqn: Any) -> dict[tuple[int, int], int]:
+    """By the place and the dim of an operand of a scatter, the dim of the array that it is: of updates, of indices."""
+    numbers, rank = eqn.params["dimension_numbers"], len(eqn.invars[0].aval.shape)
+    gone = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+    windows = zip(numbers.update_window_dims, [at for at in range(rank) if at not in gone], strict=True)
+    batched = zip(numbers.scatter_indices_batching_dims, numbers.operand_batching_dims, strict=True)
+    return {(2, dim): at for dim, at in windows} | {(1, dim): at for dim, at in batched}
 
 
 def _join_operands(facts: Sequence[ShardingFact]) -> list[DimFact]:
@@ -354,15 +358,20 @@ def top_k(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> 
 
 def gather(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A dim that is taken in full is sharded as it was, one that the indices add as theirs."""
-    numbers, operand, indices = eqn.params["dimension_numbers"], facts[0], facts[1]
     sizes, shape = eqn.params["slice_sizes"], eqn.invars[0].aval.shape
-    gone = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
-    kept = [at for at in range(len(shape)) if at not in gone]
-    taken = iter(operand.dims[at] if sizes[at] == shape[at] else UNKNOWN for at in kept)
-    brought = iter(indices.dims[:-1])
-    rank = len(eqn.outvars[0].aval.shape)
-    dims = [next(taken) if at in numbers.offset_dims else next(brought) for at in range(rank)]
+    is_cut = [size != length for size, length in zip(sizes, shape, strict=True)]
+    pairs = gathered_dims(eqn)
+    dims = [UNKNOWN if operand == 0 and is_cut[dim] else facts[operand].dims[dim] for operand, dim in pairs]
     return _combine(eqn, facts, dims)
+
+
+def gathered_dims(eqn: Any) -> list[tuple[int, int]]:
+    """For each dim of a gather's result the operand of which it is a dim, the array or the indices, and which."""
+    numbers, rank = eqn.params["dimension_numbers"], len(eqn.invars[0].aval.shape)
+    gone = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
+    taken, brought = iter([at for at in range(rank) if at not in gone]), itertools.count()
+    places = range(len(eqn.outvars[0].aval.shape))
+    return [(0, next(taken)) if at in numbers.offset_dims else (1, next(brought)) for at in places]
 
 
 def iota(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:

@@ -6,68 +6,53 @@ from collections.abc import Sequence
 from typing import Any
 
 from ... import _jax
-from .arithmetic import nonlinear
+from .functions import nonlinear
 from .origins import Beginning
 from .reading import ReadEquation
-from .value import ANY, NO_PARTS, NOT_KNOWN, SAME, UNKNOWN, Degree, Share, heard, sum_of, unknown
+from .value import ANY, NO_PARTS, NOT_KNOWN, SAME, UNKNOWN, Degree, Share, sum_of, unknown
 
 
 def collective(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     """A collective over the axis; over other axes it is linear, and leaves dims where they are."""
     reading, params = step.reading, step.params
-    operation = _jax.jaxpr.collective_operation(step.eqn) or ""
+    operation, count = _jax.jaxpr.collective_operation(step.eqn), len(step.eqn.outvars)
     if reading.axis not in _jax.jaxpr.named_axes(step.eqn):
         return _elsewhere(step, values, operation)
     reading.collectives.setdefault(id(step.eqn), (step.eqn, step.frame.calls, values[0]))
-    if params.get("axis_index_groups") is not None:
-        return [heard(NOT_KNOWN)] * len(step.eqn.outvars)
-    if any(isinstance(axis, int) for axis in params.get("axes", ())):  # over a dim, too, as of an axis of jax.vmap
-        return [heard(NOT_KNOWN)] * len(step.eqn.outvars)
+    # In groups, or over a dim, too, as of an axis of jax.vmap.
+    if params.get("axis_index_groups") is not None or any(isinstance(axis, int) for axis in params.get("axes", ())):
+        return [NOT_KNOWN.heard] * count
     if operation == "all-reduce":
-        name = _jax.source.collective_name(step.eqn)
-        return [
-            extreme(step, v, name[1:]) if name in ("pmax", "pmin") else total(step, v, at)
-            for at, v in enumerate(values)
-        ]
-    if operation == "all-gather":
-        return [gather(step, values[0])]
-    if operation == "reduce-scatter":
-        return [scatter(step, values[0])]
-    if operation == "all-to-all":
-        return [exchange(step, values[0])]
-    if operation == "collective-permute":
-        return [send(step, value) for value in values]
-    return [heard(NOT_KNOWN)] * len(step.eqn.outvars)
+        end = step.primitive.end
+        return [extreme(step, value, end) if end else total(step, value, at) for at, value in enumerate(values)]
+    if (rule := _RULES.get(operation or "")) is not None:
+        return [rule(step, value) for value in values]
+    return [NOT_KNOWN.heard] * count
 
 
-def _elsewhere(step: ReadEquation, values: list[Share], operation: str) -> Sequence[Share]:
-    value = values[0]
+def _elsewhere(step: ReadEquation, values: list[Share], operation: str | None) -> Sequence[Share]:
+    value, end, is_tiled = values[0], step.primitive.end, step.params.get("tiled", True)
     if len(values) != len(step.eqn.outvars):  # of a ragged exchange
         return [SAME if all(value is SAME for value in values) else unknown(values)] * len(step.eqn.outvars)
-    if step.name.startswith(("pmax", "pmin")):
-        return [
-            value if value.kind not in ("sum", "extreme") or value.end == step.name[1:4] else nonlinear(step, [value])
-            for value in values
-        ]
-    if operation == "all-gather" and not step.params["tiled"] and isinstance(value.dim, int):
-        return [value.but(dim=value.dim + (value.dim >= step.params["all_gather_dimension"]))]
-    if operation == "reduce-scatter" and not step.params["tiled"] and isinstance(value.dim, int):
-        return [value.but(dim=value.dim - (value.dim > step.params["scatter_dimension"]))]
-    if operation == "all-to-all" and not step.params["tiled"]:
+    if end:
+        return [nonlinear(step, [value]) if value.is_part and value.end != end else value for value in values]
+    if operation == "all-to-all" and not is_tiled:
         return [value if value.dim is None else NOT_KNOWN]
-    return [
-        value if value.number is None and value.line is None else value.but(number=None, line=None) for value in values
-    ]
+    if operation == "all-gather" and not is_tiled and isinstance(value.dim, int):
+        return [value.but(dim=value.dim + (value.dim >= step.params["all_gather_dimension"]))]
+    if operation == "reduce-scatter" and not is_tiled and isinstance(value.dim, int):
+        return [value.but(dim=value.dim - (value.dim > step.params["scatter_dimension"]))]
+    return [value.unnumbered for value in values]
 
 
 def total(step: ReadEquation, value: Share, at: int = 0) -> Share:
     """A sum over the shards."""
     reading = step.reading
     if value.kind == "unknown":
-        return heard(value)
+        return value.heard
     gauges = _summed(step, value)
     if gauges is None:
-        return heard(NOT_KNOWN)
+        return NOT_KNOWN.heard
     lost = {own for own, _ in value.own}
     reduced = value.reduced | lost | ({value.part} if value.part is not None else set())
     seen: dict[str, Any] = {**gauges, "reduced": reduced, "is_heard": True, "is_positive": value.is_positive}
@@ -82,16 +67,12 @@ def total(step: ReadEquation, value: Share, at: int = 0) -> Share:
         case "sharded":
             return Share("local", value.degree, dim=value.dim, place="folded", **seen)
         case "sum":
-            beside: Degree | None = value.beside
-            if beside is None:
-                return Share("same", value.degree, **seen)
-            counted = sum_of(beside, 1)
-            degree = reading.numbers.agree(value.degree, counted)
-            if degree is not None:
-                return Share("same", degree, **seen)
-            if UNKNOWN in (value.degree, beside):
-                return heard(NOT_KNOWN)
-            return step.lost("counts a term once per shard", value, kind="same")
+            degree: Degree | None = value.degree
+            if value.beside is not None:
+                degree = reading.numbers.agree(degree, sum_of(value.beside, 1))
+            if degree is None:
+                return step.lost("counts a term once per shard", value, kind="same")
+            return Share("same", degree, **seen)
         case "extreme" if value.place != "flag":
             own = reading.lose((step.part, "sums own extremes"), "sums own extremes", step, (value,), is_common=True)
             bound: dict[str, Any] = seen | {"gauge": "+", "own": frozenset({(own, 1)})}
@@ -101,7 +82,7 @@ def total(step: ReadEquation, value: Share, at: int = 0) -> Share:
         case "own" if value.place == "found":
             return step.lost("sums what was looked up without a mask", value, kind="same")
         case _:
-            return heard(NOT_KNOWN)
+            return NOT_KNOWN.heard
 
 
 def _summed(step: ReadEquation, value: Share) -> dict[str, Any] | None:
@@ -113,9 +94,8 @@ def _summed(step: ReadEquation, value: Share) -> dict[str, Any] | None:
     if not own:
         return {"gauge": "", "own": NO_PARTS, "may_cancel": value.may_cancel}
     if all(losses[each].is_common for each, _ in own) and value.gauge != "?":
-        return {"gauge": value.gauge, "own": own, "may_cancel": value.may_cancel, "is_square": value.is_square}
-    mixed = frozenset((each, 0) for each, _ in own)
-    return {"gauge": "?", "own": mixed, "may_cancel": value.may_cancel, "is_square": value.is_square}
+        return value.gauges | {"own": own}
+    return value.gauges | {"gauge": "?", "own": frozenset((each, 0) for each, _ in own)}
 
 
 def extreme(step: ReadEquation, value: Share, end: str) -> Share:
@@ -126,17 +106,16 @@ def extreme(step: ReadEquation, value: Share, end: str) -> Share:
         return value.but(is_heard=True, number=None)
     if value.kind == "extreme" and value.end == end:
         return Share("same", value.degree, reduced=value.reduced | {value.part}, is_heard=True)
-    if value.is_heard and value.kind in ("sum", "extreme", "own"):  # shards that sent theirs on may agree by now
-        is_flag = value.kind == "own" and all(str(var.aval.dtype) == "bool" for var in step.eqn.invars)
-        return Share("same", 0, reduced=value.reduced, is_heard=True) if is_flag else heard(NOT_KNOWN)
     if value.kind == "own" and all(str(var.aval.dtype) == "bool" for var in step.eqn.invars):  # whether any shard is
         return Share("same", 0, reduced=value.reduced, is_heard=True)
+    if value.is_heard and (value.is_part or value.kind == "own"):  # shards that sent theirs on may agree by now
+        return NOT_KNOWN.heard
     if value.kind in ("own", "same") and is_own:
         own = reading.lose(("bound", step.part), f"is a common {end}", step, (value,), is_common=True)
         return common_bound(own, value)
-    if value.kind in ("sum", "extreme"):
+    if value.is_part:
         return step.lost(f"takes the {end} of partial sums", value, kind="same")
-    return heard(NOT_KNOWN)
+    return NOT_KNOWN.heard
 
 
 def common_bound(own: Any, value: Share) -> Share:
@@ -150,7 +129,7 @@ def gather(step: ReadEquation, value: Share) -> Share:
     """The shards' values side by side."""
     at, reading = step.params["all_gather_dimension"], step.reading
     if value.kind == "unknown":
-        return heard(value)
+        return value.heard
     is_hard = bool(value.own) and any(not reading.losses[own].is_soft for own, _ in value.own)
     if not step.params["tiled"]:
         own = {"gauge": "?", "own": value.own} if is_hard else {}
@@ -159,15 +138,14 @@ def gather(step: ReadEquation, value: Share) -> Share:
         return value.but(kind="same", dim=None, is_heard=True)
     if value.kind == "sum":
         return Share("parts", value.degree, dim=at, root=("gathered", value), is_heard=True)
-    return heard(NOT_KNOWN)
+    return NOT_KNOWN.heard
 
 
-def scatter(step: ReadEquation, value: Share, dim: int | None = None) -> Share:
+def scatter(step: ReadEquation, value: Share) -> Share:
     """A sum over the shards, of which each keeps its part."""
-    dim = step.params["scatter_dimension"] if dim is None else dim
-    found = total(step, value) if value.kind in ("sum", "same") else heard(NOT_KNOWN)
-    is_tiled = step.params.get("tiled", True)
-    return found.but(kind="sharded", dim=dim if is_tiled else "rows") if found.kind == "same" else found
+    dim = step.params["scatter_dimension"] if step.params.get("tiled", True) else "rows"
+    summed = total(step, value) if value.kind in ("sum", "same") else NOT_KNOWN.heard
+    return summed.but(kind="sharded", dim=dim) if summed.kind == "same" else summed
 
 
 def exchange(step: ReadEquation, value: Share) -> Share:
@@ -176,13 +154,13 @@ def exchange(step: ReadEquation, value: Share) -> Share:
     is_part = value.kind == "sharded" and value.dim == at and to != at and not value.order
     if step.params["tiled"] and is_part and not step.reading.is_soft(value):
         return value.but(dim=to, is_heard=True)
-    return heard(NOT_KNOWN)
+    return NOT_KNOWN.heard
 
 
 def send(step: ReadEquation, value: Share) -> Share:
     """Shards sent on."""
     if value.kind == "unknown":
-        return heard(value)
+        return value.heard
     perm = step.params.get("perm", ())
     sources, targets = {source for source, _ in perm}, {target for _, target in perm}
     is_full = len(perm) == len(sources) == len(targets) == step.reading.numbers.traces[0]
@@ -210,16 +188,14 @@ def index(step: ReadEquation, values: list[Share]) -> Share:
 
 def resharded(step: ReadEquation, values: list[Share]) -> Share:
     """This library's own ``reshard``, with the layouts before and after it."""
-    return of_layout(step.params["target"], values[0], step.reading.axis)
-
-
-def of_layout(layout: Any, value: Share, axis: str) -> Share:
-    """What a layout says that a value is, over an axis."""
-    degree = value.degree if value.kind != "unknown" else 0
-    lead = 0
+    layout, axis = step.params["target"], step.reading.axis
+    degree, dim = values[0].degree if values[0].kind != "unknown" else 0, layout.dim_of(axis)
     if axis in layout.unreduced:
         return Share("sum", degree, is_heard=True)
-    for dim, axes in enumerate(layout.dim_axes, lead):
-        if axis in axes:
-            return Share("sharded", degree, dim=dim, is_heard=True)
+    if dim is not None:
+        return Share("sharded", degree, dim=dim, is_heard=True)
     return Share("same", degree, is_heard=True) if degree != 0 else SAME
+
+
+_RULES = {"all-gather": gather, "reduce-scatter": scatter, "all-to-all": exchange, "collective-permute": send}
+"""By XLA's name of a collective, what it makes of a value."""

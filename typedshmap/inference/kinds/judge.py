@@ -1,11 +1,12 @@
-"""Judge the results of a region: right, wrong or not known, and since where."""
+"""Judge the results of a region: right, wrong or not known, and whether copies are no parts of a whole."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from ... import _jax
 from .origins import Loss
-from .reading import Reading
+from .reading import ENTRY_BY_ENTRY, Reading
 from .value import ANY, SAME, Share
 
 
@@ -42,39 +43,60 @@ def judge(reading: Reading, value: Share, dim: int | None, is_sum: bool = False)
     if is_sum:
         is_right = value.kind == "sum" and value.beside is None and numbers.is_degree(value.degree, 0)
         return RIGHT if is_right else NOT_KNOWN
-    match value.kind:
-        case "own":
-            return NOT_KNOWN if value.is_heard else ResultVerdict("wrong", "own", value)
-        case (
-            "sum" | "extreme"
-        ):  # one after the other along a dim they are each shard's own, which is known to the caller
-            return NOT_KNOWN if dim is not None else ResultVerdict("wrong", value.kind, value)
-        case "parts":
-            return NOT_KNOWN
-        case _ if value.place == "folded":
-            is_wrong = dim is not None and value.degree != ANY
-            return ResultVerdict("wrong", "folded", value) if is_wrong else NOT_KNOWN
-        case _:
-            pass
+    if value.kind == "own":
+        return NOT_KNOWN if value.is_heard else ResultVerdict("wrong", "own", value)
+    if value.is_part and dim is None:
+        return ResultVerdict("wrong", value.kind, value)
+    if value.is_part or value.kind == "parts":  # one after the other along a dim they are each shard's own
+        return NOT_KNOWN
+    if value.place == "folded":
+        is_wrong = dim is not None and value.degree != ANY
+        return ResultVerdict("wrong", "folded", value) if is_wrong else NOT_KNOWN
     if value.place == "taken" and dim is not None:  # as long as a shard, or so by chance
         numbers.is_open = True
     is_right = numbers.is_degree(value.degree, 0)
-    if is_right is None:
-        return NOT_KNOWN
     if not is_right:
-        return ResultVerdict("wrong", "degree", value)
-    if dim is None:
-        return (
-            RIGHT
-            if value.kind == "same"
-            else NOT_KNOWN
-            if value.kind == "local"
-            else ResultVerdict("wrong", value.kind, value)
-        )
-    if value.kind == "sharded" and value.dim == dim:
-        if value.order > 0:  # in pieces, as of microbatches, whose order the caller may know
+        return NOT_KNOWN if is_right is None else ResultVerdict("wrong", "degree", value)
+    match value.kind:
+        case "same" if dim is None:
+            return RIGHT
+        case "sharded" if dim is None:
+            return ResultVerdict("wrong", "sharded", value)
+        case "sharded" if value.dim == dim and value.order <= 0:  # above 0 in pieces, whose order the caller may know
+            return ResultVerdict("wrong", "order", value) if value.order else RIGHT
+        case "same":
+            return RIGHT if value.degree == ANY else ResultVerdict("unknown", "copies", value)
+        case _:
             return NOT_KNOWN
-        return ResultVerdict("wrong", "order", value) if value.order else RIGHT
-    if value.kind == "same":
-        return RIGHT if value.degree == ANY else ResultVerdict("unknown", "copies", value)
-    return NOT_KNOWN
+
+
+def differs_along(jaxpr: Any, at: int, dim: int | None) -> bool:
+    """Whether a result is seen to differ along a dim: it comes, entry by entry, of an argument or of places there."""
+    jaxpr = _jax.jaxpr.open_jaxpr(jaxpr)
+    makers = _jax.jaxpr.makers(jaxpr)
+    waiting, seen = [(jaxpr.outvars[at], dim)], set[Any]()
+    for atom, along in waiting:
+        if _jax.jaxpr.is_literal(atom) or (atom, along) in seen or along is None or not atom.aval.shape:
+            continue
+        seen.add((atom, along))
+        if atom.aval.shape[along] == 1:
+            continue
+        eqn = makers.get(atom)
+        if eqn is None:
+            if atom in jaxpr.invars:
+                return True
+            continue
+        name, shape = eqn.primitive.name, atom.aval.shape
+        if name == "iota" and eqn.params["dimension"] == along:
+            return True
+        if name == "broadcast_in_dim":
+            dims = eqn.params["broadcast_dimensions"]
+            waiting += [(eqn.invars[0], dims.index(along))] if along in dims else []
+        elif name == "transpose":
+            waiting.append((eqn.invars[0], eqn.params["permutation"][along]))
+        elif (inner := _jax.jaxpr.called_jaxpr(eqn)) is not None:
+            if differs_along(inner, eqn.outvars.index(atom), along):
+                return True
+        elif name in ENTRY_BY_ENTRY:
+            waiting += [(operand, along) for operand in eqn.invars if getattr(operand.aval, "shape", ()) == shape]
+    return False

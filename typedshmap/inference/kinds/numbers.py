@@ -246,6 +246,11 @@ class Numbers:
             return b if isinstance(a, Form) else a
         return a if a == b else None
 
+    def common(self, a: Degree, b: Degree) -> Degree:
+        """The degree of what has entries of two values; not known where theirs differ."""
+        degree = self.agree(a, b)
+        return UNKNOWN if degree is None else degree
+
     def is_degree(self, degree: Degree, wanted: Degree) -> bool | None:
         """Whether a degree is what it ought to be; None where that is not known."""
         if degree in (ANY, wanted):
@@ -299,13 +304,8 @@ def _is_of(written: float, number: float) -> bool:
     return any(isclose(each, number, rel_tol=1e-6) for each in found)
 
 
-def _role(eqn: Any) -> tuple[str, Any]:
-    """What a number of an equation counts in a function of JAX, and by which call of the user's."""
-    codes, place = _jax.source.call_site(eqn)
-    return _role_of(codes), place
-
-
 def _role_of(codes: Sequence[Any]) -> str:
+    """What a number counts in a function of JAX, by the code that was running as its equation was made."""
     if not _jax.versions.HAS_MANUAL_TYPES:  # a traceback may be that of another call
         return ""
     known, counting = _codes(), _jax.source.COUNTING_SHARDS
@@ -322,7 +322,7 @@ def pmean_axes(eqns: Sequence[Any]) -> dict[Any, tuple[str, ...]]:
     found: dict[Any, tuple[str, ...]] = {}
     for eqn in eqns:
         if _jax.jaxpr.collective_operation(eqn) == "all-reduce":
-            role, place = _role(eqn)
-            if role == "pmean":
+            codes, place = _jax.source.call_site(eqn)
+            if _role_of(codes) == "pmean":
                 found[place] = _jax.jaxpr.named_axes(eqn)
     return found

@@ -1,60 +1,63 @@
 """Read a region over one mesh axis: what each value is of the whole, from one trace, or from two of other sizes.
 
-Of two traces the equations are the same; a number that differs between them has a degree, and a dim whose length does
-is as long as a shard's."""
+Shares are a domain of the interpreter, which walks the first trace; the equations of the second stand beside its own. A
+number that differs between them has a degree, and a dim whose length does is as long as a shard's."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from fractions import Fraction
-from functools import cached_property
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from ... import _jax
+from ..interpreter import CLAIM, Interpreter
+from .joining import join
 from .numbers import Numbers, pmean_axes
-from .origins import Beginning, Loss, is_extreme
-from .value import (
-    NO_PARTS,
-    SAME,
-    Share,
-    anyhow,
-    is_negative,
-    is_plain,
-    unknown,
-)
+from .origins import Beginning, Ledger, name_of
+from .value import NOT_KNOWN, SAME, Share, anyhow, blended, is_plain, traces_of, unknown
 
-CLAIM = _jax.jaxpr.CLAIM
 _DEPTH = 6
 """How far back two computations are compared to find that they compute the same."""
+_MOST_ITERATIONS = 6
 
 
 class Unaligned(Exception):
     """The two traces do not have the same equations, and nothing is known of degrees."""
 
 
-def aligned_with(eqns: Sequence[Any], others: Sequence[Any]) -> list[Any]:
-    """The equations of another trace beside those of one; a claim, which only that makes, beside itself."""
-    rest = iter([eqn for eqn in others if eqn.primitive.name != CLAIM])
-    found = [eqn if eqn.primitive.name == CLAIM else next(rest, None) for eqn in eqns]
-    return [] if None in found or next(rest, None) is not None else found
-
-
 class JaxprRun:
-    """One run of a jaxpr: what is known of its variables, and who calls it."""
+    """One run of a jaxpr: what is known of its variables, and which equation runs it.
 
-    def __init__(self, jaxpr: Any, caller: JaxprRun | None, eqn: Any, given: Sequence[Any]) -> None:
-        self.jaxpr, self.caller, self.eqn, self.given = jaxpr, caller, eqn, given
-        self.makers: dict[Any, Any] = {var: each for each in jaxpr.eqns for var in each.outvars}
-        self.path: Any = (id(jaxpr), id(eqn), caller and caller.path)  # the same in every iteration of a loop
+    Args:
+      jaxpr: the jaxpr, of the region's own trace.
+      other: the same of the second trace, or the same one.
+      step: the equation; None for the body of a region.
+    """
+
+    def __init__(self, jaxpr: Any, other: Any, step: ReadEquation | None) -> None:
+        self.closed, self.jaxpr, self.other = (jaxpr, other), _jax.jaxpr.open_jaxpr(jaxpr), _jax.jaxpr.open_jaxpr(other)
+        self.caller, self.eqn = (None, None) if step is None else (step.frame, step.eqn)
+        self.path: Any = (id(self.jaxpr), id(self.eqn), self.caller and self.caller.path)  # the same in all iterations
         self.values: dict[Any, Share] = {}
         self.numbers: dict[Any, Any] = {}
         self.callees: dict[int, JaxprRun] = {}
+        self.aligned: Mapping[int, Any] = {}
+        if self.other is not self.jaxpr:
+            aligned = _jax.jaxpr.aligned_equations(jaxpr, other)
+            if aligned is None:
+                raise Unaligned
+            self.aligned = aligned
+
+    @cached_property
+    def makers(self) -> Mapping[Any, Any]:
+        return _jax.jaxpr.makers(self.jaxpr)
 
     @cached_property
     def inputs(self) -> Mapping[Any, Any]:
-        """By the variables of the jaxpr, what the caller gives for them."""
-        return dict(zip(self.jaxpr.invars, self.given, strict=False))
+        """By the variables of the jaxpr, the caller's operands that they are, in every iteration of a loop."""
+        operands = () if self.eqn is None else _jax.jaxpr.handed_on(self.eqn, self.jaxpr)
+        return dict(zip(self.jaxpr.invars, operands, strict=False))
 
     @property
     def calls(self) -> tuple[Any, ...]:
@@ -77,9 +80,24 @@ class ReadEquation(NamedTuple):
     frame: JaxprRun
     reading: Reading
 
+    def beside(self, jaxpr: Any) -> Any:
+        """The jaxpr of the second trace at the place that one has in this equation."""
+        if self.eqn is self.other:
+            return jaxpr
+        for name, param in self.eqn.params.items():
+            pair = param, self.other.params[name]
+            for mine, same in zip(*pair, strict=False) if isinstance(param, (tuple, list)) else [pair]:
+                if mine is jaxpr:
+                    return same
+        return _jax.jaxpr.called(self.other)
+
     @property
     def name(self) -> str:
         return self.eqn.primitive.name
+
+    @property
+    def primitive(self) -> _jax.primitives.Primitive:
+        return _jax.primitives.primitive(self.eqn.primitive.name)
 
     @property
     def params(self) -> Any:
@@ -102,6 +120,14 @@ class ReadEquation(NamedTuple):
         return tuple(dim for dim, (first, second) in enumerate(sizes) if first != second)
 
     @property
+    def likely_rows(self) -> tuple[int, ...]:
+        """The same, of one trace those that are as long as a shard's by chance or not."""
+        if self.eqn is not self.other:
+            return self.rows
+        lengths = self.reading.numbers.row_lengths
+        return tuple(dim for dim, size in enumerate(self.result_shape) if size in lengths)
+
+    @property
     def is_inexact(self) -> bool:
         return _jax.array.is_inexact(self.eqn.outvars[0].aval.dtype)
 
@@ -118,10 +144,15 @@ class ReadEquation(NamedTuple):
         """The equation that made an operand in the same jaxpr, but for casts and moves."""
         atom = self.eqn.invars[at]
         while not _jax.jaxpr.is_literal(atom) and (eqn := self.frame.makers.get(atom)) is not None:
-            if _KINDS.get(eqn.primitive.name) not in ("cast", "moving"):
+            if _jax.primitives.primitive(eqn.primitive.name).kind not in ("cast", "moving"):
                 return eqn
             atom = eqn.invars[0]
         return None
+
+    @property
+    def is_call(self) -> bool:
+        """Whether it runs one jaxpr, whose results are its own."""
+        return self.primitive.kind == "call" and self.primitive.bodies != ("jaxprs",)
 
     def lost(
         self, why: str, *values: Share, kind: str = "own", degree: Any = 0, is_soft: bool = False, **more: Any
@@ -138,8 +169,7 @@ class ReadEquation(NamedTuple):
             gauge="?",
             own=frozenset({(own, 1)}) | before,
             may_cancel=any(value.may_cancel for value in values),
-            reduced=NO_PARTS.union(*[value.reduced for value in values]),
-            is_heard=any(value.is_heard for value in values),
+            **traces_of(*values),
             **more,
         )
 
@@ -160,14 +190,14 @@ class ReadEquation(NamedTuple):
             is_own = by.kind in ("own", "extreme", "sharded")  # no collective has made something of them
             return self.lost(why, by, *values, is_soft=is_own and reading.is_of_extremes(by))
         is_heard = any(value.is_heard for value in (by, *values))
-        may_cancel = any(value.may_cancel for value in (by, *values))
-        return Share("own", 0, gauge="?", own=anyhow(by, *values), is_heard=is_heard, may_cancel=may_cancel)
+        return Share("own", 0, is_heard=is_heard, **blended(by, *values))
 
 
 KindRule = Callable[[ReadEquation, "list[Share]"], "Share | Sequence[Share]"]
 """From an equation and its operands to its results; one value stands for all of them."""
+ReadingEdit = Callable[[ReadEquation, "list[Share]", "Sequence[Share]"], "Sequence[Share]"]
+"""From an equation, its operands and its results to other results."""
 
-_KINDS = {name: found.kind for name, found in _jax.primitives.PRIMITIVES.items()}
 # What computes nothing but what its operands say: of the same on every shard, the same.
 _PURE = _jax.primitives.names_of(
     "cast", "moving", "joining", "sum", "product", "quotient", "homogeneous", "elementwise", "test", "extreme",
@@ -179,11 +209,11 @@ ENTRY_BY_ENTRY = frozenset(
 )
 
 
-class Reading:
+class Reading(Ledger, Interpreter[Share]):
     """What the values of a region are, over one axis.
 
     Args:
-      axis: the mesh axis.
+      axis: the axis.
       numbers: what its numbers are.
       rules: by primitive.
       claims: claims beside the jaxpr, by variable.
@@ -196,43 +226,25 @@ class Reading:
         numbers: Numbers,
         rules: Mapping[str, KindRule],
         claims: Mapping[Any, Sequence[Any]] | None = None,
-        edits: Mapping[Any, Callable[[ReadEquation, list[Share], Sequence[Share]], Sequence[Share]]] | None = None,
+        edits: Mapping[Any, ReadingEdit] | None = None,
     ) -> None:
-        self.axis, self.numbers, self.claims, self.edits = axis, numbers, claims or {}, edits or {}
-        self.rules: dict[str, KindRule] = defaultdict(lambda: _opaque, rules)
-        self.losses: dict[Any, Loss] = {}
-        self.makers: dict[Any, Beginning] = {}
-        """By a part, where it was made."""
-        self.twins: dict[Any, list[Beginning]] = defaultdict(list)
-        """By a part, where the same was made once more."""
-        self.ends: dict[int, str] = {}
-        """By the id of an equation that makes an extreme, which."""
-        self.earlier: dict[Any, Any] = {}
-        """By a part, another one of which an operation made it, entry by entry."""
-        self.marked: set[Any] = set()
-        """The parts of which a hint says that their sum is due."""
-        self.stated = set[Any]()
-        """The parts of which a hint says by ``~`` that each shard has its own, and may do with it what it likes."""
-        self.sent: list[Beginning] = []
-        """Where partial sums are sent on: only the author knows what each shard has had in the end."""
-        self.origins: dict[Any, Beginning] = {}
-        """By the id of an equation or a part, where a value became each shard's own, or unknown."""
-        self.collectives: dict[int, tuple[Any, tuple[Any, ...], Share]] = {}
-        """The collectives over the axis, with those around them and what they are given first."""
-        self.claimed: list[tuple[Any, Any, Share]] = []
-        """What claims are made of: the equation, the claim, and what is known of the value."""
+        super().__init__(axis, numbers)
+        self.claims, self.edits = claims or {}, edits or {}
+        self.rules = defaultdict(lambda: Reading.read_equation)
+        self.kind_rules: dict[str, KindRule] = defaultdict(lambda: _opaque, rules)
         self.outermost: JaxprRun | None = None
+        """The run of the region's body."""
         self.runs: dict[int, JaxprRun] = {}
         """The last run of each jaxpr."""
-        """The run of the region's body."""
         self.predicates: dict[int, Share] = {}
         """By the id of a branch or a loop, what decides which way it goes."""
+        self._frame: Any = None
+        self._step: ReadEquation | None = None
         self._interned: dict[Any, int] = {}
         self._plain: dict[Share, Share] = {}
         self._literals: dict[Any, Share] = {}
         self._pairs: dict[tuple[int, int], Share | None] = {}
-        self._remembered: dict[Any, tuple[Any, list[Share]]] = {}
-        self._made = 0
+        self._remembered: dict[Any, tuple[JaxprRun, list[Share]]] = {}
 
     def read(self, jaxpr: Any, other: Any, given: Sequence[Share]) -> list[Share]:
         """The values of a region's results, from those of its operands.
@@ -240,8 +252,8 @@ class Reading:
         Raises:
           Unaligned: where the two traces do not have the same equations.
         """
-        self.numbers.pmeans = lambda: self._pmeans(jaxpr)
-        given, inputs = list(given), _jax.jaxpr.open_jaxpr(jaxpr).invars
+        self.numbers.pmeans = cache(lambda: pmean_axes([*_jax.jaxpr.all_equations(jaxpr)]))
+        given, inputs, self._other = list(given), _jax.jaxpr.open_jaxpr(jaxpr).invars, other
         self.numbers.unsharded = frozenset(
             size
             for var, value in zip(inputs, given, strict=True)
@@ -252,102 +264,115 @@ class Reading:
             if value.kind == "sum":
                 self.makers["argument", at] = Beginning(None, (), value.name)
                 given[at] = value.but(part=("argument", at))
-        return self.run(jaxpr, other, given, None, None, inputs)
+        return self.interpret(jaxpr, given)
 
-    def _pmeans(self, jaxpr: Any) -> Mapping[Any, tuple[str, ...]]:
-        if "pmeans" not in self._interned:
-            self._interned["pmeans"] = pmean_axes([*_jax.jaxpr.all_equations(jaxpr)])  # type: ignore[assignment]
-        return self._interned["pmeans"]  # type: ignore[return-value]
+    # ------------------------------------------------------------------------------------------ as a domain
 
-    def run(
-        self,
-        jaxpr: Any,
-        other: Any,
-        given: Sequence[Share],
-        caller: JaxprRun | None,
-        eqn: Any,
-        atoms: Sequence[Any],
-        is_call: bool = False,
-    ) -> list[Share]:
+    def interpret(self, closed_jaxpr: Any, values: Sequence[Share], known: Any = None) -> list[Share]:
         """The values of a jaxpr's results; remembered where nothing in it became a part or was lost."""
-        body, body2 = _jax.jaxpr.open_jaxpr(jaxpr), _jax.jaxpr.open_jaxpr(other)
-        key = (id(body), tuple(given))
+        step, around, made = self._step, self._frame, self.changes
+        other = self._other if step is None else step.beside(closed_jaxpr)
+        key = id(_jax.jaxpr.open_jaxpr(closed_jaxpr)), id(_jax.jaxpr.open_jaxpr(other)), tuple(values)
         if key in self._remembered:
             return self._remembered[key][1]
-        made = self._made
-        frame = JaxprRun(body, caller, eqn, atoms)
+        frame = self._frame = JaxprRun(closed_jaxpr, other, step)
         self.outermost = self.outermost or frame
-        self.runs[id(body)] = frame
-        if is_call and caller is not None:
-            caller.callees[id(eqn)] = frame
-        values = frame.values
-        for at, var in enumerate(body.constvars):
-            consts = [getattr(each, "consts", ()) for each in (jaxpr, other)]
-            known = all(len(each) > at for each in consts)
-            values[var] = self.numbers.literal([each[at] for each in consts]) if known else SAME
-        values.update(zip(body.invars, given, strict=True))
-        if len(body.invars) != len(body2.invars) or len(body.outvars) != len(body2.outvars):
-            raise Unaligned
-        others = body2.eqns if body2 is body else aligned_with(body.eqns, body2.eqns)
-        if len(others) != len(body.eqns):
-            raise Unaligned
-        rules, claims, edits = self.rules, self.claims, self.edits
-        literal = _jax.versions.extend_core().Literal
-        for eqn, other_eqn in zip(body.eqns, others, strict=True):
-            name = eqn.primitive.name
-            if eqn is not other_eqn and (name != other_eqn.primitive.name or len(eqn.invars) != len(other_eqn.invars)):
-                raise Unaligned
-            operands: list[Share] = []
-            plain: Share | None = SAME
-            """What plain operands make together; None where they are not, or make something else."""
-            has_number = False
-            for at, atom in enumerate(eqn.invars):
-                is_literal = atom.__class__ is literal
-                value = self._literal(atom, other_eqn.invars[at], eqn) if is_literal else values[atom]
-                operands.append(value)
-                if value is SAME or plain is None:
-                    continue
-                if not value.is_plain:
-                    plain = None
-                elif value.number is not None:
-                    has_number = True
-                elif plain is SAME:
-                    plain = value
-                elif plain is not value:
-                    plain = self._together(plain, value)
-            outvars = eqn.outvars
-            if (
-                plain is not None
-                and ((plain.kind == "same" and name in _PURE) or (name in ENTRY_BY_ENTRY and len(outvars) == 1))
-                and not (has_number and plain is SAME and not (name in ENTRY_BY_ENTRY and outvars[0].aval.shape))
-                and (eqn is other_eqn or name != "reduce_sum")  # which may add more entries in the other trace
-                and not (name in _CUTS and plain.kind == "same" and self._may_take_rows(eqn))
-            ):
-                results: Sequence[Share] = (plain,) * len(outvars)
-            else:
-                step = ReadEquation(eqn, other_eqn, frame, self)
-                found = rules[name](step, operands)
-                results = (found,) * len(outvars) if isinstance(found, Share) else found
-                if edits and id(eqn) in edits:
-                    results = edits[id(eqn)](step, operands, results)
-                results = [
-                    value if value.is_plain else self._settled(value, frame, var, operands)
-                    for value, var in zip(results, outvars, strict=True)
-                ]
-                if name == CLAIM and not _jax.jaxpr.is_literal(eqn.invars[0]):
-                    values[eqn.invars[0]] = results[0]
-            for var, value in zip(outvars, results, strict=True):
-                if claims and var in claims:
-                    for claim in claims[var]:
-                        value = self._claimed(claim, value, frame)
-                values[var] = value
-        outcome = [
-            self._literal(x, y, None) if x.__class__ is literal else values[x]
-            for x, y in zip(body.outvars, body2.outvars, strict=True)
-        ]
-        if made == self._made:
-            self._remembered[key] = body, outcome
+        self.runs[id(frame.jaxpr)] = frame
+        if step is not None and step.is_call:
+            step.frame.callees[id(step.eqn)] = frame
+        outcome = super().interpret(closed_jaxpr, values, frame.values)
+        self._frame, self._step = around, step
+        if made == self.changes:
+            self._remembered[key] = frame, outcome
         return outcome
+
+    def read_equation(self, eqn: Any, operands: list[Share]) -> Sequence[Share]:
+        """What an equation's results are: of plain operands, that are the same or sharded alike, mostly as they are."""
+        plain: Share | None = SAME
+        """What plain operands make together; None where they are not, or make something else."""
+        has_number = False
+        for value in operands:
+            if value is SAME:
+                continue
+            if not value.is_plain:
+                plain = None
+            elif value.number is not None:
+                has_number = True
+            elif plain is SAME:
+                plain = value
+            elif plain is not value:
+                plain = self._together(plain, value)
+            if plain is None:
+                break
+        name, outvars, frame = eqn.primitive.name, eqn.outvars, self._frame
+        other = frame.aligned[id(eqn)] if frame.aligned else eqn
+        if (
+            plain is not None
+            and ((plain.kind == "same" and name in _PURE) or (name in ENTRY_BY_ENTRY and len(outvars) == 1))
+            and not (has_number and plain is SAME and not (name in ENTRY_BY_ENTRY and outvars[0].aval.shape))
+            and (eqn is other or name != "reduce_sum")  # which may add more entries in the other trace
+            and not (name in _CUTS and plain.kind == "same" and self._may_take_rows(eqn))
+        ):
+            return (plain,) * len(outvars)
+        step = self._step = ReadEquation(eqn, other, frame, self)
+        return [
+            value if value.is_plain else self._settled(value, frame, var, operands)
+            for value, var in zip(self._results(step, operands), outvars, strict=True)
+        ]
+
+    def _results(self, step: ReadEquation, operands: list[Share]) -> Sequence[Share]:
+        """What an equation's results are by its rule, and by the edit of it that is tried."""
+        found = self.kind_rules[step.name](step, operands)
+        results = (found,) * len(step.eqn.outvars) if isinstance(found, Share) else found
+        edit = self.edits.get(id(step.eqn))
+        return results if edit is None else edit(step, operands, results)
+
+    def literal(self, atom: Any, eqn: Any, at: int) -> Share:
+        if self.numbers.has_second:
+            frame = self._frame
+            if frame.aligned:
+                atoms = frame.other.outvars if eqn is None else frame.aligned[id(eqn)].invars
+                if not _jax.jaxpr.is_literal(atoms[at]):
+                    raise Unaligned
+                return self.numbers.literal([atom.val, atoms[at].val], eqn)
+            return self.numbers.literal([atom.val, atom.val], eqn)
+        if atom.aval.shape:
+            return self.numbers.literal([atom.val], eqn)
+        key = atom.aval.dtype, str(atom.val)
+        known = self._literals.get(key)
+        if known is None:
+            known = self.numbers.literal([atom.val], eqn)
+            if not self.numbers.is_asked:  # of others it depends on where they stand
+                self._literals[key] = known
+        return known
+
+    def constants(self, closed_jaxpr: Any) -> list[Share]:
+        count = len(self._frame.jaxpr.constvars)
+        consts = [getattr(jaxpr, "consts", ()) for jaxpr in self._frame.closed]
+        if any(len(some) < count for some in consts):
+            return [SAME] * count
+        return [self.numbers.literal(pair) for pair in zip(*consts, strict=False)]
+
+    def opaque(self, eqn: Any, values: list[Share]) -> list[Share]:
+        return [unknown(values, is_heard=True)] * len(eqn.outvars)
+
+    def noted(self, jaxpr: Any) -> Container[Any]:
+        return self.claims
+
+    def refined(self, var: Any, value: Share) -> Share:
+        """A value after the claims that are kept beside the jaxpr."""
+        for claim in self.claims[var]:
+            (value,) = self._results(ReadEquation(claim, claim, self._frame, self), [value])
+            if value.kind == "sum" and value.part is None:
+                self.makers.setdefault(("claim", id(claim)), Beginning(claim, self._frame.calls))
+                value = value.but(part=("claim", id(claim)))
+        return value
+
+    def carried(self, start: list[Share], now: list[Share], results: list[Share], times: int) -> list[Share]:
+        after = [join(self, *pair) for pair in zip(now, (value.unnumbered for value in results), strict=False)]
+        if times < _MOST_ITERATIONS:
+            return after
+        return [before if before == then else NOT_KNOWN for before, then in zip(now, after, strict=True)]
 
     def value_of(self, var: Any) -> Share | None:
         """What a variable of some jaxpr was when that ran last; None for one of a jaxpr that was not read."""
@@ -368,31 +393,6 @@ class Reading:
             self._pairs[key] = self._plain.setdefault(found, found) if is_plain else None
         return self._pairs[key]
 
-    def _claimed(self, claim: Any, value: Share, frame: JaxprRun) -> Share:
-        """A value after a claim that is kept beside the jaxpr."""
-        step = ReadEquation(claim, claim, frame, self)
-        found = self.rules[CLAIM](step, [value])
-        value = found if isinstance(found, Share) else found[0]
-        if id(claim) in self.edits:
-            (value,) = self.edits[id(claim)](step, [value], [value])
-        if value.kind != "sum" or value.part is not None:
-            return value
-        self.makers.setdefault(("claim", id(claim)), Beginning(claim, frame.calls))
-        return value.but(part=("claim", id(claim)))
-
-    def _literal(self, atom: Any, other: Any, eqn: Any) -> Share:
-        if self.numbers.has_second:
-            return self.numbers.literal([atom.val, other.val], eqn)
-        if atom.aval.shape:
-            return self.numbers.literal([atom.val], eqn)
-        key = atom.aval.dtype, str(atom.val)
-        known = self._literals.get(key)
-        if known is None:
-            known = self.numbers.literal([atom.val], eqn)
-            if not self.numbers.is_asked:  # of others it depends on where they stand
-                self._literals[key] = known
-        return known
-
     def _settled(self, value: Share, frame: JaxprRun, var: Any, operands: Sequence[Share]) -> Share:
         """A value with where it began, if that is here: a sum or an extreme gets a number, by which it is known."""
         is_astray = value.kind in ("own", "unknown") or (value.kind == "sharded" and value.order != 0)
@@ -408,7 +408,7 @@ class Reading:
                 return value
             value = value._replace(is_plain=True, root=None)
             return SAME if value == SAME else self._plain.setdefault(value, value)
-        self._made += 1
+        self.changes += 1
         part = self.number_of(frame, var)
         made = Beginning(frame.makers.get(var), frame.calls, name_of(operands))
         if self.makers.setdefault(part, made).eqn is not made.eqn:
@@ -419,17 +419,6 @@ class Reading:
         if len(before) == 1:
             self.earlier.setdefault(part, before.pop())
         return value.but(part=part)
-
-    def since(self, values: Sequence[Share]) -> int | None:
-        """Since when one of some values is each shard's own: what shards sent on counts more than anything else."""
-        found = [value.since for value in values if value.since is not None]
-        return next(filter(self.is_sent, found), found[0] if found else None)
-
-    def is_sent(self, since: Any) -> bool:
-        """Whether that is where shards sent on what they hold, or added up what was sent."""
-        eqn = self.origins[since].eqn
-        is_sending = eqn is not None and _jax.jaxpr.collective_operation(eqn) == "collective-permute"
-        return is_sending or (isinstance(since, tuple) and since[0] == "sent")
 
     def number_of(self, frame: JaxprRun, atom: Any, depth: int = _DEPTH) -> Any:
         """A number that is equal for computations that are seen to be equal."""
@@ -452,74 +441,12 @@ class Reading:
             if not depth:
                 return self._interned.setdefault(key, len(self._interned))
             operands = tuple(self.number_of(frame, operand, depth - 1) for operand in eqn.invars)
-            if _KINDS.get(eqn.primitive.name) == "cast" and len(eqn.invars) == 1:
+            if _jax.primitives.primitive(eqn.primitive.name).kind == "cast" and len(eqn.invars) == 1:
                 return operands[0]
             key = (eqn.primitive.name, operands, _params(eqn), eqn.outvars.index(atom))
         number = self._interned.setdefault(key, len(self._interned))
         frame.numbers[atom] = number
         return number
-
-    def lose(
-        self,
-        own: Any,
-        why: str,
-        step: ReadEquation,
-        values: Sequence[Share] = (),
-        is_soft: bool = False,
-        is_common: bool = False,
-    ) -> Any:
-        """Note that something is each shard's own, and how it came to be; its number."""
-        self._made += 1
-        parts = {value.part for value in values if value.part is not None}
-        parts.update(part for value in values for each, _ in value.own for part in self.losses[each].parts)
-        found = frozenset(parts) or frozenset({own})
-        degrees = [self.numbers.known(value.degree) for value in values]
-        degree = max((each for each in degrees if isinstance(each, int | Fraction)), key=abs, default=0)
-        loss = Loss(why, step.eqn, step.frame.calls, found, is_soft, is_common, degree, name_of(values))
-        self.losses.setdefault(own, loss)
-        return own
-
-    def maker_of(self, part: Any) -> Beginning | None:
-        """Where a part was made, or that of which it is the negative."""
-        return self.makers.get(part[1] if is_negative(part) else part)
-
-    def makers_of(self, parts: Iterable[Any]) -> list[Beginning]:
-        """Where some parts were made, each time."""
-        found = list[Beginning]()
-        for part in parts:
-            if (maker := self.maker_of(part)) is not None:
-                found += [maker, *self.twins.get(part[1] if is_negative(part) else part, ())]
-        return found
-
-    def is_soft(self, value: Share) -> bool:
-        """Whether all that is own in a value is what a shard did with its own rows."""
-        return bool(value.own) and all(self.losses[own].is_soft for own, _ in value.own)
-
-    def losses_of(self, value: Share) -> tuple[Loss, ...]:
-        """How what is own in a value came to be, in the order of the program."""
-        names = {own for own, _ in value.own}
-        return tuple(loss for own, loss in self.losses.items() if own in names) if names else ()
-
-    def is_marked(self, parts: Iterable[Any]) -> bool:
-        """Whether a hint says of one of some parts that it is due."""
-        return any(part in self.marked or (part in self.makers and self.makers[part].is_marked) for part in parts)
-
-    def is_of_extremes(self, value: Share) -> bool:
-        """Whether all that is own in a value comes of a shard's own extremes."""
-        parts = {part for own, _ in value.own for part in self.losses[own].parts} | ({value.part} - {None})
-        origins = [self.makers.get(part) for part in parts]
-        is_extremes = all(origin is not None and is_extreme(origin) for origin in origins)
-        return value.kind == "extreme" or (bool(origins) and is_extremes)
-
-    def softened(self, value: Share, others: Sequence[Share]) -> Share:
-        """A value without what a shard did with its own rows alone, where something of other shards joins in."""
-        if not value.own or not any(other.is_heard for other in others):
-            return value
-        own = frozenset(each for each in value.own if not self.losses[each[0]].is_soft)
-        if own == value.own:
-            return value
-        kind = "own" if not own else value.kind
-        return value.but(own=own, gauge=value.gauge if own else "", is_heard=True, kind=kind)
 
 
 def _params(eqn: Any) -> Any:
@@ -530,11 +457,6 @@ def _params(eqn: Any) -> Any:
     except TypeError:
         return tuple(map(id, params))
     return params
-
-
-def name_of(operands: Sequence[Share]) -> tuple[str, str]:
-    """What the hints call the sharded dim of the first operand that has one, and its argument."""
-    return next((value.name for value in operands if value.kind == "sharded"), ("", ""))
 
 
 def _opaque(step: ReadEquation, values: list[Share]) -> Share:

@@ -10,10 +10,9 @@ from typing import Any
 from ... import _jax
 from ..closures import closed_over_numbers, closed_over_sizes
 from ..lattice import ShardingFact
-from .copies import differs_along
-from .judge import ResultVerdict, judge
+from .judge import RIGHT, ResultVerdict, differs_along, judge
 from .numbers import Numbers
-from .reading import CLAIM, Reading, Unaligned
+from .reading import Reading, Unaligned
 from .rules import RULES
 from .value import NOT_KNOWN, SAME, Share
 
@@ -157,7 +156,7 @@ class Kinds:
 
     def may_be_followed(self, eqn: Any) -> bool:
         """Whether backward equations may follow an equation: but for one of the body itself that has no tangent."""
-        is_own = any(eqn is each for each in _jax.jaxpr.open_jaxpr(self.body).eqns)
+        is_own = _jax.jaxpr.owner_of(eqn, [self.body]) is not None
         return not _jax.jaxpr.is_transposed(eqn) and not (is_own and not _jax.jaxpr.is_differentiated(eqn))
 
     @cached_property
@@ -183,10 +182,12 @@ class Kinds:
             second = self.retrace(axis, size)
             if second is None:
                 continue
-            if _are_aligned(self.body, second):
+            if _jax.jaxpr.aligned_equations(self.body, second) is not None:
                 return (self.body, second), (own, size), True
             first = self.retrace(axis, own)  # of one that is differentiated, what is
-            if first is not None and _are_aligned(first, second) and _takes_as_much(first, self.body):
+            if first is None or _jax.jaxpr.aligned_equations(first, second) is None:
+                continue
+            if _takes_as_much(first, self.body):
                 return (first, second), (own, size), False
         return (self.body,), (own,), True
 
@@ -224,56 +225,43 @@ class Kinds:
         Raises:
           Unaligned: where they do not have the same equations.
         """
-        jaxpr, body = traces[0], _jax.jaxpr.open_jaxpr(traces[0])
-        count = len(body.invars)
-        given = [
-            _entering(fact, axis, self.name_dim(at, axis))
-            for at, fact in enumerate(self.entering[-count:] if count else (), -count)
-        ]
+        body = _jax.jaxpr.open_jaxpr(traces[0])
+        entering = self.entering[max(0, len(self.entering) - len(body.invars)) :]
+        given = [_entering(fact, axis, self.name_dim(at, axis)) for at, fact in enumerate(entering, -len(entering))]
         if gathered is not None:
             given = [SAME if value.name == gathered else value for value in given]
-        given = [SAME] * (count - len(given)) + given
-        rows = [
-            var.aval.shape[value.dim]
-            for var, value in zip(body.invars, given, strict=True)
-            if isinstance(value.dim, int)
-        ]
+        given = [SAME] * (len(body.invars) - len(given)) + given
+        pairs = [(value.dim, var.aval.shape) for value, var in zip(given, body.invars, strict=True)]
+        rows = [shape[dim] for dim, shape in pairs if isinstance(dim, int)]
         is_tied = len(traces) > 1 and axis in self.tied
         numbers = Numbers(axis, sizes, self.sizes, rows, is_blind, is_tied, lambda: self.constants)
         places = [*self.results] if is_own else range(len(self.results))
-        pairs = zip(places, self.results.values(), strict=True)
         numbers.results = frozenset(
             body.outvars[place].aval.shape[dim]
-            for place, layout in pairs
+            for place, layout in zip(places, self.results.values(), strict=True)
             if place < len(body.outvars) and (dim := layout.dim_of(axis)) is not None
         ) - {1}
         reading = Reading(axis, numbers, RULES, self.claims if is_own else None, edits)
-        found = reading.read(jaxpr, traces[-1], given)
+        results = reading.read(traces[0], traces[-1], given)
         values, verdicts = dict[int, Share](), dict[int, ResultVerdict]()
-        for at, place in zip(self.results, places, strict=True):
-            layout = self.results[at]
-            value = found[place] if place < len(found) else NOT_KNOWN
+        for (at, layout), place in zip(self.results.items(), places, strict=True):
+            value, dim, verdict = results[place] if place < len(results) else NOT_KNOWN, layout.dim_of(axis), RIGHT
             if edits and ("result", at) in edits:
                 value = edits["result", at](reading, value)
-            if axis in layout.varying:
-                verdict = ResultVerdict("right")
-            else:
-                dim = layout.dim_of(axis)
+            if axis not in layout.varying:
                 verdict = judge(reading, value, dim, axis in layout.unreduced)
                 if verdict.kind == "copies" and self.is_bound(at, axis) and differs_along(body, place, dim):
                     verdict = verdict._replace(says="wrong")
             values[at], verdicts[at] = value, verdict
-        claimed = {id(eqn): (eqn, claim, value) for eqn, claim, value in reading.claimed}
-        for key, (eqn, claim, value) in claimed.items():
-            is_item = isinstance(value.dim, int) and value.dim not in eqn.params["own"]
-            values[key], layout = value.but(dim="rows") if is_item else value, claim.layout
-            is_silent = claim.assertion.is_assumed or (claim.assertion.subject.is_pattern and key != self._asked)
+        for eqn, claim, value in {id(claimed[0]): claimed for claimed in reading.claimed}.values():
+            key, own, layout, dim = id(eqn), eqn.params["own"], claim.layout, claim.layout.dim_of(axis)
+            is_item = isinstance(value.dim, int) and value.dim not in own
+            values[key], stated = value.but(dim="rows") if is_item else value, claim.assertion
+            is_silent = stated.is_assumed or (stated.subject.is_pattern and key != self._asked)
             if not (is_silent or axis in layout.varying):
-                dim = layout.dim_of(axis)
-                dim = dim if dim is None else eqn.params["own"][dim]
-                verdict = judge(reading, value, dim, axis in layout.unreduced)
-                may_change = verdict.kind == "order"  # which may yet be restored
-                verdicts[key] = ResultVerdict("unknown") if may_change else verdict
+                verdict = judge(reading, value, dim if dim is None else own[dim], axis in layout.unreduced)
+                # An order may yet be restored.
+                verdicts[key] = ResultVerdict("unknown") if verdict.kind == "order" else verdict
         return RegionReading(reading, values, verdicts, numbers.is_open, is_blind)
 
 
@@ -291,10 +279,3 @@ def _takes_as_much(first: Any, body: Any) -> bool:
     """Whether the last operands of a body are as large as those of another one."""
     shapes = [[var.aval.shape for var in _jax.jaxpr.open_jaxpr(each).invars] for each in (first, body)]
     return shapes[0] == shapes[1][-len(shapes[0]) :] or not shapes[0]
-
-
-def _are_aligned(first: Any, second: Any) -> bool:
-    """Whether two traces have the same equations, as far as the outermost ones tell."""
-    bodies = [_jax.jaxpr.open_jaxpr(trace) for trace in (first, second)]
-    names = [[eqn.primitive.name for eqn in body.eqns if eqn.primitive.name != CLAIM] for body in bodies]
-    return names[0] == names[1] and len(bodies[0].invars) == len(bodies[1].invars)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ... import _jax
-from . import arithmetic, collectives, flow, places
-from .reading import CLAIM, KindRule, ReadEquation, Reading
+from ..interpreter import CLAIM
+from . import collectives, flow, functions, lookups, moves, products, reductions, sums
+from .reading import KindRule, ReadEquation, Reading
 from .value import Share
 
 
@@ -53,23 +54,21 @@ def claimed(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
 
 
 _RULES_OF_KINDS: Mapping[str, KindRule] = {
-    "cast": arithmetic.cast,
-    "sum": arithmetic.add,
-    "product": arithmetic.multiply,
-    "quotient": arithmetic.multiply,
-    "homogeneous": arithmetic.function,
-    "elementwise": arithmetic.function,
-    "test": arithmetic.function,
-    "extreme": arithmetic.function,
-    "choice": arithmetic.select,
-    "joining": places.beside,
-    "reducing": places.reduced,
-    "ordering": places.ordered,
-    "placing": places.scatter,
-    "matrix": places.of_matrices,
-    "random": places.draw,
+    "cast": functions.cast,
+    "sum": sums.add,
+    "product": products.multiply,
+    "quotient": products.multiply,
+    **dict.fromkeys(("homogeneous", "elementwise", "test", "extreme"), functions.function),
+    "choice": functions.select,
+    "joining": moves.beside,
+    "reducing": reductions.reduced,
+    "ordering": reductions.ordered,
+    "matrix": reductions.of_matrices,
+    "placing": lookups.scatter,
+    "random": lookups.draw,
     "collective": collectives.collective,
     "index": collectives.index,
+    "call": flow.call,
 }
 RULES: Mapping[str, KindRule] = {
     **{
@@ -78,22 +77,22 @@ RULES: Mapping[str, KindRule] = {
         if (rule := _RULES_OF_KINDS.get(found.kind)) is not None
     },
     **flow.RULES,
-    **dict.fromkeys(("neg", "real", "imag", "conj"), arithmetic.negate),
-    **dict.fromkeys(("dot_general", "ragged_dot", "ragged_dot_general"), places.contract),
-    **dict.fromkeys(("conv", "conv_general_dilated"), places.convolve),
-    **dict.fromkeys(("broadcast_in_dim", "broadcast_to", "expand_dims"), places.broadcast),
-    **dict.fromkeys(("slice",), places.cut),
-    **dict.fromkeys(("split", "unstack"), places.split),
-    "reshape": places.reshape,
-    "transpose": places.transpose,
-    "squeeze": places.squeeze,
-    "rev": places.reverse,
-    "roll": places.roll,
-    "tile": places.tile,
-    "iota": places.iota,
-    "gather": places.gather,
-    "dynamic_slice": places.dynamic_slice,
-    "dynamic_update_slice": places.update_slice,
+    **dict.fromkeys(("neg", "real", "imag", "conj"), sums.negate),
+    **dict.fromkeys(("dot_general", "ragged_dot", "ragged_dot_general"), reductions.contract),
+    **dict.fromkeys(("conv", "conv_general_dilated"), reductions.convolve),
+    **dict.fromkeys(("broadcast_in_dim", "broadcast_to", "expand_dims"), moves.broadcast),
+    **dict.fromkeys(("split", "unstack"), moves.split),
+    "slice": moves.cut,
+    "reshape": moves.reshape,
+    "transpose": moves.transpose,
+    "squeeze": moves.squeeze,
+    "rev": moves.reverse,
+    "roll": moves.roll,
+    "tile": moves.tile,
+    "iota": moves.iota,
+    "gather": lookups.gather,
+    "dynamic_slice": lookups.dynamic_slice,
+    "dynamic_update_slice": lookups.update_slice,
     "reshard_shards": collectives.resharded,
     CLAIM: claimed,
 }

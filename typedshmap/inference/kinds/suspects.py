@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -29,22 +29,6 @@ class Suspicion(NamedTuple):
     is_error: bool = False
 
 
-_KIND_OF_LOSS: dict[str, SuspectKind] = {
-    "works along its own rows": "own-part",
-    "takes some of its own rows": "own-part",
-    "takes its own rows by their places": "own-part",
-    "takes the same rows on every shard": "own-part",
-    "counts places within the shard": "own-part",
-    "convolves its own rows": "own-part",
-    "pads its own rows": "own-part",
-    "scans its own rows of": "own-part",
-    "reduces its own rows": "own-part",
-    "combines own rows along different dims": "own-part",
-    "takes another slice than its own": "own-part",
-    "draws the same numbers": "same-draw",
-    "adds rows of different shards": "double-sum",
-    "sums own extremes": "double-sum",
-}
 _GROWING = {
     "mixes degrees": "combines it with what does not",
     "is not linear in what grows": "is not linear",
@@ -52,11 +36,7 @@ _GROWING = {
     "compares what grows": "compares it with what does not",
 }
 """What an operation does that something of degree 0 would need."""
-_PROBLEMS = {
-    "is not linear in what grows": "is not linear, and takes what grows with {axis}",
-    "mixes degrees": "adds terms of which one grows with {axis}, and the other does not",
-    "bounds what grows": "bounds what grows with {axis} by what does not",
-    "compares what grows": "compares what grows with {axis} with what does not",
+_OWN_PARTS = {
     "works along its own rows": "works along a dim that is sharded over {axis}, of which each shard has its own rows",
     "takes some of its own rows": "takes rows of a dim that is sharded over {axis}: on each shard some of its own",
     "takes its own rows by their places": "looks up in a dim that is sharded over {axis}: each shard in its own rows",
@@ -68,9 +48,22 @@ _PROBLEMS = {
     "reduces its own rows": "is over each shard's own rows of a dim that is sharded over {axis}",
     "combines own rows along different dims": "combines two dims that are sharded over {axis}, its own rows of both",
     "takes another slice than its own": "takes another slice than that of the shard's index along {axis}",
-    "draws the same numbers": "takes the same random numbers on every shard of {axis} for the parts of a sharded dim",
+}
+_DOUBLE_SUMS = {
     "adds rows of different shards": "takes a sum over {axis} of different rows for the parts of a dim",
     "sums own extremes": "sums what is each shard's own extreme over {axis}",
+}
+_SAME_DRAWS = {
+    "draws the same numbers": "takes the same random numbers on every shard of {axis} for the parts of a sharded dim",
+}
+_PROBLEMS = {
+    **_OWN_PARTS,
+    **_DOUBLE_SUMS,
+    **_SAME_DRAWS,
+    "is not linear in what grows": "is not linear, and takes what grows with {axis}",
+    "mixes degrees": "adds terms of which one grows with {axis}, and the other does not",
+    "bounds what grows": "bounds what grows with {axis} by what does not",
+    "compares what grows": "compares what grows with {axis} with what does not",
     "counts a term once per shard": "counts a term once per shard of {axis}, beside a partial sum",
     "is not linear": "is not linear, and takes a partial sum over {axis}",
     "multiplies by a partial sum": "takes a partial sum over {axis} as a factor",
@@ -89,6 +82,23 @@ _PROBLEMS = {
     "a partial sum is used as if it were whole": "adds a partial sum over {axis} to what is sharded over it",
     "sums what was looked up without a mask": "sums over {axis} what shards looked up in own rows without a mask",
 }
+"""By how something was lost, what an operation does."""
+_KINDS: tuple[tuple[SuspectKind, Mapping[str, str]], ...] = (
+    ("own-part", _OWN_PARTS),
+    ("double-sum", _DOUBLE_SUMS),
+    ("same-draw", _SAME_DRAWS),
+)
+_KIND_OF_LOSS: dict[str, SuspectKind] = {why: kind for kind, problems in _KINDS for why in problems}
+
+
+_OF_RESULTS: dict[str, tuple[SuspectKind, str]] = {
+    "order": ("own-part", "the rows of a result that is sharded over {axis} are not in the order of the whole"),
+    "folded": ("double-sum", "a sum over {axis} of different rows leaves as the parts of a dim"),
+    "copies": (
+        "copies",
+        "what is the same on every shard of {axis} leaves as the parts of a dim: the whole repeats it",
+    ),
+}
 
 
 def suspects(kinds: Kinds, axes: Sequence[str], refused: Collection[int] = ()) -> list[Suspicion]:
@@ -101,8 +111,7 @@ def suspects(kinds: Kinds, axes: Sequence[str], refused: Collection[int] = ()) -
     """
     found: dict[tuple[str, str], Suspicion] = {}
     for axis in axes:
-        read = kinds.over(axis)
-        for finding in [*_marked(kinds, axis, read), *_of_results(kinds, axis, read, refused)]:
+        for finding in _findings(kinds, axis, kinds.over(axis), refused):
             key = (finding.failure.kind, finding.place)
             before = found.get(key)
             if before is None:
@@ -112,56 +121,43 @@ def suspects(kinds: Kinds, axes: Sequence[str], refused: Collection[int] = ()) -
     return list(found.values())
 
 
-def _marked(kinds: Kinds, axis: str, read: RegionReading) -> Iterator[Suspicion]:
-    """The sums that a hint says are due, and that an operation loses."""
+def _findings(kinds: Kinds, axis: str, read: RegionReading, refused: Collection[int]) -> Iterator[Suspicion]:
+    """The sums that a hint says are due and that an operation loses, and what is wrong with results."""
     reading = read.reading
     for own, loss in reading.losses.items():
         if reading.is_marked(loss.parts) and loss.why in _PROBLEMS and not loss.is_soft and not isinstance(own, str):
             yield _of_loss(kinds, axis, read, loss, True)
-
-
-def _of_results(kinds: Kinds, axis: str, read: RegionReading, refused: Collection[int]) -> Iterator[Suspicion]:
     for at, verdict in read.verdicts.items():
         if verdict.says == "wrong" and at not in refused:
-            found = _of_result(kinds, axis, read, at, verdict)
-            if found is not None:
-                yield found
+            yield from _of_result(kinds, axis, read, at, verdict)
 
 
-def _of_result(kinds: Kinds, axis: str, read: RegionReading, at: int, verdict: ResultVerdict) -> Suspicion | None:
-    match verdict.kind:
-        case "degree":
-            return _of_degree(kinds, axis, read, verdict.value.degree, _place_of_result(kinds, at))
-        case "lost":
-            return _of_loss(kinds, axis, read, first_loss(verdict.losses), False)
-        case "order":
-            problem = f"the rows of a result that is sharded over '{axis}' are not in the order of the whole"
-            failure = Suspected("own-part", (axis,), problem, cure=find_cure(kinds, axis, read))
-        case "folded":
-            problem = f"a sum over '{axis}' of different rows leaves as the parts of a dim"
-            failure = Suspected("double-sum", (axis,), problem, cure=find_cure(kinds, axis, read))
-        case "copies":
-            problem = f"what is the same on every shard of '{axis}' leaves as the parts of a dim: the whole repeats it"
-            failure = Suspected("copies", (axis,), problem)
-        case _:
-            return None
-    return Suspicion(failure, _place_of_result(kinds, at))
+def _of_result(kinds: Kinds, axis: str, read: RegionReading, at: int, verdict: ResultVerdict) -> Iterator[Suspicion]:
+    if verdict.kind == "degree":
+        yield _of_degree(kinds, axis, read, verdict.value.degree, _place_of_result(kinds, at))
+    elif verdict.kind == "lost":
+        yield _of_loss(kinds, axis, read, first_loss(verdict.losses), False)
+    elif verdict.kind in _OF_RESULTS:
+        kind, problem = _OF_RESULTS[verdict.kind]
+        cure = None if kind == "copies" else find_cure(kinds, axis, read)
+        failure = Suspected(kind, (axis,), problem.format(axis=f"'{axis}'"), cure=cure)
+        yield Suspicion(failure, _place_of_result(kinds, at))
 
 
 def first_loss(losses: Sequence[Loss]) -> Loss:
     """The loss that tells most: not that of a part by itself, if an operation on it is known."""
-    return max(losses, key=lambda loss: (loss.why in _PROBLEMS, loss.why not in ("is an own part",)))
+    return max(losses, key=lambda loss: loss.why in _PROBLEMS)
 
 
 def _of_degree(kinds: Kinds, axis: str, read: RegionReading, degree: Any, place: str, met: str = "") -> Suspicion:
     """Something that grows or shrinks with the mesh, and where it meets what does not."""
     cure = find_cure(kinds, axis, read)
-    site = cure.eqn if cure is not None and cure.eqn is not None else _last_sum(read)
+    sums = [eqn for eqn, _, _ in reversed(read.reading.collectives.values())]
+    site = cure.eqn if cure is not None and cure.eqn is not None else next(iter(sums), None)
     is_gradient = _is_of_gradient(kinds, cure, site)
     began = _place((site,)) if site is not None else ""
     if is_gradient:
-        sums = [site, *reversed([eqn for eqn, _, _ in read.reading.collectives.values()])]
-        made = next((eqn for eqn in sums if eqn is not None and _jax.jaxpr.is_transposed(eqn)), None)
+        made = next(filter(_jax.jaxpr.is_transposed, [site, *sums]), None)
         began = began if made is None else _jax.source.gradient_place(made)
     what = "a gradient" if is_gradient else "a value" if met else "a result"
     problem = f"{what} {factor_text(read.reading.numbers.known(degree), axis, kinds.sizes[axis])}{met}"
@@ -177,12 +173,6 @@ def _is_of_gradient(kinds: Kinds, cure: Cure | None, site: Any) -> bool:
         replaced = [change for change in cure.changes if change.replaces]
         return len(replaced) < len(cure.changes)
     return _jax.jaxpr.is_transposed(site)
-
-
-def _last_sum(read: RegionReading) -> Any:
-    """The last collective over the axis."""
-    collectives = [eqn for eqn, _, _ in read.reading.collectives.values()]
-    return collectives[-1] if collectives else None
 
 
 def factor_text(degree: Any, axis: str, size: int) -> str:

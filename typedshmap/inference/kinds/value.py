@@ -99,6 +99,38 @@ class Share(NamedTuple):
         return self.degree == ANY and self.kind in ("same", "sharded", "local") and not self.own
 
     @property
+    def is_common(self) -> bool:
+        """Whether it is the same on every shard, and nothing of a shard's own is in it."""
+        return self.kind == "same" and not self.own
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is a part of a sum or of an extreme over the shards."""
+        return self.kind in ("sum", "extreme")
+
+    @property
+    def heard(self) -> Share:
+        """The same, with something of other shards in it."""
+        return self if self.is_heard else self.but(is_heard=True)
+
+    @property
+    def unnumbered(self) -> Share:
+        """The same, of which is not known what number it is."""
+        return self.but(number=None, line=None) if self.number is not None or self.line is not None else self
+
+    @property
+    def accumulated(self) -> Share:
+        """Rows of a shard, or what a psum made of such rows, added up."""
+        if self.kind == "local" and self.place == "folded":
+            return self.but(kind="same", dim=None, place="")
+        return self if self.kind != "sharded" else Share("sum", self.degree, **traces_of(self), **self.gauges)
+
+    @property
+    def blurred(self) -> Share:
+        """The same, whose own terms are not followed any further: entries with other terms are added to it."""
+        return self.but(gauge="?") if self.gauge == "+" else self
+
+    @property
     def gauges(self) -> dict[str, Any]:
         """What is own in it, for a value that is computed of it alone."""
         return {"gauge": self.gauge, "own": self.own, "may_cancel": self.may_cancel, "is_square": self.is_square}
@@ -130,14 +162,9 @@ def is_negative(part: Any) -> bool:
     return isinstance(part, tuple) and part[0] == "negative"
 
 
-def heard(value: Share) -> Share:
-    """The same, with something of other shards in it."""
-    return value if value.is_heard else value.but(is_heard=True)
-
-
 def unknown(values: Iterable[Share], is_heard: bool = False) -> Share:
     """Nothing is known of a result but whether something of other shards may be in it."""
-    return heard(NOT_KNOWN) if is_heard or any(value.is_heard for value in values) else NOT_KNOWN
+    return NOT_KNOWN.heard if is_heard or any(value.is_heard for value in values) else NOT_KNOWN
 
 
 def sum_of(a: Degree, b: Degree, times: int | Fraction = 1) -> Degree:
@@ -188,10 +215,13 @@ def anyhow(*values: Share) -> frozenset[tuple[Any, Any]]:
     return frozenset((own, 0) for value in values for own, _ in value.own)
 
 
-def accumulated(value: Share) -> Share:
-    """Rows of a shard, or what a psum made of such rows, added up."""
-    if value.kind == "local" and value.place == "folded":
-        return value.but(kind="same", dim=None, place="")
-    if value.kind != "sharded":
-        return value
-    return Share("sum", value.degree, reduced=value.reduced, is_heard=value.is_heard, **value.gauges)
+def blended(*values: Share) -> dict[str, Any]:
+    """What is own in a result of some values, in which it is in some other way."""
+    own = anyhow(*values)
+    return {"gauge": "?" if own else "", "own": own, "may_cancel": any(value.may_cancel for value in values)}
+
+
+def traces_of(*values: Share) -> dict[str, Any]:
+    """What collectives have left in a result of some values."""
+    reduced = NO_PARTS.union(*[value.reduced for value in values])
+    return {"reduced": reduced, "is_heard": any(value.is_heard for value in values)}

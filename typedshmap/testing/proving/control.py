@@ -87,9 +87,8 @@ def _cond(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalV
         return walk.interpret(branches[max(0, min(int(chosen.factor), len(branches) - 1))], given)
     if chosen.partial:
         raise NotKnown("it chooses by what is not reduced")
-    ways = [walk.interpret(branch, given) for branch in branches]
     found = list[GlobalValue]()
-    for values in zip(*ways, strict=True):
+    for values in walk.ways(eqn, given):
         try:
             settled = list(map(walk.settled, values))
             found.append(walk.made("cond", (), [chosen, *settled], *reduce(wider, settled).layout))
@@ -113,12 +112,10 @@ def _scan(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalV
 
 
 def _while(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    params = eqn.params
     asked, given, starts = _jax.jaxpr.while_operands(eqn, operands)
     start = list(map(walk.settled, starts))
     with walk.deeper():
-        carry, results = walk.loop(params["body_jaxpr"], given, [*start])
-        (going_on,) = walk.interpret(params["cond_jaxpr"], [*asked, *carry])
+        carry, results, going_on = walk.while_loop(eqn, [*asked, *given, *start])
     if isinstance(going_on, Truth) and going_on.is_true:
         raise NotKnown("its loop never ends")
     condition = walk.settled(going_on)

@@ -54,7 +54,7 @@ class Walk(Interpreter[GlobalValue]):
         self.depth = 0
         self.place = ""
 
-    def literal(self, atom: Any) -> GlobalValue:
+    def literal(self, atom: Any, eqn: Any, at: int) -> GlobalValue:
         return self.constant(atom.val)
 
     def constants(self, closed_jaxpr: Any) -> list[GlobalValue]:

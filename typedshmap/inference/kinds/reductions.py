@@ -1,0 +1,245 @@
+"""What reductions, contractions, and operations along dims make of what the shards hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import prod
+from typing import Any
+
+from ... import _jax
+from .collectives import extreme, total
+from .functions import nonlinear
+from .products import product
+from .reading import ReadEquation
+from .sums import across, locally, merged
+from .value import ANY, NOT_KNOWN, SAME, UNKNOWN, Share, blended, sum_of, traces_of, unknown
+
+
+def reduced(step: ReadEquation, values: list[Share]) -> Share:
+    """Dims taken away by a sum, an extreme, a place, a product."""
+    value, params = values[0], step.params
+    axes = tuple(int(axis) for axis in params.get("axes", params.get("dimensions", ())))
+    is_sum, end = step.name == "reduce_sum", step.primitive.end
+    if len(values) > 1:
+        return unknown(values)
+    if value.kind == "unknown" or (value.kind == "own" and not value.own):
+        value = value.but(line=None, number=None, place="")
+        return step.mixed(value) if is_sum else value
+    if value.dim in axes and value.kind in ("sharded", "local"):
+        return _along_rows(step, value)
+    if value.dim in axes and value.kind == "parts":
+        return _over_gathered(step, value, axes)
+    dim = value.dim - sum(axis < value.dim for axis in axes) if isinstance(value.dim, int) else value.dim
+    if is_sum:
+        value = _of_more_entries(step, value, axes)
+        return value if value is SAME else value.blurred.but(dim=dim, number=None, place="", root=None)
+    if value.kind == "sum" or (value.kind == "extreme" and end != value.end):
+        return nonlinear(step, [value])
+    if step.name == "reduce_prod" and value.degree not in (0, ANY):
+        return NOT_KNOWN
+    if value is SAME:
+        return SAME
+    is_place = step.name.startswith("arg")
+    gauge = "?" if is_place and value.own else value.gauge
+    degree = 0 if is_place else value.degree
+    return value.but(dim=dim, degree=degree, number=None, part=None, root=None, gauge=gauge)
+
+
+def _of_more_entries(step: ReadEquation, value: Share, axes: Sequence[int]) -> Share:
+    """What is summed, times how many more entries the other trace sums: along a dim with an entry for each shard, n."""
+    before, after = (eqn.invars[0].aval.shape for eqn in (step.eqn, step.other))
+    sizes = step.reading.numbers.traces
+    more = prod(after[axis] for axis in axes) / max(1, prod(before[axis] for axis in axes))
+    if value.kind != "same" or len(sizes) == 1 or more == 1 or value.is_zero:
+        return value
+    by = {sizes[1] / sizes[0]: 1, sizes[0] / sizes[1]: -1}.get(more)
+    return value.but(degree=UNKNOWN if by is None else sum_of(value.degree, by))
+
+
+def _over_gathered(step: ReadEquation, value: Share, axes: Sequence[int]) -> Share:
+    """What all shards hold, side by side, added up, or their extreme."""
+    if not value.own and len(axes) == 1:
+        of = value.root[1] if value.root is not None else NOT_KNOWN
+        if step.name == "reduce_sum":
+            return total(step, of)
+        if step.primitive.end:
+            return extreme(step, of, step.primitive.end)
+    return NOT_KNOWN.heard
+
+
+def _along_rows(step: ReadEquation, value: Share) -> Share:
+    """A reduction along the dim of which each shard has its rows."""
+    if step.name == "reduce_sum":
+        lengths = {eqn.invars[0].aval.shape[value.dim] for eqn in (step.eqn, step.other)}
+        if lengths == {1} and _jax.jaxpr.is_transposed(step.eqn):
+            return NOT_KNOWN  # the row that a shard has, as it was before it was broadcast, or a sum of rows
+        if value.kind == "local":
+            degree = value.degree if value.place == "folded" or value.is_zero else UNKNOWN  # it adds so many rows
+            return Share("same", degree, reduced=value.reduced, is_heard=True, **value.gauges)
+        if step.reading.is_soft(value):
+            return Share("own", 0, gauge="?", own=value.own)
+        more = traces_of(value) | value.blurred.gauges
+        return Share("sum", value.degree, is_positive=value.is_positive, **more)
+    if value.kind == "local":
+        return NOT_KNOWN
+    if end := step.primitive.end:
+        if value.own:
+            return value.but(kind="own", dim=None, gauge="?")
+        return Share("extreme", value.degree, end=end, is_positive=value.is_positive, **traces_of(value))
+    return step.lost("reduces its own rows", value, is_soft=True)
+
+
+def ordered(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
+    """Operations along a dim that need the whole of it."""
+    value, name, params, count = values[0], step.name, step.params, len(step.eqn.outvars)
+    if any(each.kind in ("unknown", "parts") for each in values):
+        return [unknown(values)] * count
+    rank = len(step.shape(0))
+    if name == "fft":
+        dims = {rank - 1 - at for at in range(len(params["fft_lengths"]))}
+    elif name.startswith(("reduce_window", "select_and")):
+        window = params.get("window_dimensions", ())
+        dims = {at for at, size in enumerate(window) if size > 1}
+    else:
+        dims = {params.get("axis", params.get("dimension", rank - 1))}
+    if any(each.kind == "sum" for each in values):
+        is_linear = step.primitive.is_linear and len(values) == 1
+        return [value.but(part=None) if is_linear else nonlinear(step, values)] * count
+    rows = [each for each in values if each.kind in ("sharded", "local")]
+    if any(each.kind == "sharded" and each.dim in dims for each in rows):
+        return [step.lost("works along its own rows", *values, is_soft=True)] * count
+    if any(each.kind in ("extreme", "own") or each.own for each in values):
+        return [nonlinear(step, values)] * count
+    found = next(iter(rows), value)
+    results = [found if found is SAME else found.but(part=None, number=None)] * count
+    if name in ("top_k", "approx_top_k") and count > 1 and found is not SAME:
+        results[1] = results[1].but(degree=0)
+    return results
+
+
+def contract(step: ReadEquation, values: list[Share]) -> Share:
+    """A product of matrices: a contraction over a sharded dim leaves a partial sum."""
+    reading, ragged = step.reading, step.params.get("ragged_dot_dimension_numbers")
+    if ragged is not None and not _are_groups_unsharded(ragged, values):
+        return SAME if all(value is SAME for value in values) else unknown(values)
+    values = values[:2]
+    a, b = (reading.softened(value, values) for value in values)
+    contracted, batched = step.params["dimension_numbers"] if ragged is None else ragged.dot_dimension_numbers
+    if "unknown" in (a.kind, b.kind):
+        return unknown((a, b))
+    gone = [v for v, dims in zip((a, b), contracted, strict=True) if v.kind in ("sharded", "local") and v.dim in dims]
+    if gone:
+        return _over_rows(step, a, b, gone)
+    if "parts" in (a.kind, b.kind):
+        return NOT_KNOWN
+    if a is SAME and b is SAME:
+        return SAME
+    groups = ((), ragged.rhs_group_dimensions if ragged else ())
+    free = [
+        [at for at in range(len(step.shape(side))) if at not in (*contracted[side], *batched[side], *groups[side])]
+        for side in range(2)
+    ]
+
+    def placed(value: Share, side: int) -> Share:
+        if value is SAME:
+            return value
+        dim = value.dim
+        if dim in batched[side]:
+            dim = list(batched[side]).index(dim)
+        elif isinstance(dim, int):
+            dim = len(batched[0]) + side * len(free[0]) + free[side].index(dim)
+        return value.blurred.but(dim=dim, number=None, line=None, root=None)
+
+    return product(step, placed(a, 0), placed(b, 1))
+
+
+def _are_groups_unsharded(ragged: Any, values: Sequence[Share]) -> bool:
+    """Whether rows in groups lie as in a product of matrices: each shard has all rows, and all groups."""
+    rows, groups = ragged.lhs_ragged_dimensions, ragged.rhs_group_dimensions
+    (contracted, _), (batched, _) = ragged.dot_dimension_numbers
+    is_plain = not {*rows} & {*contracted, *batched} and len(groups) == 1
+    return is_plain and values[2] is SAME and values[0].dim not in rows and values[1].dim not in groups
+
+
+def _over_rows(step: ReadEquation, a: Share, b: Share, gone: Sequence[Share]) -> Share:
+    reading = step.reading
+    others, is_heard = [value for value in (a, b) if value not in gone], a.is_heard or b.is_heard
+    if any(value.kind == "parts" for value in others):
+        return NOT_KNOWN
+    if any(value.kind == "own" and not value.own for value in others):
+        return step.mixed(Share("own", 0, is_heard=is_heard, since=reading.since((a, b))))
+    soft = next((value for value in (a, b) if reading.is_soft(value)), None)
+    if soft is not None:
+        return Share("own", 0, gauge="?", own=soft.own, is_heard=is_heard)
+    if any(value.kind in ("sum", "extreme", "own") for value in others):
+        return step.lost("multiplies a partial sum by own rows", a, b)
+    if len(gone) == 2 and "folded" in {value.place for value in gone}:
+        return step.lost("adds rows of different shards", a, b, kind="same")
+    if len(gone) == 2 and "local" in {value.kind for value in gone}:
+        return NOT_KNOWN if all(value.kind == "local" for value in gone) else locally(step, a, b, kind="sum")
+    if any(value.is_zero for value in (a, b)):
+        return Share("same", ANY)
+    if len(gone) == 1 and others and others[0].kind == "sharded":
+        return across(step, a, b)
+    same = next((value for value in others if value.root is not None and value.root[0] == "mean"), None)
+    if same is not None:
+        side, numbers = 0 if a is same else 1, step.params.get("dimension_numbers")
+        if numbers is not None and same.root is not None:
+            # The contracted dim of the sharded operand stands for one of the other, along which a mean may be spread.
+            at = list(numbers[0][1 - side]).index(gone[0].dim)
+            reading.numbers.learn_count(same.degree, numbers[0][side][at] in same.root[1])
+    degree = sum_of(reading.numbers.known(a.degree), reading.numbers.known(b.degree))
+    return Share("sum", degree, **traces_of(a, b), **merged(reading, a.blurred, b.blurred, "*"))
+
+
+def convolve(step: ReadEquation, values: list[Share]) -> Share:
+    """A convolution; along a sharded dim each shard has its own rows only."""
+    (a, b), numbers = values, step.params["dimension_numbers"]
+    if any(value.kind in ("unknown", "parts") for value in values):
+        return unknown(values)
+    degree = sum_of(a.degree, b.degree)
+    if a.kind == "sharded" and a.dim == numbers.lhs_spec[1] and b.kind in ("same", "sharded"):
+        return Share("sum", degree)
+    if a.kind == "sharded" and b.kind == "same" and isinstance(a.dim, int):
+        at = list(numbers.lhs_spec).index(a.dim)
+        to = numbers.out_spec[at]
+        is_row_by_row = step.shape(1)[numbers.rhs_spec[at]] == 1 and step.result_shape[to] == step.shape(0)[a.dim]
+        if at == 0 or is_row_by_row:
+            return a.but(dim=to, degree=degree)
+        return step.lost("convolves its own rows", *values, is_soft=True)
+    if a.kind == "same" and b.kind == "sharded" and b.dim == numbers.rhs_spec[0]:
+        return b.but(dim=numbers.out_spec[1], degree=degree)
+    if "sharded" in (a.kind, b.kind):
+        return NOT_KNOWN
+    return product(step, a, b)
+
+
+_POWERS: dict[str, tuple[Fraction | int, ...]] = {
+    "cholesky": (Fraction(1, 2),),
+    "triangular_solve": (1,),
+    "eigh": (0, 1),
+    "svd": (1, 0, 0),
+}
+"""Of which degree the results of decompositions are in the matrix."""
+
+
+def of_matrices(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
+    """Decompositions and solutions of whole matrices."""
+    count = len(step.eqn.outvars)
+    powers = _POWERS.get(step.name)
+    if powers is not None and all(value.is_common for value in values):
+        degrees = [value.degree for value in values]
+        if any(degree not in (0, ANY) for degree in degrees):
+            first = sum_of(degrees[1], degrees[0], -1) if step.name == "triangular_solve" else degrees[0]
+            return [Share("same", sum_of(0, first, power), is_heard=True) for power in powers]
+    if all(value.kind == "same" and value.degree in (0, ANY) for value in values):
+        result = Share("same", 0, is_heard=any(value.is_heard for value in values), **blended(*values))
+        return [result if result.own or result.is_heard else SAME] * count
+    if any(value.kind == "sum" or value.own for value in values) and not any(v.kind == "unknown" for v in values):
+        return [nonlinear(step, values)] * count
+    value = values[0]
+    is_batch = value.kind == "sharded" and isinstance(value.dim, int) and value.dim < len(step.shape(0)) - 2
+    if is_batch and all(other.kind == "same" or other.dim == value.dim for other in values):
+        return [value.but(degree=0 if value.degree == 0 else UNKNOWN)] * count
+    return [unknown(values)] * count
