@@ -15,6 +15,7 @@ from .walk import Walk, operand_shape
 
 
 def all_reduce(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """``psum``, ``pmax`` and ``pmin``: parts are combined; what all shards have alike counts once for each."""
     axes, by = walk.named(eqn), _jax.primitives.primitive(eqn.primitive.name).function.removeprefix("p")
     return [_combined(walk, walk.settled(operand), axes, by) for operand in operands] if axes else operands
 
@@ -47,6 +48,7 @@ def _scattered(dim: DimSharding, axes: tuple[str, ...]) -> DimSharding:
 
 
 def all_gather(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """The parts of a dim put together, or stacked where they are the same."""
     return [_all_gather(walk, eqn, walk.settled(operand)) for operand in operands]
 
 
@@ -66,6 +68,7 @@ def _all_gather(walk: Walk, eqn: Any, value: Sharded) -> GlobalValue:
 
 
 def reduce_scatter(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """A sum over the shards, of which each keeps a part of a dim."""
     axes, dim = tuple(walk.named(eqn)), eqn.params["scatter_dimension"]
     value = _combined(walk, walk.settled(operands[0]), axes, "sum")
     if not eqn.params["tiled"]:
@@ -74,6 +77,7 @@ def reduce_scatter(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequenc
 
 
 def all_to_all(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """The parts of one dim put together, and another one sharded in its place."""
     axes, split, to = tuple(walk.named(eqn)), eqn.params["split_axis"], eqn.params["concat_axis"]
     value = walk.settled(operands[0])
     if not eqn.params["tiled"]:
@@ -91,6 +95,7 @@ def all_to_all(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Gl
 
 
 def ppermute(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """What comes from other shards."""
     axes, perm = walk.named(eqn), eqn.params["perm"]
     if not axes:  # to the shard itself, or to nobody
         zeros = [walk.number(0, (None,) * len(operand_shape(eqn, at))) for at in range(len(operands))]
@@ -99,6 +104,7 @@ def ppermute(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Glob
 
 
 def axis_index(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """The shard's index over some axes, the major first."""
     indices, step = dict[str, int](), 1
     for axis in reversed(walk.longer(_jax.jaxpr.named_axes(eqn))):
         indices[axis] = step
@@ -107,6 +113,7 @@ def axis_index(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Gl
 
 
 def reshard(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """What is unreduced may be reduced."""
     value = walk.settled(operands[0])
     if value.is_extreme:
         raise NotKnown("it reduces parts in another way")

@@ -43,6 +43,7 @@ def reduce_dims(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[G
 
 
 def dot(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """A contraction, which over sharded dims makes a partial sum."""
     left, right = map(walk.settled, operands)
     (left_over, right_over), (left_batch, right_batch) = eqn.params["dimension_numbers"]
     factor, over, parts = 1, list[str](), left.partial | right.partial

@@ -79,6 +79,7 @@ def _leaving(walk: Walk, value: GlobalValue, spec: Any, rank: int, manual: froze
 
 
 def cond(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """One of several branches."""
     which, *given = operands
     branches, chosen = eqn.params["branches"], walk.settled(which)
     if walk.is_number(chosen):
@@ -100,6 +101,7 @@ def _one_of(walk: Walk, chosen: Sharded, values: Sequence[GlobalValue]) -> Globa
 
 
 def scan(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """A loop over rows, none of which the shards have parts of."""
     given, starts, over = _jax.jaxpr.scan_operands(eqn, operands)
     start, length, params = list(map(walk.settled, starts)), eqn.params["length"], eqn.params
     items = [walk.solid(walk.settled(value), 0, length) for value in over]
@@ -113,6 +115,7 @@ def scan(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalVa
 
 
 def while_loop(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """A loop while a condition holds."""
     params = eqn.params
     asked, given, starts = _jax.jaxpr.while_operands(eqn, operands)
     start = list(map(walk.settled, starts))

@@ -16,6 +16,7 @@ from .walk import Walk, is_narrow, joined_dims, params_key, parts_of, reduced, r
 
 
 def same(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """The same numbers, of which JAX knows more or less."""
     return operands[: len(eqn.outvars)]
 
 
@@ -29,6 +30,7 @@ def entry_by_entry(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequenc
 
 
 def convert(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """The same numbers, where the new dtype has them."""
     (value,) = operands
     old, new = eqn.invars[0].aval.dtype, eqn.params["new_dtype"]
     if old == new or (isinstance(value, Affine | OfIds) and new.kind in "iu" and _keeps_numbers(old, new)):
@@ -112,6 +114,7 @@ def product(
 
 
 def multiply(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """A product, which scales parts if one operand is a number."""
     affine = [walk.affine(operand, result_shape(eqn)) for operand in operands]
     for value, by in (affine, affine[::-1]):
         is_affine = any(isinstance(operand, Affine) for operand in operands)
@@ -128,6 +131,7 @@ def multiply(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Glob
 
 
 def divide(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """A quotient, linear in what is divided."""
     if eqn.outvars[0].aval.dtype.kind in "iu":
         return entry_by_entry(walk, eqn, operands)
     value, by = map(walk.settled, operands)
@@ -140,6 +144,7 @@ def divide(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Global
 
 
 def negate(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """The negative, also of parts of a sum."""
     if isinstance(operands[0], Affine):
         return [operands[0].times(-1)]
     value = walk.settled(operands[0])
@@ -182,6 +187,7 @@ COMPARISONS: dict[str, Callable[[Any, Any], tuple[bool, bool]]] = {
 
 
 def compare(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """A comparison, decided by bounds where they do."""
     name, shape = eqn.primitive.name, result_shape(eqn)
     compared = lookups.compared(walk, name, operands)
     if isinstance(compared, list):  # what both are shifted by is the same
@@ -232,6 +238,7 @@ def logical(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
 
 
 def select(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """One of several operands by a predicate, or by its number."""
     which, *cases = operands
     if isinstance(which, AtShard):
         return [neighbours.where(walk, which, cases)]

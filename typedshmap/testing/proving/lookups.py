@@ -83,6 +83,7 @@ def chosen(walk: Walk, which: OfIds, cases: Sequence[GlobalValue]) -> GlobalValu
 
 
 def gather(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """What is taken at places."""
     table, by = walk.settled(operands[0]), operands[1]
     if isinstance(by, Row):
         return [_looked_up(walk, eqn, table, by)]

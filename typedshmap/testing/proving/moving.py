@@ -68,11 +68,13 @@ def _require_unsharded(walk: Walk, value: GlobalValue, dims: Sequence[int], why:
 
 
 def transpose(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """Dims in another order."""
     order = eqn.params["permutation"]
     return [moved(walk, eqn, operands[0], "transpose", tuple(order), lambda dims: [dims[dim] for dim in order])]
 
 
 def broadcast(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """More dims, along which a value is the same."""
     shape, before, at = eqn.params["shape"], operand_shape(eqn), tuple(eqn.params["broadcast_dimensions"])
     expanded = tuple(dim for dim, to in enumerate(at) if before[dim] != shape[to])
     _require_unsharded(walk, operands[0], expanded, "it broadcasts a sharded dim")
@@ -82,6 +84,7 @@ def broadcast(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Glo
 
 
 def squeeze(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """Dims of one entry dropped."""
     gone = tuple(eqn.params["dimensions"])
     _require_unsharded(walk, operands[0], gone, "it drops a sharded dim")
     return [moved(walk, eqn, operands[0], "squeeze", gone, lambda dims: without(dims, gone))]
@@ -162,12 +165,14 @@ def _groups(
 
 
 def iota(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """Positions along a dim."""
     shape, dim = tuple(eqn.params["shape"]), eqn.params["dimension"]
     values = Affine(shape, 0, tuple(int(at == dim) for at in range(len(shape))), {})
     return [values if eqn.params["dtype"].kind in "iu" and not operands else walk.settled(values)]
 
 
 def slice_dims(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """Some entries of each dim."""
     shape, params, value = operand_shape(eqn), eqn.params, operands[0]
     strides = params["strides"] or (1,) * len(shape)
     parts = list(zip(params["start_indices"], params["limit_indices"], strides, strict=True))
@@ -202,6 +207,7 @@ def dynamic_slice(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence
 
 
 def dynamic_update_slice(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """Entries replaced at places that are computed."""
     into, new, *starts = [reduced(walk.settled(operand)) for operand in operands]
     lengths = operand_shape(eqn, 1)
     touched = [dim for dim, length in enumerate(operand_shape(eqn)) if length != lengths[dim]]
@@ -215,6 +221,7 @@ _BESIDE = "it puts what is reduced beside what is not"
 
 
 def concatenate(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """Operands side by side along a dim."""
     if any(isinstance(operand, Edge) for operand in operands):
         return neighbours.concatenated(walk, eqn, operands)
     dim = eqn.params["dimension"]
@@ -224,24 +231,28 @@ def concatenate(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[G
 
 
 def stack(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """Operands side by side along a new dim."""
     at, values = eqn.params["axis"], list(map(walk.settled, operands))
     dims = joined_dims(values)
     return [walk.made("stack", at, values, [*dims[:at], (), *dims[at:]], *parts_of(values, _BESIDE))]
 
 
 def unstack(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """The entries along a dim, each by itself."""
     dim = eqn.params["axis"]
     (value,) = walk.solid_along(eqn, [walk.settled(operands[0])], [dim])
     return [_moved(walk, value, "item", (dim, at), lambda dims: without(dims, [dim])) for at in range(len(eqn.outvars))]
 
 
 def split(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """The entries along a dim, some in each result."""
     dim, sizes = eqn.params["axis"], tuple(eqn.params["sizes"])
     (value,) = walk.solid_along(eqn, [walk.settled(operands[0])], [dim])
     return [_moved(walk, value, "split", (dim, sizes, at), lambda dims: dims) for at in range(len(sizes))]
 
 
 def pad(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """Entries added along some dims; along sharded ones they are between the parts."""
     value, filler = map(walk.settled, operands)
     config = {dim: tuple(widths) for dim, widths in enumerate(eqn.params["padding_config"]) if any(widths)}
     for dim in [dim for dim in config if value.dims[dim]]:

@@ -11,8 +11,8 @@ from ... import _jax
 from ..._jax.primitives import PRIMITIVES, names_of
 from ...inference.interpreter import CALLS
 from . import collectives, contracting, control, elementwise, lookups, moving
-from .values import GlobalValue, NotKnown, Unknown
-from .walk import OutOfTime, PrimitiveRule, Walk, operand_shape, params_key
+from .values import Gap, GlobalValue, NotKnown, Unknown
+from .walk import PrimitiveRule, Walk, operand_shape, params_key
 
 
 def _opaque(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
@@ -33,7 +33,7 @@ def _answering(rule: PrimitiveRule) -> PrimitiveRule:
 
     def answered(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
         if time.monotonic() > walk.deadline:
-            raise OutOfTime
+            raise Gap("reading it takes too long")
         before, walk.place = walk.place, _jax.source.equation_place(eqn) or walk.place
         try:
             return rule(walk, eqn, operands)

@@ -13,6 +13,14 @@ class NotKnown(Exception):
     """Raised by a rule for an equation of which it knows nothing; the text says why."""
 
 
+class Gap(Exception):
+    """Raised where a proof ends: why, and at which equation."""
+
+    def __init__(self, why: str, place: str = "") -> None:
+        super().__init__(why)
+        self.why, self.place = why, place
+
+
 @dataclass(frozen=True)
 class Window:
     """Which entries of a global array the shards have along a sharded dim, where those of neighbours overlap.

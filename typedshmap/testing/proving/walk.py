@@ -37,10 +37,6 @@ PrimitiveRule = Callable[["Walk", Any, list[GlobalValue]], Sequence[GlobalValue]
 _MOST_ITERATIONS = 4
 
 
-class OutOfTime(Exception):
-    """Raised where reading a program takes too long."""
-
-
 class Walk(Interpreter[GlobalValue]):
     """The interpretation of a program in terms.
 
