@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from math import prod
 from typing import Any
 
 from ... import _jax
 from . import neighbours
 from .moving import moved
 from .values import Affine, DimSharding, GlobalValue, NotKnown, Sharded, axes_along
-from .walk import Walk, operand_shape
+from .walk import Walk, operand_shape, partial_over
 
 
 def all_reduce(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
@@ -25,12 +23,8 @@ def _combined(walk: Walk, value: Sharded, axes: Sequence[str], by: str) -> Shard
         raise NotKnown("it reduces over an axis that shards a dim")
     if value.combined_by not in ("", by):
         raise NotKnown("it reduces parts in another way")
-    times = prod(walk.sizes[axis] for axis in axes if axis not in value.partial) if by == "sum" else 1
-    return _partial_over(value.times(times), value.partial.difference(axes))
-
-
-def _partial_over(value: Sharded, left: frozenset[str]) -> Sharded:
-    return replace(value, partial=left, combined_by=value.combined_by if left else "")
+    times = walk.count(set(axes) - value.partial) if by == "sum" else 1
+    return partial_over(value.times(times), value.partial.difference(axes), value.combined_by)
 
 
 def _gathered(dim: DimSharding, axes: tuple[str, ...], why: str) -> DimSharding:
@@ -117,8 +111,8 @@ def reshard(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
     value = walk.settled(operands[0])
     if value.is_extreme:
         raise NotKnown("it reduces parts in another way")
-    sharding = getattr(eqn.outvars[0].aval, "sharding", None)
-    return [_partial_over(value, value.partial.intersection(getattr(getattr(sharding, "spec", None), "unreduced", ())))]
+    spec = getattr(getattr(eqn.outvars[0].aval, "sharding", None), "spec", None)
+    return [partial_over(value, value.partial.intersection(getattr(spec, "unreduced", ())), value.combined_by)]
 
 
 def reshard_shards(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
@@ -134,4 +128,4 @@ def reshard_shards(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequenc
         raise NotKnown("its operand is not reduced as it says")
     if value.is_extreme:
         raise NotKnown("it reduces parts in another way")
-    return [replace(_partial_over(value, left), dims=tuple(dims))]
+    return [partial_over(value, left, value.combined_by).with_dims(dims)]

@@ -18,6 +18,7 @@ from .walk import (
     joined_dims,
     operand_shape,
     params_key,
+    partial_over,
     reduced,
     refuse_narrow_sum,
     result_shape,
@@ -61,7 +62,8 @@ def dot(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalVal
     dims += [axes for dim, axes in enumerate(right.dims) if dim not in (*right_over, *right_batch)]
     numbers = tuple(tuple(map(tuple, pair)) for pair in eqn.params["dimension_numbers"])
     params = numbers, len(left.dims), len(right.dims)
-    return [product(walk, left, right, dims, "dot", params, over).times(factor)]
+    made = product(walk, left, right, "dot", params, dims)
+    return [partial_over(made, made.partial.union(over), "sum").times(factor)]
 
 
 def along_dims(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:

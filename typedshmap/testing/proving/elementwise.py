@@ -85,41 +85,32 @@ def add(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalVal
     if right.is_extreme and sign < 0:
         raise NotKnown("it negates what is not reduced")
     right, dims = right.times(sign), joined_dims([left, right])
-    for zero, value in ((left, right), (right, left)):
-        if zero.is_zero:
-            return [_spread(walk, value, dims)]
+    if left.is_zero or right.is_zero:
+        return [_spread(walk, right if left.is_zero else left, dims)]
     if left.partial != right.partial or left.is_extreme or right.is_extreme:
         raise NotKnown("it adds what is reduced to what is not")
     if left.term == right.term and left.dims == right.dims:
-        return [refuse_narrow_sum(eqn, replace(left, factor=left.factor + right.factor))]
-    total = walk.linear("add", (), left, dims, right.times(1 / left.factor))
+        total = replace(left, factor=left.factor + right.factor)
+    else:
+        total = walk.linear("add", (), left, dims, right.times(1 / left.factor))
     return [refuse_narrow_sum(eqn, total)]
 
 
-def product(
-    walk: Walk,
-    left: Sharded,
-    right: Sharded,
-    dims: Sequence[DimSharding],
-    name: str,
-    params: Any,
-    over: Sequence[str] = (),
-) -> Sharded:
-    """A value that is linear in two others, and a partial sum over some more axes."""
-    partial = left.partial | right.partial
+def product(walk: Walk, left: Sharded, right: Sharded, name: str, params: Any, dims: Sequence[DimSharding]) -> Sharded:
+    """A value that is linear in two others."""
     if left.partial & right.axes or right.partial & left.axes or left.is_extreme or right.is_extreme:
         raise NotKnown("it multiplies what is not reduced")
-    operands = [replace(value, factor=Fraction(1)) for value in (left, right)]
-    return walk.made(name, params, operands, dims, partial.union(over), "sum", left.factor * right.factor)
+    operands, partial = [replace(value, factor=Fraction(1)) for value in (left, right)], left.partial | right.partial
+    return walk.made(name, params, operands, dims, partial, "sum", left.factor * right.factor)
 
 
 def multiply(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """A product, which scales parts if one operand is a number."""
-    affine = [walk.affine(operand, result_shape(eqn)) for operand in operands]
-    for value, by in (affine, affine[::-1]):
-        is_affine = any(isinstance(operand, Affine) for operand in operands)
-        if is_affine and value is not None and by is not None and by.number is not None:
-            return [value.times(by.number)]
+    first, second = (walk.affine(operand, result_shape(eqn)) for operand in operands)
+    if first and second and any(isinstance(operand, Affine) for operand in operands):
+        for value, by in ((first, second), (second, first)):
+            if by.number is not None:
+                return [value.times(by.number)]
     left, right = map(walk.settled, operands)
     dims = joined_dims([left, right])
     for number, value in ((left, right), (right, left)):
@@ -127,39 +118,37 @@ def multiply(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Glob
             if value.is_extreme and number.factor <= 0:
                 raise NotKnown("it multiplies what is not reduced")
             return [_spread(walk, value.times(number.factor), dims)]
-    return [product(walk, left, right, dims, "mul", ())]
+    return [product(walk, left, right, "mul", (), dims)]
 
 
 def divide(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """A quotient, linear in what is divided."""
     if eqn.outvars[0].aval.dtype.kind in "iu":
         return entry_by_entry(walk, eqn, operands)
-    value, by = map(walk.settled, operands)
-    dims = joined_dims([value, reduced(by, "it divides by what is not reduced")])
+    value, by = walk.settled(operands[0]), reduced(walk.settled(operands[1]), "it divides by what is not reduced")
     if by.is_zero:
         return entry_by_entry(walk, eqn, operands)
-    if walk.is_number(by) and (by.factor > 0 or not value.is_extreme):
-        return [_spread(walk, value.times(1 / by.factor), dims)]
-    return [product(walk, value, replace(by, factor=1 / by.factor), dims, "div", ())]
+    inverse = replace(by, factor=1 / by.factor)
+    if walk.is_number(by):
+        return multiply(walk, eqn, [value, inverse])
+    return [product(walk, value, inverse, "div", (), joined_dims([value, by]))]
 
 
 def negate(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """The negative, also of parts of a sum."""
-    if isinstance(operands[0], Affine):
-        return [operands[0].times(-1)]
-    value = walk.settled(operands[0])
-    if value.is_extreme:
+    if isinstance(operands[0], Sharded) and operands[0].is_extreme:
         raise NotKnown("it negates what is not reduced")
-    return [value.times(-1)]
+    return multiply(walk, eqn, [operands[0], walk.number(-1, (None,) * len(result_shape(eqn)))])
 
 
 def extreme(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """``max`` and ``min``."""
-    name, (first, second) = eqn.primitive.name, [_bounds(walk, operand) for operand in operands]
-    if first and second and isinstance(operands[0], Affine) != isinstance(operands[1], Affine):
-        for operand, here, there in ((operands[0], first, second), (operands[1], second, first)):
-            if here[0] >= there[1] if name == "max" else here[1] <= there[0]:
-                return [walk.affine(operand, result_shape(eqn)) or walk.settled(operand)]
+    """``max`` and ``min``: one of the operands, where it is known to be no less or no more than the other."""
+    name, shape, (_, bounds) = eqn.primitive.name, result_shape(eqn), _difference(walk, eqn, operands)
+    if bounds:
+        low, high = bounds if name == "max" else (-bounds[1], -bounds[0])
+        if low >= 0 or high <= 0:
+            operand = operands[0] if low >= 0 else operands[1]
+            return [walk.affine(operand, shape) or walk.number(walk.settled(operand).factor, (None,) * len(shape))]
     left, right = map(walk.settled, operands)
     is_other = {left.combined_by, right.combined_by} - {name, ""}
     if is_other or left.partial & right.placed or right.partial & left.placed:
@@ -167,12 +156,18 @@ def extreme(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
     return [walk.made(name, (), [left, right], joined_dims([left, right]), left.partial | right.partial, name)]
 
 
-def _bounds(walk: Walk, value: GlobalValue) -> tuple[Fraction, Fraction] | None:
-    """The smallest and the largest entry, where they are known."""
-    if isinstance(value, Affine):
-        low, high = value.bounds(walk.sizes)
-        return Fraction(low), Fraction(high)
-    return (value.factor, value.factor) if walk.is_number(value) else None
+def _difference(
+    walk: Walk, eqn: Any, operands: Sequence[GlobalValue]
+) -> tuple[Affine | None, tuple[int | Fraction, int | Fraction] | None]:
+    """The difference of two operands, and the smallest and largest that it is, where these are known."""
+    left, right = operands
+    if walk.is_number(left) and walk.is_number(right):
+        return None, (left.factor - right.factor, left.factor - right.factor)
+    first, second = (walk.affine(operand, result_shape(eqn)) for operand in operands)
+    if first is None or second is None:
+        return None, None
+    difference = first.plus(second.times(-1))
+    return difference, difference.bounds(walk.sizes)
 
 
 COMPARISONS: dict[str, Callable[[Any, Any], tuple[bool, bool]]] = {
@@ -188,31 +183,17 @@ COMPARISONS: dict[str, Callable[[Any, Any], tuple[bool, bool]]] = {
 
 def compare(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """A comparison, decided by bounds where they do."""
-    name, shape = eqn.primitive.name, result_shape(eqn)
+    name = eqn.primitive.name
     compared = lookups.compared(walk, name, operands)
     if isinstance(compared, list):  # what both are shifted by is the same
         operands = compared
     elif compared is not None:
         return [compared]
-    difference = None
-    if any(isinstance(operand, Affine) for operand in operands):
-        first, second = (walk.affine(operand, shape) for operand in operands)
-        difference = None if first is None or second is None else first.plus(second.times(-1))
-    first, second = (_bounds(walk, operand) for operand in operands)
-    if difference is not None:
-        bounds = difference.bounds(walk.sizes)
-    elif first and second:
-        bounds = first[0] - second[1], first[1] - second[0]
-    else:
-        return entry_by_entry(walk, eqn, operands)
-    is_true, is_false = COMPARISONS[name](*bounds)
+    difference, bounds = _difference(walk, eqn, operands)
+    is_true, is_false = COMPARISONS[name](*bounds) if bounds else (False, False)
     if is_true or is_false:
-        return [walk.number(is_true, (None,) * len(shape))]
-    at_shard = (
-        None
-        if difference is None
-        else neighbours.compared_index(walk, difference, lambda at: COMPARISONS[name](at, at)[0])
-    )
+        return [walk.number(is_true, (None,) * len(result_shape(eqn)))]
+    at_shard = neighbours.compared_index(walk, difference, lambda at: COMPARISONS[name](at, at)[0])
     return entry_by_entry(walk, eqn, operands) if at_shard is None else [at_shard]
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 from .values import OTHER_IDS, Affine, DimSharding, Found, GlobalValue, IsOwn, NotKnown, OfIds, Row, Sharded, axes_along
-from .walk import Walk, joined, operand_shape, params_key, refuse_narrow_sum, result_shape
+from .walk import Walk, joined, operand_shape, params_key, partial_over, refuse_narrow_sum, result_shape
 
 # Whether an id that is at least, or more than, a bound is not below it; whole numbers above 2 are at least 3.
 _SIDES = {"ge": (True, 0), "gt": (True, 1), "lt": (False, 0), "le": (False, 1)}
@@ -23,7 +22,7 @@ def minus_first(walk: Walk, ids: GlobalValue, first: GlobalValue) -> Row | None:
         return None
     if walk.is_number(ids) or ids.partial or ids.axes.intersection(first.indices):
         return None
-    return Row(ids, tuple(sorted(first.indices.items())), tuple(range(len(ids.dims))))
+    return Row(ids, tuple(sorted(first.indices.items())), tuple(range(len(ids.dims))), None)
 
 
 def _integer(walk: Walk, value: GlobalValue) -> int | None:
@@ -39,19 +38,17 @@ def compared(walk: Walk, name: str, operands: Sequence[GlobalValue]) -> GlobalVa
     if not isinstance(row, Row):
         return None
     if isinstance(by, Affine) and any(by.positions) and row.length is None:  # both with the first one added
-        ids, shifted = (
-            walk.spread(row),
-            by.plus(replace(by, constant=0, positions=(0,) * len(by.shape), indices=dict(row.start))),
-        )
-        return [ids, shifted] if row is operands[0] else [shifted, ids]
+        first = Affine(by.shape, 0, (0,) * len(by.shape), dict(row.start))
+        return [walk.spread(row), by.plus(first)] if row is operands[0] else [by.plus(first), walk.spread(row)]
     number = _integer(walk, by)
     if number is None or name not in _SIDES:
         return None
     if row.length is not None:  # a row is never negative
         return walk.number(0, (None,) * len(row.along)) if name == "lt" and number == 0 else None
     is_not_below, more = _SIDES[name]
-    bounds = (True, None, is_not_below) if number + more == 0 else (False, number + more, not is_not_below)
-    return IsOwn(row.ids, row.start, row.along, *bounds)
+    if number + more == 0:
+        return IsOwn(row.ids, row.start, row.along, None, is_bounded_below=True, is_true=is_not_below)
+    return IsOwn(row.ids, row.start, row.along, number + more, is_bounded_below=False, is_true=not is_not_below)
 
 
 def both_bounds(name: str, first: GlobalValue, second: GlobalValue) -> IsOwn | None:
@@ -79,7 +76,7 @@ def chosen(walk: Walk, which: OfIds, cases: Sequence[GlobalValue]) -> GlobalValu
         raise NotKnown("where the shard does not have an id, it is not zero")
     if isinstance(here, Found) and here.is_of(which) and here.length == which.length:
         return walk.settled(replace(here, is_zero_elsewhere=True))
-    return Found(which.ids, which.start, which.along, walk.settled(here), which.length, is_zero_elsewhere=True)
+    return Found(which.ids, which.start, which.along, which.length, walk.settled(here), is_zero_elsewhere=True)
 
 
 def gather(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
@@ -127,40 +124,31 @@ def _result_dims(eqn: Any, window: Sequence[Any], batch: Sequence[Any]) -> list[
 def _looked_up(walk: Walk, eqn: Any, table: Sharded, row: Row) -> GlobalValue:
     """The rows that a shard has, of a table of which the other shards have the others."""
     numbers, shape = eqn.params["dimension_numbers"], operand_shape(eqn)
-    dim, axes = _indexed(
-        walk, row, numbers.start_index_map, numbers.collapsed_slice_dims, shape, "it looks up parts of rows"
-    )
-    lengths = [1 if at == dim or at in numbers.operand_batching_dims else length for at, length in enumerate(shape)]
-    if list(eqn.params["slice_sizes"]) != lengths:
+    indexed, batching = tuple(numbers.start_index_map), tuple(numbers.operand_batching_dims)
+    window = [size for at, size in enumerate(eqn.params["slice_sizes"]) if at not in (*indexed, *batching)]
+    if not _are_rows(shape, indexed, numbers.collapsed_slice_dims, batching, window):
         raise NotKnown("it looks up parts of rows")
+    (dim,) = indexed
+    axes = row.table_axes(walk.sizes, shape[dim])
     if table.dims[dim] not in (None, axes) or table.is_extreme:
         raise NotKnown(OTHER_IDS)
-    if table.dims[dim] is not None:
-        table = table.with_dim(dim, ())
+    table = table.with_dim(dim, None if table.dims[dim] is None else ())
     if table.axes.intersection(axes):
         raise NotKnown("its table is not reduced")
-    table = walk.solid(table, dim, shape[dim] * prod(walk.sizes[axis] for axis in axes))
+    table = walk.solid(table, dim, shape[dim] * walk.count(axes))
     value = _taken(walk, eqn, "rows", (repr(numbers), len(shape)), table, walk.spread(row))
-    along = _result_dims(eqn, [None] * len(shape), row.along[:-1])
-    found = Found(row.ids, row.start, tuple(along), value, shape[dim])
-    is_zero_elsewhere = "FILL" in str(eqn.params["mode"]) and eqn.params.get("fill_value") == 0 and row.length is None
-    return walk.settled(replace(found, is_zero_elsewhere=True)) if is_zero_elsewhere else found
+    along = tuple(_result_dims(eqn, [None] * len(shape), row.along[:-1]))
+    is_filled = "FILL" in str(eqn.params["mode"]) and eqn.params.get("fill_value") == 0 and row.length is None
+    found = Found(row.ids, row.start, along, shape[dim], value, is_zero_elsewhere=is_filled)
+    return walk.settled(found) if is_filled else found
 
 
-def _indexed(
-    walk: Walk, row: Row, indexed: Sequence[int], dropped: Sequence[int], shape: Sequence[int], why: str
-) -> tuple[int, tuple[str, ...]]:
-    """The one dim of a table in which rows are looked up, and its mesh axes.
-
-    Raises:
-      NotKnown: where it is not the only one that a row lacks, or the ids of the shards are not those of its parts.
-    """
-    if len(indexed) != 1 or tuple(dropped) != tuple(indexed):
-        raise NotKnown(why)
-    (dim,) = indexed
-    if row.length not in (None, shape[dim]):
-        raise NotKnown(OTHER_IDS)
-    return dim, row.table_axes(walk.sizes, shape[dim])
+def _are_rows(
+    shape: Sequence[int], indexed: Sequence[int], dropped: Sequence[int], batching: Sequence[int], window: Sequence[int]
+) -> bool:
+    """Whether what is taken along the other dims of a table is all of them, and the one that is indexed is dropped."""
+    others = [length for dim, length in enumerate(shape) if dim not in (*indexed, *batching)]
+    return len(indexed) == 1 and tuple(dropped) == tuple(indexed) and list(window) == others
 
 
 def scatter_add(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
@@ -170,6 +158,8 @@ def scatter_add(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[G
         return [refuse_narrow_sum(eqn, _added_at(walk, eqn, by, operands[2]))]
     key = params_key(eqn, "dimension_numbers", "update_jaxpr", "update_consts")
     if not into.is_zero:
+        if walk.settled(operands[2]).axes or into.partial:
+            raise NotKnown("it adds to what is sharded")
         everywhere = [walk.unsharded(value, operand_shape(eqn, at)) for at, value in enumerate(operands)]
         shape = operand_shape(eqn)
         return [walk.made("scatter-add", (repr(numbers), shape, key), everywhere, [()] * len(shape))]
@@ -203,34 +193,33 @@ def _added(
         dims[dim] = axes
     if updates.partial.intersection(over) or updates.partial & ids.axes:
         raise NotKnown("it adds parts of a sum at places that are sharded")
-    counts = [prod(walk.sizes[axis] for axis in axes_along(axes)) for axes in dims]
+    counts = [walk.count(axes_along(axes)) for axes in dims]
     unsharded = tuple(length * count for length, count in zip(shape, counts, strict=True))
     added = walk.linear(name, (repr(numbers), unsharded, key), updates, dims, ids)
-    return replace(added, partial=added.partial.union(over), combined_by="sum" if added.partial or over else "")
+    return partial_over(added, added.partial.union(over), "sum")
 
 
 def _added_at(walk: Walk, eqn: Any, row: Row, updates: GlobalValue) -> Sharded:
     """What updates add to the rows that a shard has, of zeros of which the other shards have the others."""
     numbers, shape = eqn.params["dimension_numbers"], operand_shape(eqn)
-    window, is_dropped = numbers.update_window_dims, "FILL" in str(eqn.params["mode"])
-    dim, axes = _indexed(
-        walk, row, numbers.scatter_dims_to_operand_dims, numbers.inserted_window_dims, shape, "it adds to parts of rows"
+    indexed, batching, window = (
+        tuple(numbers.scatter_dims_to_operand_dims),
+        tuple(numbers.operand_batching_dims),
+        tuple(numbers.update_window_dims),
     )
-    others = [length for at, length in enumerate(shape) if at != dim and at not in numbers.operand_batching_dims]
-    if [operand_shape(eqn, 2)[at] for at in window] != others:
+    lengths = [operand_shape(eqn, 2)[at] for at in window]
+    if not _are_rows(shape, indexed, numbers.inserted_window_dims, batching, lengths):
         raise NotKnown("it adds to parts of rows")
-    if isinstance(updates, OfIds):
+    (dim,) = indexed
+    axes = row.table_axes(walk.sizes, shape[dim])
+    if isinstance(updates, Found) and updates.is_zero_elsewhere and updates.length == shape[dim]:
         along = tuple(way for at, way in enumerate(updates.along) if at not in window)
-        is_same = (updates.ids, updates.start, along) == (row.ids, row.start, row.along[:-1])
-        if (
-            not isinstance(updates, Found)
-            or not is_same
-            or updates.length != shape[dim]
-            or not updates.is_zero_elsewhere
-        ):
+        if (updates.ids, updates.start, along) != (row.ids, row.start, row.along[:-1]):
             raise NotKnown("it adds what is for other ids")
         value = updates.value
-    elif row.length is None and is_dropped:
+    elif isinstance(updates, OfIds):
+        raise NotKnown("it adds what is for other ids")
+    elif row.length is None and "FILL" in str(eqn.params["mode"]):
         value = walk.settled(updates)
     else:
         raise NotKnown("it adds at places of other ids")

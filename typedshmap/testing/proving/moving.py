@@ -193,7 +193,7 @@ def dynamic_slice(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence
         if isinstance(start, Affine) and start.indices and not start.constant:
             value = walk.solid(value, dim, shape[dim])
             axes, left = split_over(walk.sizes, start.indices, size)
-            if left or size * prod(walk.sizes[axis] for axis in axes) != shape[dim]:
+            if left or size * walk.count(axes) != shape[dim]:
                 raise NotKnown("its start depends on the index of the shard")
             sharded[dim] = axes
         elif value.dims[dim] is not None or not walk.is_number(value):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 from .values import Affine, AtShard, DimSharding, Edge, GlobalValue, NotKnown, Sharded, Window, axes_along, split_over
@@ -56,7 +55,7 @@ def sliced(walk: Walk, value: Sharded, shape: Sequence[int], parts: Mapping[int,
         if shared < 0:
             edges.append((dim, start, limit))
             continue
-        total[dim] = window.step * prod(walk.sizes[axis] for axis in window.axes) + window.shared
+        total[dim] = window.step * walk.count(window.axes) + window.shared
         if first or last:
             taken[dim] = (first, total[dim] - last, 1)
         before, after = max(0, window.before - start), max(0, window.after - (length - limit))
@@ -90,7 +89,7 @@ def _slice_of(walk: Walk, value: Sharded, shape: Mapping[int, int], parts: Mappi
 
 def sent(walk: Walk, operand: GlobalValue, shape: Sequence[int], axes: Sequence[str], perm: Any) -> GlobalValue:
     """What comes from other shards, all as many further over some axes."""
-    count, senders = prod(walk.sizes[axis] for axis in axes), {to: source for source, to in perm}
+    count, senders = walk.count(axes), {to: source for source, to in perm}
     if not isinstance(operand, Edge):
         value = walk.settled(operand)
         if not value.axes.intersection(axes):
@@ -124,7 +123,7 @@ def concatenated(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[
     axes = value.dims[dim]
     if not axes or isinstance(axes, Window) or value.partial or at > 1 or len(operands) > at + 2:
         raise NotKnown("it works along a sharded dim")
-    step, count = operand_shape(eqn, at)[dim], prod(walk.sizes[axis] for axis in axes)
+    step, count = operand_shape(eqn, at)[dim], walk.count(axes)
     total, pieces = step * count, list[tuple[Sharded, int]]()
     for here, operand in enumerate(operands):
         length = operand_shape(eqn, here)[dim]
@@ -155,7 +154,7 @@ def where(walk: Walk, which: AtShard, cases: Sequence[GlobalValue]) -> GlobalVal
     """An edge, and something else at the one shard that it does not come to."""
     elsewhere, there = cases if which.is_there else cases[::-1]
     index = which.index
-    if isinstance(there, Edge) and prod(walk.sizes[axis] for axis in which.axes) == 2:
+    if isinstance(there, Edge) and walk.count(which.axes) == 2:
         elsewhere, there, index = there, elsewhere, 1 - index
     if not isinstance(elsewhere, Edge) or elsewhere.shift == 0 or isinstance(there, Edge):
         raise NotKnown("it depends on the index of the shard")
@@ -167,12 +166,12 @@ def where(walk: Walk, which: AtShard, cases: Sequence[GlobalValue]) -> GlobalVal
     return replace(elsewhere, end=(index, end))
 
 
-def compared_index(walk: Walk, index: Affine, is_true: Callable[[int], bool]) -> AtShard | None:
+def compared_index(walk: Walk, index: Affine | None, is_true: Callable[[int], bool]) -> AtShard | None:
     """The one shard at which an index is said to be, or not to be."""
-    axes, left = split_over(walk.sizes, index.indices, 1)
-    if any(index.positions) or left or not axes:
+    if index is None or any(index.positions):
         return None
-    truths = [is_true(index.constant + at) for at in range(prod(walk.sizes[axis] for axis in axes))]
+    axes, left = split_over(walk.sizes, index.indices, 1)
+    truths = [] if left else [is_true(index.constant + at) for at in range(walk.count(axes))]
     for value in (True, False):
         if truths.count(value) == 1:
             return AtShard(axes, truths.index(value), value)

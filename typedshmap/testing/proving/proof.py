@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from typing import Any, Literal, NamedTuple
 
@@ -25,7 +25,7 @@ from ...tools.sample.plain import is_plain, with_hints
 from ...tools.sample.plan import InputPlan, plan_inputs, size_of
 from ..describe_difference import FIRST_DIFFERENCE
 from ..invariance import DifferenceReport, assert_mesh_invariant
-from ..meshes import FunctionAxes, axes_of
+from ..meshes import axes_of
 from ..run import FunctionUnderTest, classify_function, needs_manual_axes
 from .rules import RULES
 from .values import Gap, GlobalValue, NotKnown, TermTable, Unknown
@@ -130,7 +130,8 @@ def _read(f: Any, grad: bool, sizes: Mapping[str, Any], deadline: float, has_sha
     tried, misfits, refused = list[tuple[dict[str, int], int]](), list[ShapeError](), ""
     try:
         for seed, shape in enumerate(_shapes(list(axes.sizes), fixed)):
-            comparison = _MeshComparison(subject, axes, shape, sizes, grad, deadline)
+            meshes = [subject.mesh_for(axes.abstract(size)) for size in ({}, shape)]
+            comparison = _MeshComparison(subject, meshes, sizes, grad, deadline)
             try:
                 tried.append((shape, comparison.read(seed)))
             except ShapeError as misfit:  # sizes that are given, or written in hints, do not divide over this mesh
@@ -143,7 +144,7 @@ def _read(f: Any, grad: bool, sizes: Mapping[str, Any], deadline: float, has_sha
             _require_same_equations(tried)
         if not tried:
             raise misfits[0]
-        if not any(_is_sharded(shape) for shape, _ in tried):
+        if not any(min(shape.values()) > 1 for shape, _ in tried):
             raise Gap("no mesh shards all that its hints shard")
     except Gap as gap:
         return Proof(typed.name, "unknown", gap.place, gap.why, ())
@@ -172,10 +173,6 @@ _LONG = 101
 """A size larger than most numbers in a program's text, so that what is decided by comparing with them is seen."""
 
 
-def _is_sharded(shape: Mapping[str, int]) -> bool:
-    return all(size > 1 for size in shape.values())
-
-
 def _require_same_equations(tried: Sequence[tuple[Mapping[str, int], int]]) -> None:
     """Require that programs of meshes that shard all have the same equations: what was read holds for any of these.
 
@@ -183,14 +180,12 @@ def _require_same_equations(tried: Sequence[tuple[Mapping[str, int], int]]) -> N
       tried: the size of each axis of the meshes, each with the number of equations.
 
     Raises:
-      Gap: where they have others.
+      Gap: where the last has others than the first.
     """
-    sharded = [(shape, count) for shape, count in tried if _is_sharded(shape)]
-    for shape, count in sharded:
-        first_shape, first = sharded[0]
-        if count != first:
-            counts = f"{count} equations on {mesh_text(shape.items())}, and {first} on {mesh_text(first_shape.items())}"
-            raise Gap(f"it has {counts}")
+    sharded = [(mesh_text(shape.items()), count) for shape, count in tried if min(shape.values()) > 1]
+    if sharded and sharded[0][1] != sharded[-1][1]:
+        (first, expected), (last, count) = sharded[0], sharded[-1]
+        raise Gap(f"it has {count} equations on {last}, and {expected} on {first}")
 
 
 def _in_region(subject: FunctionUnderTest, made: Inputs, one: AbstractMesh) -> FunctionUnderTest:
@@ -254,33 +249,27 @@ class _TracedProgram(NamedTuple):
     names: list[str]
 
 
+@dataclass
 class _MeshComparison:
     """A function on one device and on a mesh.
 
-    Args:
+    Attributes:
       subject: the function.
-      axes: its mesh axes.
-      shape: the size of each in the mesh.
+      meshes: the mesh of one device, and the other one.
       sizes: the sizes that are given.
       grad: whether its vector-Jacobian product is compared as well.
       deadline: when to give up.
-
-    Attributes:
+      terms: those of both programs.
       refused: the error of an operation that was given such sizes as the hints allow; "" where there is none.
     """
 
-    def __init__(
-        self,
-        subject: FunctionUnderTest,
-        axes: FunctionAxes,
-        shape: Mapping[str, int],
-        sizes: Mapping[str, Any],
-        grad: bool,
-        deadline: float,
-    ) -> None:
-        self.subject, self.shape, self.sizes, self.grad, self.deadline = subject, shape, sizes, grad, deadline
-        self.meshes = [subject.mesh_for(axes.abstract(size)) for size in ({}, shape)]
-        self.terms, self.refused = TermTable(), ""
+    subject: FunctionUnderTest
+    meshes: Sequence[AbstractMesh]
+    sizes: Mapping[str, Any]
+    grad: bool
+    deadline: float
+    terms: TermTable = field(default_factory=TermTable)
+    refused: str = ""
 
     def read(self, seed: int) -> int:
         """Require that the results on the mesh are those on one device, and count its equations there.
@@ -309,7 +298,7 @@ class _MeshComparison:
         except (Gap, TypedShmapError):
             raise
         except Exception as error:
-            raise _raises(error, self.shape) from error
+            raise _raises(error, self.meshes[1].shape) from error
 
     def _drawn(self, seed: int, multiples_of: int) -> list[Inputs]:
         """The arguments for each of both meshes."""

@@ -241,6 +241,9 @@ def split_over(
     return axes, left
 
 
+OTHER_IDS = "the ids of the shards are not those of their parts of the table"
+
+
 @dataclass(frozen=True)
 class OfIds:
     """What a shard computes to look up ids in its part of a table, from the ids minus the first of its own.
@@ -249,11 +252,13 @@ class OfIds:
       ids: the ids, on all shards.
       start: by mesh axis, what one shard further adds to the first id.
       along: by dim, the dim of the ids; None where it is the same for all entries.
+      length: how many ids the shard has of its own, where that has been said.
     """
 
     ids: Sharded
     start: tuple[tuple[str, int], ...]
     along: tuple[int | None, ...]
+    length: int | None
 
     def is_of(self, lookup: OfIds) -> bool:
         """Whether both are about the same ids on the same shards, entry by entry."""
@@ -271,53 +276,39 @@ class OfIds:
           NotKnown: where the first ids are not those of its shards.
         """
         axes, left = split_over(sizes, dict(self.start), length)
-        if left:
+        if left or self.length not in (None, length):
             raise NotKnown(OTHER_IDS)
         return axes
 
 
-OTHER_IDS = "the ids of the shards are not those of their parts of the table"
-
-
-@dataclass(frozen=True)
 class Row(OfIds):
-    """The ids minus the first of the shard's own: where an id is in the shard's part, if it is there.
-
-    Attributes:
-      length: how many ids the shard has, if those of other shards are replaced by any row; None if they are not.
-    """
-
-    length: int | None = None
+    """The ids minus the first of the shard's own; with a length, any row in the place of those of other shards."""
 
 
 @dataclass(frozen=True)
 class IsOwn(OfIds):
-    """Whether an id is not below the shard's own, not above them, or both.
+    """Whether an id is not below the shard's own, or not above them by their length, or both.
 
     Attributes:
       is_bounded_below: whether it asks if it is not below.
-      length: how many ids the shard has, if it asks whether it is not above; else None.
-      is_true: whether this is so, or its negation.
+      is_true: whether it says this, or its negation.
     """
 
     is_bounded_below: bool
-    length: int | None
     is_true: bool
 
 
 @dataclass(frozen=True)
 class Found(OfIds):
-    """What is found by an id in the shard's part of a table, and anything, or zero, where it is not there.
+    """What is found by an id in the shard's part of a table.
 
     Attributes:
       value: what is found, as a global array.
-      length: how many rows the shard's part has.
-      is_zero_elsewhere: whether it is zero where the id is not there.
+      is_zero_elsewhere: whether it is zero where the id is not there, and not anything.
     """
 
     value: Sharded
-    length: int
-    is_zero_elsewhere: bool = False
+    is_zero_elsewhere: bool
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from fractions import Fraction
@@ -29,6 +29,7 @@ from .values import (
     Term,
     TermTable,
     Unknown,
+    axes_along,
 )
 
 PrimitiveRule = Callable[["Walk", Any, list[GlobalValue]], Sequence[GlobalValue]]
@@ -196,14 +197,15 @@ class Walk(Interpreter[GlobalValue]):
 
     def _owned(self, lookup: Found) -> Sharded:
         """What each shard has for its own ids, and the sum of which over the shards is it for all ids."""
+        assert lookup.length is not None
         value, axes, ids = lookup.value, lookup.table_axes(self.sizes, lookup.length), self.spread(lookup)
         if value.is_extreme or value.partial & ids.axes:
             raise NotKnown("it chooses from what is not reduced")
         if value.axes.intersection(axes):
             raise NotKnown("it is sharded over the axes of the table")
-        count = lookup.length * prod(self.sizes[axis] for axis in axes)
+        count = lookup.length * self.count(axes)
         owned = self.linear("owned", count, value, joined_dims([value, ids]), ids)
-        return replace(owned, partial=value.partial.union(axes), combined_by="sum" if value.partial or axes else "")
+        return partial_over(owned, value.partial.union(axes), "sum")
 
     def solid(self, value: Sharded, dim: int, length: int) -> Sharded:
         """A value whose length along a dim is that of the whole.
@@ -211,7 +213,7 @@ class Walk(Interpreter[GlobalValue]):
         Raises:
           NotKnown: where the dim is sharded.
         """
-        if value.dims[dim]:
+        if axes_along(value.dims[dim]):
             raise NotKnown("it works along a sharded dim")
         if value.dims[dim] is not None:
             return value
@@ -241,11 +243,20 @@ class Walk(Interpreter[GlobalValue]):
         """The manual axes among some that have more than one shard."""
         return [axis for axis in axes if self.sizes.get(axis, 1) > 1]
 
+    def count(self, axes: Iterable[str]) -> int:
+        """The number of shards along some mesh axes."""
+        return prod(self.sizes[axis] for axis in axes)
+
     def named(self, eqn: Any) -> list[str]:
         """The mesh axes of a collective that have more than one shard."""
         if eqn.params.get("axis_index_groups") is not None:
             raise NotKnown("it is among groups of shards")
         return self.longer(_jax.jaxpr.named_axes(eqn))
+
+
+def partial_over(value: Sharded, axes: frozenset[str], by: str) -> Sharded:
+    """A value whose parts are yet to be combined over these axes, if there are any."""
+    return replace(value, partial=axes, combined_by=by if axes else "")
 
 
 def reduced(value: Sharded, why: str = "its operand is not reduced") -> Sharded:
