@@ -91,6 +91,8 @@ def add(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalVal
         raise NotKnown("it adds what is reduced to what is not")
     if left.term == right.term and left.dims == right.dims:
         total = replace(left, factor=left.factor + right.factor)
+    elif not left.factor or not right.factor:  # parts that add up to zero do not change what all add up to
+        total = (left if left.factor else right).with_dims(dims)
     else:
         total = walk.linear("add", (), left, dims, right.times(1 / left.factor))
     return [refuse_narrow_sum(eqn, total)]
@@ -100,6 +102,8 @@ def product(walk: Walk, left: Sharded, right: Sharded, name: str, params: Any, d
     """A value that is linear in two others."""
     if left.partial & right.axes or right.partial & left.axes or left.is_extreme or right.is_extreme:
         raise NotKnown("it multiplies what is not reduced")
+    if left.is_zero or right.is_zero:
+        return walk.number(0, dims)
     operands, partial = [replace(value, factor=Fraction(1)) for value in (left, right)], left.partial | right.partial
     return walk.made(name, params, operands, dims, partial, "sum", left.factor * right.factor)
 
@@ -232,6 +236,6 @@ def select(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Global
     partial, by = parts_of(values, "it chooses between what is reduced and what is not")
     if partial & chosen.axes:
         raise NotKnown("it chooses by what the shards do not share")
-    factor = next((value.factor for value in values if not value.is_zero), Fraction(1))
+    factor = next((value.factor for value in values if value.factor), Fraction(1))
     ratios = [value.times(1 / factor) for value in values]
     return [walk.made("select", (), [chosen, *ratios], joined_dims([chosen, *values]), partial, by, factor)]

@@ -153,10 +153,12 @@ class Sharded:
 
     @property
     def is_zero(self) -> bool:
-        return self.factor == 0
+        """Whether it is zero on every shard; parts of a sum that is zero may not be."""
+        return self.factor == 0 and not self.partial
 
     def times(self, factor: Fraction | int) -> Sharded:
-        return replace(self, factor=self.factor * factor)
+        scaled = replace(self, factor=self.factor * factor)
+        return scaled if factor else replace(scaled, partial=frozenset(), combined_by="")
 
     def with_dims(self, dims: Sequence[DimSharding]) -> Sharded:
         return replace(self, dims=tuple(dims))

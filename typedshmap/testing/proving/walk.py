@@ -255,7 +255,8 @@ class Walk(Interpreter[GlobalValue]):
 
 
 def partial_over(value: Sharded, axes: frozenset[str], by: str) -> Sharded:
-    """A value whose parts are yet to be combined over these axes, if there are any."""
+    """A value whose parts are yet to be combined over these axes, if there are any; zero on all shards has no parts."""
+    axes = frozenset[str]() if value.is_zero else axes
     return replace(value, partial=axes, combined_by=by if axes else "")
 
 
