@@ -111,7 +111,7 @@ def marked_functions(modules: Iterable[ModuleType]) -> list[MarkedName]:
                 home, known = getattr(value, "__module__", None), marked.get(id(value))
                 if known is None or home == module.__name__ != known.module.__name__:
                     marked[id(value)] = MarkedName(module, name, value)
-    return sorted(marked.values(), key=lambda marked: marked.module.__name__)
+    return sorted(marked.values(), key=lambda place: place.module.__name__)
 
 
 def _may_be_marked(value: Any) -> bool:
