@@ -53,8 +53,7 @@ def _all_gather(walk: Walk, eqn: Any, value: Sharded) -> GlobalValue:
     if not eqn.params["tiled"]:
         if value.placed.intersection(axes):
             raise NotKnown("it stacks parts of the whole")
-        insert = lambda dims: [*dims[:dim], None, *dims[dim:]]  # noqa: E731
-        return moved(walk, eqn, value, "broadcast", ("stack", dim), insert)
+        return moved(walk, eqn, value, [*range(dim), None, *range(dim, len(value.dims))])
     value = value.with_dim(dim, _gathered(value.dims[dim], axes, "it gathers a dim that is not sharded so"))
     if value.placed.intersection(axes):
         raise NotKnown("it gathers parts of another dim")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -24,70 +24,62 @@ from .values import (
 from .walk import Walk, joined_dims, operand_shape, parts_of, reduced, result_shape
 
 
-def moved(
-    walk: Walk, eqn: Any, value: GlobalValue, name: str, params: Any, change: Callable[[Any], Any]
-) -> GlobalValue:
+def moved(walk: Walk, eqn: Any, value: GlobalValue, sources: Sequence[int | None]) -> GlobalValue:
     """A value whose entries are those of another, in other places.
 
+    Its entry at a place is the other's at the same place along its source dims. All other dims of the other have one
+    entry, and must not be sharded: it would be of one shard. Affine numbers are what is on each shard, and may be.
+
     Args:
-      name: the operation.
-      params: how it moves them, in sizes of the whole.
-      change: from what is known of each dim to that of each dim of the result; None for one along which it is the same.
+      sources: the dim of the value that is each dim of the result; None for one along which it is the same.
     """
     match value:
         case AtShard():
             return value
         case Affine():
-            positions = tuple(step or 0 for step in change(value.positions))
+            positions = tuple(0 if dim is None else value.positions[dim] for dim in sources)
             return replace(value, shape=result_shape(eqn), positions=positions)
-        case Found():
-            return replace(
-                value, along=tuple(change(value.along)), value=_moved(walk, value.value, name, params, change)
-            )
         case OfIds():
-            return replace(value, along=tuple(change(value.along)))
+            along = tuple(None if dim is None else value.along[dim] for dim in sources)
+            _moved_dims(value.dims, sources)
+            lookup = replace(value, along=along)
+            return replace(lookup, value=_moved(walk, value.value, sources)) if isinstance(value, Found) else lookup
         case _:
-            return _moved(walk, walk.settled(value), name, params, change)
+            return _moved(walk, walk.settled(value), sources)
 
 
-def _moved(walk: Walk, value: Sharded, name: str, params: Any, change: Callable[[Any], Any]) -> Sharded:
-    dims = change(value.dims)
+def _moved(walk: Walk, value: Sharded, sources: Sequence[int | None]) -> Sharded:
+    dims = _moved_dims(value.dims, sources)
+    if list(sources) == list(range(len(value.dims))):
+        return value
+    return _rearranged(walk, value, "moved", tuple(sources), dims)
+
+
+def _moved_dims(dims: Sequence[DimSharding], sources: Sequence[int | None]) -> list[DimSharding]:
+    if any(axes for dim, axes in enumerate(dims) if dim not in sources):
+        raise NotKnown("it drops or repeats a sharded dim")
+    return [None if dim is None else dims[dim] for dim in sources]
+
+
+def _rearranged(walk: Walk, value: Sharded, name: str, params: Any, dims: Sequence[DimSharding]) -> Sharded:
     return value.with_dims(dims) if walk.is_number(value) else walk.linear(name, params, value, dims)
-
-
-def _require_unsharded(walk: Walk, value: GlobalValue, dims: Sequence[int], why: str) -> None:
-    """Require that a value is not sharded along dims of one entry, each of which stands for many or for none.
-
-    Affine numbers say what is on each shard, whatever that is of the whole.
-    """
-    if isinstance(value, Affine | AtShard):
-        return
-    known = value.dims if isinstance(value, OfIds) else walk.settled(value).dims
-    if any(known[dim] for dim in dims):
-        raise NotKnown(why)
 
 
 def transpose(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """Dims in another order."""
-    order = eqn.params["permutation"]
-    return [moved(walk, eqn, operands[0], "transpose", tuple(order), lambda dims: [dims[dim] for dim in order])]
+    return [moved(walk, eqn, operands[0], eqn.params["permutation"])]
 
 
 def broadcast(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """More dims, along which a value is the same."""
-    shape, before, at = eqn.params["shape"], operand_shape(eqn), tuple(eqn.params["broadcast_dimensions"])
-    expanded = tuple(dim for dim, to in enumerate(at) if before[dim] != shape[to])
-    _require_unsharded(walk, operands[0], expanded, "it broadcasts a sharded dim")
-    sources = {to: dim for dim, to in enumerate(at) if dim not in expanded}
-    change = lambda dims: [dims[sources[to]] if to in sources else None for to in range(len(shape))]  # noqa: E731
-    return [moved(walk, eqn, operands[0], "broadcast", (at, expanded, len(shape)), change)]
+    shape, before, at = eqn.params["shape"], operand_shape(eqn), eqn.params["broadcast_dimensions"]
+    sources = {to: dim for dim, to in enumerate(at) if before[dim] == shape[to]}
+    return [moved(walk, eqn, operands[0], [sources.get(to) for to in range(len(shape))])]
 
 
 def squeeze(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """Dims of one entry dropped."""
-    gone = tuple(eqn.params["dimensions"])
-    _require_unsharded(walk, operands[0], gone, "it drops a sharded dim")
-    return [moved(walk, eqn, operands[0], "squeeze", gone, lambda dims: without(dims, gone))]
+    return [moved(walk, eqn, operands[0], without(range(len(operand_shape(eqn))), eqn.params["dimensions"]))]
 
 
 def without(dims: Sequence[Any], gone: Sequence[int]) -> list[Any]:
@@ -100,25 +92,23 @@ def reshape(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
     if eqn.params.get("dimensions") is not None:
         raise NotKnown("it reorders dims")
     before, after, value = operand_shape(eqn), tuple(eqn.params["new_sizes"]), operands[0]
-    if isinstance(value, AtShard) or (isinstance(value, Affine) and not any(value.positions)):
-        return [moved(walk, eqn, value, "reshape", (), lambda _: [None] * len(after))]
-    if isinstance(value, Affine | OfIds):
-        dims = value.dims if isinstance(value, OfIds) else [None] * len(before)
-        groups = _groups(before, after, dims)
-        if all(max(len(old), len(new)) == 1 for old, new in groups):
-            change = lambda dims: [dims[old[0]] if old else None for old, new in groups for _ in new]  # noqa: E731
-            return [moved(walk, eqn, value, "reshape", tuple((*old, len(new)) for old, new in groups), change)]
-        if isinstance(value, OfIds):
-            raise NotKnown("it merges or splits dims of ids")
-    return [_reshaped(walk, walk.settled(value), before, after)]
-
-
-def _reshaped(walk: Walk, value: Sharded, before: Sequence[int], after: Sequence[int]) -> Sharded:
     if walk.is_number(value):
-        return value.with_dims([None] * len(after))
-    gone = tuple(old[0] for old, new in _groups(before, after, value.dims) if not new)
-    if gone:
-        value, before = _moved(walk, value, "squeeze", gone, lambda dims: without(dims, gone)), without(before, gone)
+        return [walk.number(value.factor, (None,) * len(after))]
+    if isinstance(value, AtShard) or (isinstance(value, Affine) and not any(value.positions)):
+        return [moved(walk, eqn, value, [None] * len(after))]
+    value = value if isinstance(value, Affine | OfIds) else walk.settled(value)
+    groups = _groups(before, after, [None] * len(before) if isinstance(value, Affine) else value.dims)
+    if all(max(len(old), len(new)) == 1 for old, new in groups):
+        return [moved(walk, eqn, value, [old[0] if old else None for old, new in groups for _ in new])]
+    if isinstance(value, OfIds):
+        raise NotKnown("it merges or splits dims of ids")
+    return [_merged(walk, walk.settled(value), before, after)]
+
+
+def _merged(walk: Walk, value: Sharded, before: Sequence[int], after: Sequence[int]) -> Sharded:
+    """A value whose dims of more than one entry are merged and split."""
+    gone = [old[0] for old, new in _groups(before, after, value.dims) if not new]
+    value, before = _moved(walk, value, without(range(len(before)), gone)), without(before, gone)
     dims, params = list[DimSharding](), list[Any]()
     for old, new in _groups(before, after, value.dims):
         axes, lengths = [value.dims[dim] for dim in old], tuple(after[dim] for dim in new[1:])
@@ -136,7 +126,7 @@ def _reshaped(walk: Walk, value: Sharded, before: Sequence[int], after: Sequence
         else:
             dims += [axes_along(axes[0]), *[()] * (len(new) - 1)]
         params.append((tuple(old), len(new), lengths))
-    return _moved(walk, value, "reshape", tuple(params), lambda _: dims)
+    return _rearranged(walk, value, "reshape", tuple(params), dims)
 
 
 def _groups(
@@ -241,14 +231,15 @@ def unstack(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
     """The entries along a dim, each by itself."""
     dim = eqn.params["axis"]
     (value,) = walk.solid_along(eqn, [walk.settled(operands[0])], [dim])
-    return [_moved(walk, value, "item", (dim, at), lambda dims: without(dims, [dim])) for at in range(len(eqn.outvars))]
+    dims = without(value.dims, [dim])
+    return [_rearranged(walk, value, "item", (dim, at), dims) for at in range(len(eqn.outvars))]
 
 
 def split(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """The entries along a dim, some in each result."""
     dim, sizes = eqn.params["axis"], tuple(eqn.params["sizes"])
     (value,) = walk.solid_along(eqn, [walk.settled(operands[0])], [dim])
-    return [_moved(walk, value, "split", (dim, sizes, at), lambda dims: dims) for at in range(len(sizes))]
+    return [_rearranged(walk, value, "split", (dim, sizes, at), value.dims) for at in range(len(sizes))]
 
 
 def pad(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
