@@ -124,12 +124,9 @@ def _result_dims(eqn: Any, window: Sequence[Any], batch: Sequence[Any]) -> list[
 def _looked_up(walk: Walk, eqn: Any, table: Sharded, row: Row) -> GlobalValue:
     """The rows that a shard has, of a table of which the other shards have the others."""
     numbers, shape = eqn.params["dimension_numbers"], operand_shape(eqn)
-    indexed, batching = tuple(numbers.start_index_map), tuple(numbers.operand_batching_dims)
-    window = [size for at, size in enumerate(eqn.params["slice_sizes"]) if at not in (*indexed, *batching)]
-    if not _are_rows(shape, indexed, numbers.collapsed_slice_dims, batching, window):
-        raise NotKnown("it looks up parts of rows")
-    (dim,) = indexed
-    axes = row.table_axes(walk.sizes, shape[dim])
+    window = [result_shape(eqn)[at] for at in numbers.offset_dims]
+    dropped, why = numbers.collapsed_slice_dims, "it looks up parts of rows"
+    dim, axes = _table_of(walk, eqn, row, numbers.start_index_map, dropped, window, why)
     if table.dims[dim] not in (None, axes) or table.is_extreme:
         raise NotKnown(OTHER_IDS)
     table = table.with_dim(dim, None if table.dims[dim] is None else ())
@@ -143,12 +140,22 @@ def _looked_up(walk: Walk, eqn: Any, table: Sharded, row: Row) -> GlobalValue:
     return walk.settled(found) if is_filled else found
 
 
-def _are_rows(
-    shape: Sequence[int], indexed: Sequence[int], dropped: Sequence[int], batching: Sequence[int], window: Sequence[int]
-) -> bool:
-    """Whether what is taken along the other dims of a table is all of them, and the one that is indexed is dropped."""
-    others = [length for dim, length in enumerate(shape) if dim not in (*indexed, *batching)]
-    return len(indexed) == 1 and tuple(dropped) == tuple(indexed) and list(window) == others
+def _table_of(
+    walk: Walk, eqn: Any, row: Row, indexed: Sequence[int], dropped: Sequence[int], window: Sequence[int], why: str
+) -> tuple[int, tuple[str, ...]]:
+    """The one dim of a table along which rows are looked up, and its mesh axes.
+
+    Args:
+      indexed: the dims that are looked up.
+      dropped: those that a row does not have.
+      window: how much of each other one it has.
+      why: what to say where it is not a whole row.
+    """
+    shape, batching = operand_shape(eqn), eqn.params["dimension_numbers"].operand_batching_dims
+    lengths = [length for dim, length in enumerate(shape) if dim not in (*indexed, *batching)]
+    if len(indexed) != 1 or tuple(dropped) != tuple(indexed) or list(window) != lengths:
+        raise NotKnown(why)
+    return indexed[0], row.table_axes(walk.sizes, shape[indexed[0]])
 
 
 def scatter_add(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
@@ -202,16 +209,9 @@ def _added(
 def _added_at(walk: Walk, eqn: Any, row: Row, updates: GlobalValue) -> Sharded:
     """What updates add to the rows that a shard has, of zeros of which the other shards have the others."""
     numbers, shape = eqn.params["dimension_numbers"], operand_shape(eqn)
-    indexed, batching, window = (
-        tuple(numbers.scatter_dims_to_operand_dims),
-        tuple(numbers.operand_batching_dims),
-        tuple(numbers.update_window_dims),
-    )
+    window, dropped, why = numbers.update_window_dims, numbers.inserted_window_dims, "it adds to parts of rows"
     lengths = [operand_shape(eqn, 2)[at] for at in window]
-    if not _are_rows(shape, indexed, numbers.inserted_window_dims, batching, lengths):
-        raise NotKnown("it adds to parts of rows")
-    (dim,) = indexed
-    axes = row.table_axes(walk.sizes, shape[dim])
+    dim, axes = _table_of(walk, eqn, row, numbers.scatter_dims_to_operand_dims, dropped, lengths, why)
     if isinstance(updates, Found) and updates.is_zero_elsewhere and updates.length == shape[dim]:
         along = tuple(way for at, way in enumerate(updates.along) if at not in window)
         if (updates.ids, updates.start, along) != (row.ids, row.start, row.along[:-1]):

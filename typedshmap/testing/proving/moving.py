@@ -21,18 +21,11 @@ from .values import (
     axes_along,
     split_over,
 )
-from .walk import Walk, joined_dims, operand_shape, parts_of, reduced, result_shape
+from .walk import Walk, joined_dims, moved_dims, operand_shape, parts_of, reduced, result_shape
 
 
 def moved(walk: Walk, eqn: Any, value: GlobalValue, sources: Sequence[int | None]) -> GlobalValue:
-    """A value whose entries are those of another, in other places.
-
-    Its entry at a place is the other's at the same place along its source dims. All other dims of the other have one
-    entry, and must not be sharded: it would be of one shard. Affine numbers are what is on each shard, and may be.
-
-    Args:
-      sources: the dim of the value that is each dim of the result; None for one along which it is the same.
-    """
+    """A value of any kind whose entries are those of another; affine numbers are what is on each shard, in any dims."""
     match value:
         case AtShard():
             return value
@@ -40,25 +33,11 @@ def moved(walk: Walk, eqn: Any, value: GlobalValue, sources: Sequence[int | None
             positions = tuple(0 if dim is None else value.positions[dim] for dim in sources)
             return replace(value, shape=result_shape(eqn), positions=positions)
         case OfIds():
-            along = tuple(None if dim is None else value.along[dim] for dim in sources)
-            _moved_dims(value.dims, sources)
-            lookup = replace(value, along=along)
-            return replace(lookup, value=_moved(walk, value.value, sources)) if isinstance(value, Found) else lookup
+            moved_dims(value.dims, sources)
+            lookup = replace(value, along=tuple(None if dim is None else value.along[dim] for dim in sources))
+            return replace(lookup, value=walk.moved(value.value, sources)) if isinstance(value, Found) else lookup
         case _:
-            return _moved(walk, walk.settled(value), sources)
-
-
-def _moved(walk: Walk, value: Sharded, sources: Sequence[int | None]) -> Sharded:
-    dims = _moved_dims(value.dims, sources)
-    if list(sources) == list(range(len(value.dims))):
-        return value
-    return _rearranged(walk, value, "moved", tuple(sources), dims)
-
-
-def _moved_dims(dims: Sequence[DimSharding], sources: Sequence[int | None]) -> list[DimSharding]:
-    if any(axes for dim, axes in enumerate(dims) if dim not in sources):
-        raise NotKnown("it drops or repeats a sharded dim")
-    return [None if dim is None else dims[dim] for dim in sources]
+            return walk.moved(walk.settled(value), sources)
 
 
 def _rearranged(walk: Walk, value: Sharded, name: str, params: Any, dims: Sequence[DimSharding]) -> Sharded:
@@ -108,7 +87,7 @@ def reshape(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
 def _merged(walk: Walk, value: Sharded, before: Sequence[int], after: Sequence[int]) -> Sharded:
     """A value whose dims of more than one entry are merged and split."""
     gone = [old[0] for old, new in _groups(before, after, value.dims) if not new]
-    value, before = _moved(walk, value, without(range(len(before)), gone)), without(before, gone)
+    value, before = walk.moved(value, without(range(len(before)), gone)), without(before, gone)
     dims, params = list[DimSharding](), list[Any]()
     for old, new in _groups(before, after, value.dims):
         axes, lengths = [value.dims[dim] for dim in old], tuple(after[dim] for dim in new[1:])

@@ -189,11 +189,23 @@ class Walk(Interpreter[GlobalValue]):
             case LeftRegion(why=why) | Unknown(why=why):
                 raise NotKnown(why)
 
+    def moved(self, value: Sharded, sources: Sequence[int | None]) -> Sharded:
+        """A value whose entry at a place is another's at the same place along its source dims.
+
+        Args:
+          sources: the dim of the value that is each dim of the result; None for one along which it is the same.
+
+        Raises:
+          NotKnown: where another dim is sharded: all others have one entry, which must be that of the whole.
+        """
+        dims = moved_dims(value.dims, sources)
+        if self.is_number(value) or list(sources) == list(range(len(value.dims))):
+            return value.with_dims(dims)
+        return self.linear("moved", tuple(sources), value, dims)
+
     def spread(self, lookup: OfIds) -> Sharded:
         """The ids, each wherever it decides on an entry."""
-        if lookup.along == tuple(range(len(lookup.ids.dims))):
-            return lookup.ids
-        return self.made("spread", lookup.along, [lookup.ids], lookup.dims)
+        return self.moved(lookup.ids, lookup.along)
 
     def _owned(self, lookup: Found) -> Sharded:
         """What each shard has for its own ids, and the sum of which over the shards is it for all ids."""
@@ -252,6 +264,17 @@ class Walk(Interpreter[GlobalValue]):
         if eqn.params.get("axis_index_groups") is not None:
             raise NotKnown("it is among groups of shards")
         return self.longer(_jax.jaxpr.named_axes(eqn))
+
+
+def moved_dims(dims: Sequence[DimSharding], sources: Sequence[int | None]) -> list[DimSharding]:
+    """The dims of a result, by its source dims.
+
+    Raises:
+      NotKnown: where another dim is sharded.
+    """
+    if any(axes for dim, axes in enumerate(dims) if dim not in sources):
+        raise NotKnown("it drops or repeats a sharded dim")
+    return [None if dim is None else dims[dim] for dim in sources]
 
 
 def partial_over(value: Sharded, axes: frozenset[str], by: str) -> Sharded:
