@@ -123,10 +123,10 @@ def _read(f: Any, grad: bool, sizes: Mapping[str, Any], deadline: float, has_sha
     typed = made_of.signature.read(bound_self(f))
     axes = axes_of(made_of, typed, mesh_of(f, None, VERB))
     axes.require_some(VERB, typed.name, "call it")
-    one = axes.abstract({})
-    plan = plan_inputs(f, [one], sizes, None, VERB)
-    subject = _in_region(classify_function(f, made_of, typed, None), plan.draw(0).structs(one), one)
-    fixed = _fixed_sizes(plan_inputs(f, [one, axes.abstract(dict.fromkeys(axes.sizes, 2))], sizes, None, VERB))
+    single = axes.abstract({})
+    plan = plan_inputs(f, [single], sizes, None, VERB)
+    subject = _in_region(classify_function(f, made_of, typed, None), plan.draw(0).structs(single), single)
+    fixed = _fixed_sizes(plan_inputs(f, [single, axes.abstract(dict.fromkeys(axes.sizes, 2))], sizes, None, VERB))
     tried, misfits, refused = list[tuple[dict[str, int], int]](), list[ShapeError](), ""
     try:
         for seed, shape in enumerate(_shapes(list(axes.sizes), fixed)):
@@ -188,10 +188,10 @@ def _require_same_equations(tried: Sequence[tuple[Mapping[str, int], int]]) -> N
         raise Gap(f"it has {count} equations on {last}, and {expected} on {first}")
 
 
-def _in_region(subject: FunctionUnderTest, made: Inputs, one: AbstractMesh) -> FunctionUnderTest:
+def _in_region(subject: FunctionUnderTest, made: Inputs, single: AbstractMesh) -> FunctionUnderTest:
     """The function, called as its program needs it: a helper of a manual region is mapped over the shards."""
     try:
-        is_helper = subject.kind == "global" and needs_manual_axes(subject, made, one)
+        is_helper = subject.kind == "global" and needs_manual_axes(subject, made, single)
     except TypedShmapError:
         raise
     except Exception:  # which its body raises on the meshes that are read, too
