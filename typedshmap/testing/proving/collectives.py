@@ -9,7 +9,7 @@ from ... import _jax
 from . import neighbours
 from .moving import moved
 from .values import Affine, DimSharding, GlobalValue, NotKnown, Sharded, axes_along
-from .walk import Walk, operand_shape, partial_over
+from .walk import Walk, operand_shape
 
 
 def all_reduce(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
@@ -24,7 +24,7 @@ def _combined(walk: Walk, value: Sharded, axes: Sequence[str], by: str) -> Shard
     if value.combined_by not in ("", by):
         raise NotKnown("it reduces parts in another way")
     times = walk.count(set(axes) - value.partial) if by == "sum" else 1
-    return partial_over(value.times(times), value.partial.difference(axes), value.combined_by)
+    return value.times(times).partial_over(value.partial.difference(axes), value.combined_by)
 
 
 def _gathered(dim: DimSharding, axes: tuple[str, ...], why: str) -> DimSharding:
@@ -111,7 +111,7 @@ def reshard(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
     if value.is_extreme:
         raise NotKnown("it reduces parts in another way")
     spec = getattr(getattr(eqn.outvars[0].aval, "sharding", None), "spec", None)
-    return [partial_over(value, value.partial.intersection(getattr(spec, "unreduced", ())), value.combined_by)]
+    return [value.partial_over(value.partial.intersection(getattr(spec, "unreduced", ())), value.combined_by)]
 
 
 def reshard_shards(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
@@ -127,4 +127,4 @@ def reshard_shards(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequenc
         raise NotKnown("its operand is not reduced as it says")
     if value.is_extreme:
         raise NotKnown("it reduces parts in another way")
-    return [partial_over(value, left, value.combined_by).with_dims(dims)]
+    return [value.partial_over(left, value.combined_by).with_dims(dims)]

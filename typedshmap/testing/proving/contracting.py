@@ -11,18 +11,7 @@ from typing import Any
 from ..._jax.primitives import primitive
 from .elementwise import product
 from .values import GlobalValue, NotKnown, axes_along
-from .walk import (
-    Walk,
-    is_narrow,
-    joined,
-    joined_dims,
-    operand_shape,
-    params_key,
-    partial_over,
-    reduced,
-    refuse_narrow_sum,
-    result_shape,
-)
+from .walk import Walk, is_narrow, joined, joined_dims, operand_shape, params_key, refuse_narrow_sum, result_shape
 
 
 def reduce_dims(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
@@ -63,7 +52,7 @@ def dot(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalVal
     numbers = tuple(tuple(map(tuple, pair)) for pair in eqn.params["dimension_numbers"])
     params = numbers, len(left.dims), len(right.dims)
     made = product(walk, left, right, "dot", params, dims)
-    return [partial_over(made, made.partial.union(over), "sum").times(factor)]
+    return [made.partial_over(made.partial.union(over), "sum").times(factor)]
 
 
 def along_dims(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
@@ -75,7 +64,7 @@ def along_dims(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Gl
     along = [dims] if isinstance(dims, int) else list(dims)
     values = walk.solid_along(eqn, list(map(walk.settled, operands)), along)
     if values[0].is_extreme or not (known.is_linear and len(values) == 1):
-        values = list(map(reduced, values))
+        values = [value.reduced() for value in values]
     over = joined_dims(values)
     is_reduced = len(result_shape(eqn)) != len(over)
     kept = [axes for dim, axes in enumerate(over) if not (is_reduced and dim in along)]

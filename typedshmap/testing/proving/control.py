@@ -8,7 +8,7 @@ from typing import Any
 
 from ... import _jax
 from .values import Found, GlobalValue, LeftRegion, NotKnown, OfIds, Sharded, Unknown, axes_along
-from .walk import Walk, reduced, refuse_narrow_sum, wider
+from .walk import Walk, refuse_narrow_sum, wider
 
 
 def region(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
@@ -84,7 +84,7 @@ def cond(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalVa
     branches, chosen = eqn.params["branches"], walk.settled(which)
     if walk.is_number(chosen):
         return walk.interpret(branches[max(0, min(int(chosen.factor), len(branches) - 1))], given)
-    chosen = reduced(chosen, "it chooses by what is not reduced")
+    chosen = chosen.reduced("it chooses by what is not reduced")
     return [
         _one_of(walk, chosen, values)
         for values in zip(*(walk.interpret(branch, given) for branch in branches), strict=True)
@@ -124,7 +124,7 @@ def while_loop(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Gl
         (going_on,) = map(walk.settled, walk.interpret(params["cond_jaxpr"], [*asked, *carry]))
     if walk.is_number(going_on) and not going_on.is_zero:
         raise NotKnown("its loop never ends")
-    condition = reduced(going_on, "its condition is not reduced")
+    condition = going_on.reduced("its condition is not reduced")
     return _after(walk, eqn, carry, [], (), [condition, *start, *map(walk.settled, results)])
 
 

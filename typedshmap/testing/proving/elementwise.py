@@ -12,7 +12,7 @@ import numpy as np
 
 from . import lookups, neighbours
 from .values import Affine, AtShard, DimSharding, GlobalValue, IsOwn, NotKnown, OfIds, Sharded
-from .walk import Walk, is_narrow, joined_dims, params_key, parts_of, reduced, refuse_narrow_sum, result_shape
+from .walk import Walk, is_narrow, joined_dims, params_key, parts_of, refuse_narrow_sum, result_shape
 
 
 def same(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
@@ -22,7 +22,7 @@ def same(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalVa
 
 def entry_by_entry(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """Any function of the entries at one place."""
-    values = [reduced(walk.settled(operand)) for operand in operands]
+    values = [walk.settled(operand).reduced() for operand in operands]
     if len(result_shape(eqn)) != max(len(value.dims) for value in values):
         raise NotKnown("it adds or drops a dim")
     params = params_key(eqn, "accuracy", "sharding")
@@ -129,7 +129,7 @@ def divide(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Global
     """A quotient, linear in what is divided."""
     if eqn.outvars[0].aval.dtype.kind in "iu":
         return entry_by_entry(walk, eqn, operands)
-    value, by = walk.settled(operands[0]), reduced(walk.settled(operands[1]), "it divides by what is not reduced")
+    value, by = walk.settled(operands[0]), walk.settled(operands[1]).reduced("it divides by what is not reduced")
     if by.is_zero:
         return entry_by_entry(walk, eqn, operands)
     inverse = replace(by, factor=1 / by.factor)
@@ -231,7 +231,7 @@ def select(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Global
         return [lookups.chosen(walk, which, cases)]
     if walk.is_number(which) and which.factor in range(len(cases)):
         return [cases[int(which.factor)]]
-    chosen = reduced(walk.settled(which), "it chooses by what is not reduced")
+    chosen = walk.settled(which).reduced("it chooses by what is not reduced")
     values = list(map(walk.settled, cases))
     partial, by = parts_of(values, "it chooses between what is reduced and what is not")
     if partial & chosen.axes:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from .values import OTHER_IDS, Affine, DimSharding, Found, GlobalValue, IsOwn, NotKnown, OfIds, Row, Sharded, axes_along
-from .walk import Walk, joined, operand_shape, params_key, partial_over, refuse_narrow_sum, result_shape
+from .walk import Walk, joined, operand_shape, params_key, refuse_narrow_sum, result_shape
 
 # Whether an id that is at least, or more than, a bound is not below it; whole numbers above 2 are at least 3.
 _SIDES = {"ge": (True, 0), "gt": (True, 1), "lt": (False, 0), "le": (False, 1)}
@@ -203,7 +203,7 @@ def _added(
     counts = [walk.count(axes_along(axes)) for axes in dims]
     unsharded = tuple(length * count for length, count in zip(shape, counts, strict=True))
     added = walk.linear(name, (repr(numbers), unsharded, key), updates, dims, ids)
-    return partial_over(added, added.partial.union(over), "sum")
+    return added.partial_over(added.partial.union(over), "sum")
 
 
 def _added_at(walk: Walk, eqn: Any, row: Row, updates: GlobalValue) -> Sharded:

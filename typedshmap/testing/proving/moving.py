@@ -21,7 +21,7 @@ from .values import (
     axes_along,
     split_over,
 )
-from .walk import Walk, joined_dims, moved_dims, operand_shape, parts_of, reduced, result_shape
+from .walk import Walk, joined_dims, moved_dims, operand_shape, parts_of, result_shape
 
 
 def moved(walk: Walk, eqn: Any, value: GlobalValue, sources: Sequence[int | None]) -> GlobalValue:
@@ -167,7 +167,7 @@ def dynamic_slice(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence
             sharded[dim] = axes
         elif value.dims[dim] is not None or not walk.is_number(value):
             value = walk.solid(value, dim, shape[dim])
-            starts.append(reduced(walk.settled(start), "its start is not reduced"))
+            starts.append(walk.settled(start).reduced("its start is not reduced"))
             touched.append((dim, size))
     dims = [sharded.get(dim, axes) for dim, axes in enumerate(value.dims)]
     if not touched:
@@ -177,7 +177,7 @@ def dynamic_slice(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence
 
 def dynamic_update_slice(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """Entries replaced at places that are computed."""
-    into, new, *starts = [reduced(walk.settled(operand)) for operand in operands]
+    into, new, *starts = [walk.settled(operand).reduced() for operand in operands]
     lengths = operand_shape(eqn, 1)
     touched = [dim for dim, length in enumerate(operand_shape(eqn)) if length != lengths[dim]]
     into, new = walk.solid_along(eqn, [into, new], touched)
@@ -233,5 +233,5 @@ def pad(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalVal
     params = tuple(config.items())
     if filler.is_zero:
         return [walk.linear("pad", params, value, value.dims)]
-    padded = [reduced(operand, "it pads what is not reduced") for operand in (value, filler)]
+    padded = [operand.reduced("it pads what is not reduced") for operand in (value, filler)]
     return [walk.made("pad", params, padded, value.dims)]

@@ -158,7 +158,22 @@ class Sharded:
 
     def times(self, factor: Fraction | int) -> Sharded:
         scaled = replace(self, factor=self.factor * factor)
-        return scaled if factor else replace(scaled, partial=frozenset(), combined_by="")
+        return scaled if factor else scaled.partial_over(frozenset(), "")
+
+    def partial_over(self, axes: frozenset[str], by: str) -> Sharded:
+        """The same where parts are yet to be combined over these axes, if over any; zero on all shards has none."""
+        axes = frozenset[str]() if self.is_zero else axes
+        return replace(self, partial=axes, combined_by=by if axes else "")
+
+    def reduced(self, why: str = "its operand is not reduced") -> Sharded:
+        """The same, which is no part of a sum or an extreme.
+
+        Raises:
+          NotKnown: where it is one.
+        """
+        if self.partial:
+            raise NotKnown(why)
+        return self
 
     def with_dims(self, dims: Sequence[DimSharding]) -> Sharded:
         return replace(self, dims=tuple(dims))

@@ -217,7 +217,7 @@ class Walk(Interpreter[GlobalValue]):
             raise NotKnown("it is sharded over the axes of the table")
         count = lookup.length * self.count(axes)
         owned = self.linear("owned", count, value, joined_dims([value, ids]), ids)
-        return partial_over(owned, value.partial.union(axes), "sum")
+        return owned.partial_over(value.partial.union(axes), "sum")
 
     def solid(self, value: Sharded, dim: int, length: int) -> Sharded:
         """A value whose length along a dim is that of the whole.
@@ -246,7 +246,7 @@ class Walk(Interpreter[GlobalValue]):
         Raises:
           NotKnown: where the shards differ.
         """
-        whole = reduced(self.settled(value))
+        whole = self.settled(value).reduced()
         for dim, length in enumerate(shape):
             whole = self.solid(whole, dim, length)
         return whole
@@ -275,23 +275,6 @@ def moved_dims(dims: Sequence[DimSharding], sources: Sequence[int | None]) -> li
     if any(axes for dim, axes in enumerate(dims) if dim not in sources):
         raise NotKnown("it drops or repeats a sharded dim")
     return [None if dim is None else dims[dim] for dim in sources]
-
-
-def partial_over(value: Sharded, axes: frozenset[str], by: str) -> Sharded:
-    """A value whose parts are yet to be combined over these axes, if there are any; zero on all shards has no parts."""
-    axes = frozenset[str]() if value.is_zero else axes
-    return replace(value, partial=axes, combined_by=by if axes else "")
-
-
-def reduced(value: Sharded, why: str = "its operand is not reduced") -> Sharded:
-    """A value, no part of a sum or an extreme.
-
-    Raises:
-      NotKnown: where it is one.
-    """
-    if value.partial:
-        raise NotKnown(why)
-    return value
 
 
 def joined(first: DimSharding, second: DimSharding) -> DimSharding:
