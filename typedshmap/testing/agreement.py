@@ -113,9 +113,9 @@ def wrong_entries(value: Agreement, sizes: Mapping[str, int]) -> HostArray | Non
 def _patterns(axes: Sequence[str], dim_axes: Sequence[Sequence[str]]) -> tuple[str, str]:
     """The dims of the shards' values, those of some mesh axes first, and of the value that they make; for einops."""
     names = {axis: f"a{at}" for at, axis in enumerate(axes)}
-    whole = [" ".join([*(names[axis] for axis in sharding), f"d{dim}"]) for dim, sharding in enumerate(dim_axes)]
+    unsharded = [" ".join([*(names[axis] for axis in sharding), f"d{dim}"]) for dim, sharding in enumerate(dim_axes)]
     shards = [*names.values(), *(f"d{dim}" for dim in range(len(dim_axes)))]
-    return " ".join(shards), " ".join(f"({dims})" for dims in whole)
+    return " ".join(shards), " ".join(f"({dims})" for dims in unsharded)
 
 
 def split(value: HostArray, sizes: Mapping[str, int], dim_axes: Sequence[Sequence[str]]) -> HostArray | None:
@@ -123,9 +123,9 @@ def split(value: HostArray, sizes: Mapping[str, int], dim_axes: Sequence[Sequenc
     counts = [prod(sizes[axis] for axis in axes) for axes in dim_axes]
     if any(size % count for size, count in zip(value.shape, counts, strict=True)):
         return None
-    shards, whole = _patterns(list(sizes), dim_axes)
+    shards, unsharded = _patterns(list(sizes), dim_axes)
     return einops.repeat(
-        np.asarray(value), f"{whole} -> {shards}", **{f"a{at}": size for at, size in enumerate(sizes.values())}
+        np.asarray(value), f"{unsharded} -> {shards}", **{f"a{at}": size for at, size in enumerate(sizes.values())}
     )
 
 

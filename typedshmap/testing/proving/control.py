@@ -46,9 +46,9 @@ def _entering(walk: Walk, value: GlobalValue, spec: Any, rank: int, manual: froz
     try:
         if unreduced:
             raise NotKnown("it enters the region with partial sums")
-        whole = walk.settled(value)
-        sharded = zip(whole.dims, dims, strict=True)
-        return whole.with_dims([None if outer is None else (*axes_along(outer), *axes) for outer, axes in sharded])
+        entered = walk.settled(value)
+        sharded = zip(entered.dims, dims, strict=True)
+        return entered.with_dims([None if outer is None else (*axes_along(outer), *axes) for outer, axes in sharded])
     except NotKnown as error:
         return Unknown(walk.place, str(error))
 

@@ -25,7 +25,7 @@ def _opaque(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
     values = [walk.unsharded(value, shape) for value, shape in zip(operands, shapes, strict=True)]
     params = (params_key(eqn, "sharding", "out_sharding"), shapes)
     dims = [((),) * len(var.aval.shape) for var in eqn.outvars]
-    return [walk.made(name, (at, params), values, whole) for at, whole in enumerate(dims)]
+    return [walk.made(name, (at, params), values, axes) for at, axes in enumerate(dims)]
 
 
 def _answering(rule: PrimitiveRule) -> PrimitiveRule:

@@ -246,10 +246,10 @@ class Walk(Interpreter[GlobalValue]):
         Raises:
           NotKnown: where the shards differ.
         """
-        whole = self.settled(value).reduced()
+        unsharded = self.settled(value).reduced()
         for dim, length in enumerate(shape):
-            whole = self.solid(whole, dim, length)
-        return whole
+            unsharded = self.solid(unsharded, dim, length)
+        return unsharded
 
     def longer(self, axes: Sequence[Any]) -> list[str]:
         """The manual axes among some that have more than one shard."""
