@@ -21,18 +21,12 @@ TESTS = Path(__file__).parents[1] / "tests"
 sys.path += [str(TESTS), str(TESTS / "proving")]
 
 import jax  # noqa: E402
-import test_random_neighbours  # noqa: E402
-import test_random_parts  # noqa: E402
 from test_bodies import function_of, is_invariant  # noqa: E402
+from test_random_bodies import KINDS  # noqa: E402
 
 from typedshmap import TypedShmapError  # noqa: E402
 from typedshmap.testing import prove  # noqa: E402
 from typedshmap.testing.proving import proof  # noqa: E402
-
-KINDS = {
-    "edges": test_random_neighbours.drawn,
-    "parts": test_random_parts.drawn,
-}
 
 
 def main() -> None:

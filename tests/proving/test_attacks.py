@@ -13,6 +13,8 @@ from typedshmap import ShardingError, SuspectWarning, TypedShmapError
 from typedshmap.testing import assert_mesh_invariant, prove
 from typedshmap.testing.proving import proof
 
+LOOKUP = "j = i - lax.axis_index('tp') * len(t); h = (j >= 0) & (j < len(t))"
+CANCELLED = "v = q.sum(0) - ts.reshard(q, '[b/dp,tp] k -> [b/tp,dp] k').sum(0)"
 FOOLED = {
     "sum plus min": Body("x", "return lax.psum(x.sum() + x.min(), 'dp')", ""),
     "min over -2": Body("x", "return lax.pmin(x.min() / -2.0, 'dp')", ""),
@@ -39,6 +41,10 @@ FOOLED = {
     "min of the axis size and four": Body("x c", "return lax.psum(c, 'dp') / min(lax.axis_size('dp'), 6)", "k"),
     "clip of the index": Body("x g", "at = jnp.clip(lax.axis_index('dp'), 0, 5) * len(x); return x + lax.dynamic_slice_in_dim(g, at, len(x))", "[b/dp] k"),
     "first rows by max of index": Body("x g", "at = jnp.minimum(lax.axis_index('dp'), 5) * len(x); return x + lax.dynamic_slice_in_dim(g, at, len(x))", "[b/dp] k"),
+    "rows by bounds of other ids": Body("t i ii", f"{LOOKUP}; r = lax.select(ii < lax.axis_index('tp') * len(t), jnp.zeros_like(j), jnp.where(h, j, 0)); return lax.psum(jnp.where(h[:, None], t[r], 0), 'tp')", "[b/dp] n"),
+    "parts that cancel, compared": Body("q", f"{CANCELLED}; return lax.psum(jnp.where(v > 0, 1.0, 0.0), ('dp', 'tp'))", "k"),
+    "parts that cancel, beside what all have": Body("q c", f"{CANCELLED}; return jnp.tanh(lax.pmax(c + v, ('dp', 'tp')))", "k"),
+    "parts that cancel, chosen or not": Body("q c", f"{CANCELLED}; return jnp.exp(lax.pmin(jnp.where(c > 0, v, c), ('dp', 'tp')))", "k"),
 }  # fmt: skip
 """Bodies like those that were once proved: of each kind of gap that there was."""
 
@@ -84,7 +90,6 @@ WRONG = {
     "pmean of the mean of unequal": Body("x", "return lax.pmean(x.sum() / len(x) ** 2, 'dp')", ""),
     "pmax of a count": Body("x", "return lax.pmax(jnp.float32(len(x)), 'dp')", ""),
     "psum twice": Body("m w", "return lax.psum(lax.psum(m @ w, 'tp'), 'tp')", "[b/dp] n"),
-    "permuted there": Body("x", "return ring(x, 'dp', 1)", "[b/dp] k"),
     "permuted by two": Body("x", "return ring(ring(x, 'dp', 1), 'dp', 1)", "[b/dp] k"),
     "a broadcast of the first shard": Body("x", "return lax.psum(jnp.where(lax.axis_index('dp') == 0, x.sum(0), 0), 'dp')", "k"),
     "first of the gathered": Body("x", "return lax.all_gather(x.sum(0), 'dp', to='invarying')[0]", "k"),
@@ -265,6 +270,7 @@ FEW_BITS = {
     "bfloat16 unrolled": Body("hm hw", "t = hm @ hw; t = t + (hm * 3) @ hw; t = t + (hm * 5) @ hw; t = t + (hm * 7) @ hw; return lax.psum(t, 'tp').astype(jnp.float32)", "[b/dp] n"),
     "bfloat16 scatter-add": Body("h i", "return lax.psum(jnp.zeros((3, h.shape[1]), jnp.bfloat16).at[i % 3].add(h), 'dp').astype(jnp.float32)", "3 k"),
     "bfloat16 cumsum of parts": Body("hm hw", "return lax.psum(jnp.cumsum(hm @ hw, 1), 'tp').astype(jnp.float32)", "[b/dp] n"),
+    "bfloat16 rows added by ids": Body("t i h", f"rows = h; {LOOKUP}; y = jnp.where(h[:, None], rows, 0); return lax.psum(jnp.zeros((len(t), rows.shape[1]), jnp.bfloat16).at[jnp.where(h, j, 0)].add(y), 'dp').astype(jnp.float32)", "[v/tp] k"),
     "sixteen bits contracted once more": Body("hm hw", "return lax.psum((hm @ hw) @ jnp.ones((hw.shape[1], 3), jnp.bfloat16), 'tp').astype(jnp.float32)", "[b/dp] 3"),
     "sixteen bits in a scan": Body("hm hw", "s = lambda t, r: (t + r * (hm @ hw), None); return lax.psum(lax.scan(s, 0 * (hm @ hw), jnp.ones(40, jnp.bfloat16))[0], 'tp').astype(jnp.float32)", "[b/dp] n"),
     "rounded parts": Body("x", "return lax.psum(x.sum().astype(jnp.bfloat16).astype(jnp.float32), 'dp')", ""),
@@ -294,6 +300,10 @@ RIGHT = {
     "rows added at their ids": Body("x i", "return lax.psum(jnp.zeros((4, x.shape[1])).at[i % 4].add(x), 'dp')", "4 k"),
     "a histogram": Body("i", "return lax.psum(jnp.zeros(4).at[i % 4].add(1), 'dp')", "4"),
     "entries of a sum, zero where there are none": Body("x a", "return lax.psum(x.sum(0).at[a].get(mode='fill', fill_value=0), 'dp')", "k"),
+    "parts that cancel, beside parts": Body("q", f"{CANCELLED}; return lax.psum(v + q.sum(0), ('dp', 'tp'))", "k"),
+    "the larger of two numbers": Body("x c", "z = jnp.zeros(c.shape); return c + lax.psum(jnp.maximum(z @ jnp.eye(len(c)), z), 'dp')", "k"),
+    "parts beside zeros": Body("x", "s = x.sum(0); return lax.psum(jnp.concatenate([s, jnp.zeros(3)]), 'dp')", "k+3"),
+    "sums of rows, and of a neighbour's": Body("x", "y = jnp.concatenate([ring(x[-1:], 'dp', 1), x]).sum(1); return y[1:] * y[:-1]", "[b/dp]"),
     "padded parts": Body("x", "return lax.psum(jnp.pad(x.sum(0), 1), 'dp')", "k+2"),
     "parts beside parts": Body("x y", "return lax.psum(jnp.concatenate([x.sum(0), y.sum(0)]), 'dp')", "2*k"),
     "a branch of parts, or zero": Body("x c", "return lax.psum(lax.cond(c[0] > 0, lambda: x.sum(0), lambda: 0 * x.sum(0)), 'dp')", "k"),

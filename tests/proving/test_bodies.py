@@ -61,6 +61,7 @@ HINTS = {
     "g": 'Float32[Array, "b k"]',
     "t": 'Float32[Array, "[v/tp] n"]',
     "i": 'Int32[Array, "[b/dp]"]',
+    "ii": 'Int32[Array, "[b/dp]"]',
     "q": 'Float32[Array, "[b/dp,tp] k"]',
     "z": 'Float32[Array, "[b/dp] 6"]',
     "r": 'Float32[Array, "k e"]',
@@ -308,6 +309,13 @@ def test_a_right_body_is_proved(name: str, check_vma: bool, tmp_path: Path) -> N
 def test_what_is_wrong_or_not_known_is_not_proved(name: str, check_vma: bool, tmp_path: Path) -> None:
     found = prove(function_of({**NOT_KNOWN, **WRONG}[name], tmp_path, check_vma))
     assert found.verdict == "unknown" and found.why
+
+
+@pytest.mark.parametrize("name", ["the largest two and their places", "the largest along the first dim"])
+def test_the_gradient_of_what_is_picked_is_proved(name: str, tmp_path: Path) -> None:
+    function = function_of(PROVED[name], tmp_path, check_vma=True)
+    assert prove(function, grad=True).verdict == "proved"
+    assert_mesh_invariant(function, ["dp=2,tp=1", "dp=4,tp=2"], grad=True, trials=1)
 
 
 def is_invariant(function: Any) -> bool:

@@ -66,27 +66,21 @@ def run(project: pytest.Pytester, *args: str) -> pytest.RunResult:
 
 
 @pytest.mark.slow
-def test_without_the_flag_nothing_is_verified(project):
-    found = run(project)
-    found.assert_outcomes(passed=1)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("flags", "count"), [("", 8), ("--xla_force_host_platform_device_count=4", 4)])
 def test_there_are_eight_devices_unless_the_environment_says_otherwise(project, monkeypatch, flags, count):
     project.makeconftest("")
     for name in ("JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XLA_FLAGS", flags)
-    found = f"(jax.default_backend(), jax.device_count()) == ('cpu', {count})"
-    project.makepyfile(test_model=f"import jax\nfrom model import right\n\n\ndef test_it():\n    assert {found}\n")
+    devices = f"(jax.default_backend(), jax.device_count()) == ('cpu', {count})"
+    project.makepyfile(test_model=f"import jax\nfrom model import right\n\n\ndef test_it():\n    assert {devices}\n")
     run(project, "--typedshmap-verify", "-k", "test_it").assert_outcomes(passed=1, deselected=3)
 
 
 def test_every_marked_function_of_an_imported_module_is_a_test(project):
-    found = run(project, "--typedshmap-verify", "-v")
-    found.assert_outcomes(passed=2, failed=2)
-    found.stdout.fnmatch_lines(
+    result = run(project, "--typedshmap-verify", "-v")
+    result.assert_outcomes(passed=2, failed=2)
+    result.stdout.fnmatch_lines(
         [
             "model.py::local?mesh-invariant? FAILED*",
             "model.py::right?mesh-invariant? PASSED*",
@@ -100,8 +94,8 @@ def test_every_marked_function_of_an_imported_module_is_a_test(project):
             "assert_mesh_invariant: ill_typed on the mesh dp=2",
         ]
     )
-    found.stdout.no_fnmatch_line("*verb.py*")
-    found.stdout.no_fnmatch_line("*JAX has removed its internal frames*")
+    result.stdout.no_fnmatch_line("*verb.py*")
+    result.stdout.no_fnmatch_line("*JAX has removed its internal frames*")
 
 
 @pytest.mark.slow
@@ -117,31 +111,35 @@ def test_an_ini_option_names_modules_that_no_test_imports(project):
     run(project, "--typedshmap-verify", "-k", "right").assert_outcomes(passed=1, deselected=3)
 
 
-@pytest.mark.slow
-def test_a_module_that_cannot_be_imported_is_reported(project):
-    project.makeini("[pytest]\ntypedshmap_verify = nowhere\n")
-    found = run(project, "--typedshmap-verify")
-    assert found.ret == pytest.ExitCode.USAGE_ERROR
-    found.stderr.fnmatch_lines(["ERROR: typedshmap_verify: cannot import 'nowhere': No module named 'nowhere'"])
+NOT_THERE = "typedshmap_verify: cannot import 'nowhere': No module named 'nowhere'"
+NONE_MARKED = (
+    "--typedshmap-verify: no function is marked by mesh_invariant, neither in a module that the collected tests "
+    "import, nor in one that the ini option typedshmap_verify names"
+)
+NO_BASELINE = "--typedshmap-baseline none.json: there is no such file"
 
 
 @pytest.mark.slow
-def test_a_run_that_would_verify_nothing_fails(project):
+@pytest.mark.parametrize(
+    ("ini", "flags", "message"),
+    [
+        ("typedshmap_verify = nowhere", "--typedshmap-verify", NOT_THERE),
+        ("", "--typedshmap-verify", NONE_MARKED),
+        ("", "--typedshmap-audit --typedshmap-baseline none.json", NO_BASELINE),
+    ],
+)
+def test_misuse_is_reported(project, ini, flags, message):
+    project.makeini(f"[pytest]\n{ini}\n")
     project.makepyfile(test_model="def test_it():\n    pass\n")
-    found = run(project, "--typedshmap-verify")
-    assert found.ret == pytest.ExitCode.USAGE_ERROR
-    found.stderr.fnmatch_lines(
-        [
-            "ERROR: --typedshmap-verify: no function is marked by mesh_invariant, neither in a module that the "
-            "collected tests import, nor in one that the ini option typedshmap_verify names"
-        ]
-    )
+    result = run(project, *flags.split())
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {message}"])
 
 
 @pytest.mark.slow
 def test_functions_are_collected_without_being_run(project):
-    found = run(project, "--typedshmap-verify", "--collect-only", "-q")
-    found.stdout.fnmatch_lines(["model.py::local?mesh-invariant?", "model.py::right?mesh-invariant?"])
+    result = run(project, "--typedshmap-verify", "--collect-only", "-q")
+    result.stdout.fnmatch_lines(["model.py::local?mesh-invariant?", "model.py::right?mesh-invariant?"])
 
 
 @pytest.mark.slow
@@ -151,9 +149,9 @@ def test_an_exception_of_the_body_is_shown_with_its_traceback(project):
         + "@mesh_invariant\n@typed_shard_map\ndef broken(x: X) -> X:\n    raise RuntimeError('no')\n",
         test_model="import model\n",
     )
-    found = run(project, "--typedshmap-verify")
-    found.assert_outcomes(failed=1)
-    found.stdout.fnmatch_lines(["*raise RuntimeError('no')", "E*RuntimeError: no"])
+    result = run(project, "--typedshmap-verify")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*raise RuntimeError('no')", "E*RuntimeError: no"])
 
 
 # The mark
@@ -247,12 +245,12 @@ def audited(project: pytest.Pytester) -> pytest.Pytester:
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [(), pytest.param(("-p", "xdist", "-n", "2"), marks=pytest.mark.slow)])
 def test_an_audit_lists_each_finding_once_at_the_end_and_fails_for_errors(audited, workers):
-    found = run(audited, "--typedshmap-audit", *workers)
-    found.assert_outcomes(passed=2)
-    assert found.ret == pytest.ExitCode.TESTS_FAILED
+    result = run(audited, "--typedshmap-audit", *workers)
+    result.assert_outcomes(passed=2)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
     last = "typedshmap audit: 1 region, 1 read whole; 1 error, 0 suspects"
-    found.stdout.fnmatch_lines(["*= typedshmap audit =*", UNREDUCED, last])
-    assert found.stdout.str().count("plain.py:7: error") == 1
+    result.stdout.fnmatch_lines(["*= typedshmap audit =*", UNREDUCED, last])
+    assert result.stdout.str().count("plain.py:7: error") == 1
 
 
 SHIFTED = """
@@ -279,19 +277,19 @@ def test_one(rows):
 def test_what_depends_on_the_mesh_is_found_with_the_flag_only(project, workers):
     project.makepyfile(test_model=SHIFTED)
     assert run(project, "--typedshmap-audit").ret == pytest.ExitCode.OK
-    found = run(project, "--typedshmap-invariance", *workers)
-    assert found.ret == pytest.ExitCode.TESTS_FAILED
+    result = run(project, "--typedshmap-invariance", *workers)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
     line = "test_model.py:7: error?invariance? before: return value depends on the mesh: *"
-    found.stdout.fnmatch_lines([line, "typedshmap audit: 1 region, 1 read whole; 1 error, 1 suspect"])
-    assert found.stdout.str().count("error[invariance]") == 1
+    result.stdout.fnmatch_lines([line, "typedshmap audit: 1 region, 1 read whole; 1 error, 1 suspect"])
+    assert result.stdout.str().count("error[invariance]") == 1
 
 
 @pytest.mark.slow
 def test_suspects_do_not_fail_a_run(audited):
     audited.makepyfile(test_model="import plain\n\n\ndef test_it():\n    plain.trace(plain.twice, plain.jnp.ones(8))\n")
-    found = run(audited, "--typedshmap-audit")
-    assert found.ret == pytest.ExitCode.OK
-    found.stdout.fnmatch_lines(["plain.py:11: suspect?double-sum? twice: *"])
+    result = run(audited, "--typedshmap-audit")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["plain.py:11: suspect?double-sum? twice: *"])
 
 
 @pytest.mark.slow
@@ -299,20 +297,15 @@ def test_a_baseline_silences_what_is_known(audited):
     audited.makeconftest(CONFTEST.replace("assert ", "# "))
     command = ["-m", "typedshmap", "audit", "--devices", "2", "--write-baseline", "known.json", "-m", "pytest"]
     audited.run(sys.executable, *command, "-q", "-p", "no:cacheprovider")
-    found = run(audited, "--typedshmap-audit", "--typedshmap-baseline", "known.json")
-    assert found.ret == pytest.ExitCode.OK
-    found.stdout.fnmatch_lines(["typedshmap audit: 1 region, 1 read whole; 0 errors, 0 suspects"])
+    result = run(audited, "--typedshmap-audit", "--typedshmap-baseline", "known.json")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["typedshmap audit: 1 region, 1 read whole; 0 errors, 0 suspects"])
 
 
 @pytest.mark.slow
-def test_a_baseline_that_is_not_there_is_misuse(audited):
-    found = run(audited, "--typedshmap-audit", "--typedshmap-baseline", "none.json")
-    assert found.ret == pytest.ExitCode.USAGE_ERROR
-    found.stderr.fnmatch_lines(["ERROR: --typedshmap-baseline none.json: there is no such file"])
-
-
-@pytest.mark.slow
-def test_without_the_flag_nothing_is_audited(audited):
-    found = run(audited)
-    assert found.ret == pytest.ExitCode.OK
-    found.stdout.no_fnmatch_line("*typedshmap audit*")
+def test_without_a_flag_nothing_is_verified_or_audited(audited):
+    audited.makepyfile(test_model=f"import model\n{AUDITED}")
+    result = run(audited)
+    result.assert_outcomes(passed=2)
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.no_fnmatch_line("*typedshmap audit*")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations, permutations, product
+from itertools import chain, combinations, permutations, product
 from math import prod
 from typing import Any, Literal
 
+import einops
 import jax
 import numpy as np
 
@@ -49,34 +50,26 @@ def agreement(
     shards: HostArray, sizes: Mapping[str, int], expected: Sequence[HostArray], fact: ShardingFact | None
 ) -> Agreement:
     """How the shards' values make one of the values that are expected."""
-    axes = tuple(sizes)
-    known = _known_layout(fact, sizes)
-    if known is not None:
-        dim_axes, summed = known
-        for how in ("sum", "mean") if summed else ("sum",):
-            found = assemble(shards, axes, dim_axes, dict.fromkeys(summed, how))
-            if found is not None and any(is_same(found, each) for each in expected):
-                return Agreement("reduced" if summed else "global", dim_axes, tuple((a, how) for a in summed))
-    for dim_axes, reduced in layouts(shards.shape[len(axes) :], sizes, expected, fact):
-        if known is not None and not reduced:
-            continue
-        found = assemble(shards, axes, dim_axes, reduced)
-        if found is not None and any(is_same(found, each) for each in expected):
-            kind = "reduced" if reduced else "global"
-            return Agreement(kind, dim_axes, tuple(reduced.items()))
+    axes, known = tuple(sizes), _known_layout(fact, sizes)
+    ways = layouts(shards.shape[len(axes) :], sizes, expected, fact)
+    if known is not None:  # no other layout of parts is tried
+        hows = ("sum", "mean") if known[1] else ("sum",)
+        ways = chain(((known[0], dict.fromkeys(known[1], how)) for how in hows), (way for way in ways if way[1]))
+    for dim_axes, reduced in ways:
+        value = assemble(shards, axes, dim_axes, reduced)
+        if value is not None and any(is_same(value, right) for right in expected):
+            return Agreement("reduced" if reduced else "global", dim_axes, tuple(reduced.items()))
     if (near := _nearly(shards, sizes, expected, fact)) is not None:
         return near
-    if known is not None and not known[1]:
-        found = assemble(shards, axes, known[0], {})
-        same = [each for each in expected if found is not None and found.shape == each.shape]
-        for value in same:
-            for factor, scaled in _factors(sizes):
-                if found is not None and value.any() and value.dtype.kind in "fc" and is_same(found, factor * value):
-                    how = tuple((axis, "scaled") for axis in scaled)
-                    return Agreement("reduced", known[0], how)
-        if same:
-            return Agreement("differs", known[0], (), found, same[0])
-    if any(_are_blocks(shards.reshape(-1, *shards.shape[len(axes) :]), each) for each in expected):
+    if known is not None and not known[1] and (value := assemble(shards, axes, known[0], {})) is not None:
+        same_shape = [right for right in expected if right.shape == value.shape]
+        for right in same_shape:
+            for factor, scaled in _factors(sizes) if right.any() and right.dtype.kind in "fc" else ():
+                if is_same(value, factor * right):
+                    return Agreement("reduced", known[0], tuple((axis, "scaled") for axis in scaled))
+        if same_shape:
+            return Agreement("differs", known[0], (), value, same_shape[0])
+    if any(_are_blocks(shards.reshape(-1, *shards.shape[len(axes) :]), right) for right in expected):
         return Agreement("blocks")
     return Agreement("own")
 
@@ -98,7 +91,7 @@ def _nearly(
     for dim_axes, reduced in layouts(shards.shape[len(axes) :], sizes, expected, fact):
         if reduced:
             continue
-        for value in (each for each in expected if each.ndim == rank):
+        for value in (right for right in expected if right.ndim == rank):
             parts = split(value, sizes, dim_axes)
             if parts is None or parts.shape != shards.shape or value.size < 2 or bool((value == value.flat[0]).all()):
                 continue
@@ -109,29 +102,32 @@ def _nearly(
     return None
 
 
-def wrong_entries(found: Agreement, sizes: Mapping[str, int]) -> HostArray | None:
+def wrong_entries(value: Agreement, sizes: Mapping[str, int]) -> HostArray | None:
     """A mask of a shard's entries that are wrong on any shard."""
-    if found.global_value is None or found.expected is None:
+    if value.global_value is None or value.expected is None:
         return None
-    wrong = ~_close(found.global_value, found.expected, _scale(found.expected))
-    parts = split(wrong, sizes, found.dim_axes)
+    wrong = ~_close(value.global_value, value.expected, _scale(value.expected))
+    parts = split(wrong, sizes, value.dim_axes)
     return None if parts is None else np.asarray(parts.any(tuple(range(len(sizes)))))
+
+
+def _patterns(axes: Sequence[str], dim_axes: Sequence[Sequence[str]]) -> tuple[str, str]:
+    """The dims of the shards' values, those of some mesh axes first, and of the value that they make; for einops."""
+    names = {axis: f"a{at}" for at, axis in enumerate(axes)}
+    unsharded = [" ".join([*(names[axis] for axis in sharding), f"d{dim}"]) for dim, sharding in enumerate(dim_axes)]
+    shards = [*names.values(), *(f"d{dim}" for dim in range(len(dim_axes)))]
+    return " ".join(shards), " ".join(f"({dims})" for dims in unsharded)
 
 
 def split(value: HostArray, sizes: Mapping[str, int], dim_axes: Sequence[Sequence[str]]) -> HostArray | None:
     """The parts of a value on all shards, along leading dims, one per mesh axis."""
-    shape, order = list[int](), list[str | int]()
-    for dim, (size, each) in enumerate(zip(value.shape, dim_axes, strict=True)):
-        count = prod(sizes[axis] for axis in each)
-        if size % count:
-            return None
-        shape += [*(sizes[axis] for axis in each), size // count]
-        order += [*each, dim]
-    placed = [axis for axis in sizes if axis in order]
-    parts = value.reshape(shape).transpose([order.index(each) for each in (*placed, *range(len(dim_axes)))])
-    missing = tuple(at for at, axis in enumerate(sizes) if axis not in order)
-    parts = np.expand_dims(parts, missing)
-    return np.broadcast_to(parts, (*sizes.values(), *parts.shape[len(sizes) :]))
+    counts = [prod(sizes[axis] for axis in axes) for axes in dim_axes]
+    if any(size % count for size, count in zip(value.shape, counts, strict=True)):
+        return None
+    shards, unsharded = _patterns(list(sizes), dim_axes)
+    return einops.repeat(
+        np.asarray(value), f"{unsharded} -> {shards}", **{f"a{at}": size for at, size in enumerate(sizes.values())}
+    )
 
 
 def _known_layout(
@@ -142,7 +138,7 @@ def _known_layout(
         return None
     dim_axes = tuple(tuple(axis for axis in dim.axes or () if sizes.get(axis, 1) > 1) for dim in fact.dims)
     summed = tuple(axis for axis in sizes if axis in fact.due | fact.unreduced and sizes[axis] > 1)
-    placed = {axis for each in dim_axes for axis in each}
+    placed = {axis for axes in dim_axes for axis in axes}
     rest = {axis for axis in fact.varying if sizes.get(axis, 1) > 1} - placed - {*summed}
     return None if rest or placed & {*summed} else (dim_axes, summed)
 
@@ -157,17 +153,16 @@ def layouts(
         ["same", *range(len(shape)), *_REDUCTIONS] if varying is None or a in varying else ["same", "sum"]
         for a in longer
     ]
-    found = list[tuple[int, tuple[tuple[str, ...], ...], dict[str, str]]]()
-    shapes = {each.shape for each in expected}
+    tried = list[tuple[tuple[tuple[str, ...], ...], dict[str, str]]]()
+    shapes = {value.shape for value in expected}
     for chosen in product(*ways):
         dims = [[axis for axis, way in zip(longer, chosen, strict=True) if way == dim] for dim in range(len(shape))]
-        full = tuple(n * prod(sizes[a] for a in each) for n, each in zip(shape, dims, strict=True))
+        full = tuple(n * prod(sizes[a] for a in dim) for n, dim in zip(shape, dims, strict=True))
         if full not in shapes:
             continue
         reduced = {axis: str(way) for axis, way in zip(longer, chosen, strict=True) if way in _REDUCTIONS}
-        for ordered in product(*map(permutations, dims)):
-            found.append((len(reduced), tuple(map(tuple, ordered)), reduced))
-    yield from ((dim_axes, reduced) for _, dim_axes, reduced in sorted(found, key=lambda each: each[0]))
+        tried += [(tuple(map(tuple, ordered)), reduced) for ordered in product(*map(permutations, dims))]
+    yield from sorted(tried, key=lambda way: len(way[1]))
 
 
 def assemble(
@@ -181,7 +176,7 @@ def assemble(
             return None
         shards = _REDUCTIONS[how](shards, axis=at)
         left.remove(axis)
-    placed = [axis for each in dim_axes for axis in each]
+    placed = [axis for dim in dim_axes for axis in dim]
     for axis in [axis for axis in left if axis not in placed]:
         at = left.index(axis)
         first = shards.take(0, at)
@@ -189,13 +184,7 @@ def assemble(
             return None
         shards = first
         left.remove(axis)
-    rank = len(dim_axes)
-    order, shape = list[int](), list[int]()
-    for dim, each in enumerate(dim_axes):
-        order += [*(left.index(axis) for axis in each), len(left) + dim]
-        shape.append(prod(shards.shape[left.index(axis)] for axis in each) * shards.shape[len(left) + dim])
-    assert len(order) == shards.ndim and rank == len(shape)
-    return shards.transpose(order).reshape(shape)
+    return einops.rearrange(np.asarray(shards), " -> ".join(_patterns(left, dim_axes)))
 
 
 def _are_blocks(shards: HostArray, expected: HostArray) -> bool:
@@ -203,12 +192,12 @@ def _are_blocks(shards: HostArray, expected: HostArray) -> bool:
     shape = shards.shape[1:]
     if len(shape) != expected.ndim or 0 in shape or any(n % m for n, m in zip(expected.shape, shape, strict=True)):
         return False
-    counts = [n // m for n, m in zip(expected.shape, shape, strict=True)]
-    if prod(counts) > _MOST_BLOCKS or prod(counts) == 1:
+    counts = {str(dim): n // m for dim, (n, m) in enumerate(zip(expected.shape, shape, strict=True))}
+    if not 1 < prod(counts.values()) <= _MOST_BLOCKS:
         return False
-    split = expected.reshape([size for pair in zip(counts, shape, strict=True) for size in pair])
-    rank = len(shape)
-    blocks = split.transpose([*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)]).reshape(-1, *shape)
+    parts = split(expected, counts, [[dim] for dim in counts])
+    assert parts is not None
+    blocks = parts.reshape(-1, *shape)
     scale = _scale(expected)
     return all(any(is_same(shard, block, scale) for block in blocks) for shard in shards)
 

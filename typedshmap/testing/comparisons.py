@@ -50,7 +50,7 @@ class _Comparisons(Interpreter[Compared]):
         self.numbers = defaultdict[int, set[ComparedNumber]](set)
         self.rules = defaultdict(lambda: _Comparisons.results_of)
 
-    def literal(self, atom: Any) -> Compared:
+    def literal(self, atom: Any, eqn: Any, at: int) -> Compared:
         value = atom.val
         is_number = np.ndim(value) == 0 and jnp.issubdtype(getattr(value, "dtype", type(value)), jnp.number)
         return float(value) if is_number and not np.iscomplexobj(value) and np.isfinite(value) else None

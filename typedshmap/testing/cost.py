@@ -66,10 +66,10 @@ def assert_cost(
         raise StructureError(f"{_VERB}: no budget is given: pass collectives=, wire_bytes=, memory= or flops=")
     if isinstance(mesh, (list, tuple)):
         raise StructureError(f"{_VERB}: mesh={value_text(mesh)} is several meshes; a budget is for one")
-    found = explain_call(f, args, sizes, mesh=mesh, grad=grad, bandwidth=None, arguments=arguments)
-    assert isinstance(found, Explanation)
-    costs = Costs.of(found)
-    problems = [] if expected is None else _other_collectives(found, costs, expected)
+    explanation = explain_call(f, args, sizes, mesh=mesh, grad=grad, bandwidth=None, arguments=arguments)
+    assert isinstance(explanation, Explanation)
+    costs = Costs.of(explanation)
+    problems = [] if expected is None else _other_collectives(explanation, costs, expected)
     spent = {"wire_bytes": sum(costs.wire_bytes.values()), "memory": costs.memory, "flops": costs.flops}
     what = {"wire_bytes": "one device sends", "memory": "the peak of memory is", "flops": "it computes"}
     for name, limit in most.items():
@@ -78,9 +78,9 @@ def assert_cost(
             problems.append(f"{what[name]} {amount} per device, and {name}= allows {allowed}")
     if problems:
         head, *more = problems
-        lines = [f"{_VERB}: {found.function}: {head}", *(f"Also: {each}" for each in more)]
-        raise AssertionError("\n".join([*lines, "", f"Mesh: {mesh_text(found.mesh)}", *_listed(found)]))
-    return found
+        lines = [f"{_VERB}: {explanation.function}: {head}", *(f"Also: {problem}" for problem in more)]
+        raise AssertionError("\n".join([*lines, "", f"Mesh: {mesh_text(explanation.mesh)}", *_listed(explanation)]))
+    return explanation
 
 
 def _exact(count: int) -> str:
@@ -93,7 +93,7 @@ def _read_collectives(given: Any) -> dict[str, int]:
         raise StructureError(
             f'{_VERB}: collectives= expects a dict as in {{"all-gather/dp": 2}}, got {value_text(given)}'
         )
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for name, count in dict[Any, Any](given).items():
         operation, slash, axes = name.partition("/") if isinstance(name, str) else ("", "", "")
         if not slash or not axes or operation not in _jax.jaxpr.OPERATIONS:
@@ -105,28 +105,28 @@ def _read_collectives(given: Any) -> dict[str, int]:
                 f'"all-gather/dp"{known}'
             )
         key = f"{operation}/{','.join(axis.strip() for axis in axes.split(','))}"
-        found[key] = require_integer(_VERB, f"collectives[{name!r}]", count, 0)
-    return found
+        counts[key] = require_integer(_VERB, f"collectives[{name!r}]", count, 0)
+    return counts
 
 
-def _other_collectives(found: Explanation, costs: Costs, expected: Mapping[str, int]) -> list[str]:
+def _other_collectives(explanation: Explanation, costs: Costs, expected: Mapping[str, int]) -> list[str]:
     """The collectives of which there are more or fewer than expected."""
-    names = dict(found.mesh)
+    names = dict(explanation.mesh)
     for key in expected:
         for axis in key.partition("/")[2].split(","):
             if axis not in names:
-                known = mesh_text(found.mesh)
+                known = mesh_text(explanation.mesh)
                 raise MeshAxisError(f"{_VERB}: collectives= names mesh axis '{axis}', which the mesh ({known}) lacks")
     changed = changed_counts(expected, costs.collectives)
     return [f"{count} {key}, not {wanted}" for key, wanted, count in changed]
 
 
-def _listed(found: Explanation) -> list[str]:
+def _listed(explanation: Explanation) -> list[str]:
     """The collectives, each with its place."""
     lines = [
-        f"    {one.times} {one.operation}/{','.join(one.axes)}, {bytes_text(one.times * one.wire)}"
-        + (f", at {one.place}" if one.place else "")
-        + (" (gradient)" if one.part == "gradient" else "")
-        for one in found.collectives
+        f"    {call.times} {call.operation}/{','.join(call.axes)}, {bytes_text(call.times * call.wire)}"
+        + (f", at {call.place}" if call.place else "")
+        + (" (gradient)" if call.part == "gradient" else "")
+        for call in explanation.collectives
     ]
     return ["Collectives:", *lines] if lines else ["Collectives: none"]

@@ -103,15 +103,15 @@ class MarkedName(NamedTuple):
 
 def marked_functions(modules: Iterable[ModuleType]) -> list[MarkedName]:
     """The marked functions of modules, each once: in the module that defines it, else in the first one that has it."""
-    found: dict[int, MarkedName] = {}
+    marked: dict[int, MarkedName] = {}
     for module in modules:
         # sys.modules may hold anything.
         for name, value in list(getattr(module, "__dict__", {}).items()):
             if _may_be_marked(value) and find_mark(value) is not None:
-                home, known = getattr(value, "__module__", None), found.get(id(value))
+                home, known = getattr(value, "__module__", None), marked.get(id(value))
                 if known is None or home == module.__name__ != known.module.__name__:
-                    found[id(value)] = MarkedName(module, name, value)
-    return sorted(found.values(), key=lambda marked: marked.module.__name__)
+                    marked[id(value)] = MarkedName(module, name, value)
+    return sorted(marked.values(), key=lambda place: place.module.__name__)
 
 
 def _may_be_marked(value: Any) -> bool:

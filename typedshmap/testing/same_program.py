@@ -46,22 +46,22 @@ def assert_same_program(f: Callable[..., Any], g: Callable[..., Any], /, *args: 
       AssertionError: for another text, with the first line that differs, of both, and where it was written.
       StructureError: for what is not a function.
     """
-    for each in (f, g):
-        if not callable(each):
-            raise StructureError(f"{_VERB}: expects two functions and their arguments; got {value_text(each)}")
-    lowered = [_lowered(each, args, kwargs) for each in (f, g)]
-    found = [_lines(each.as_text()) for each in lowered]
-    differing = ((at, lines) for at, lines in enumerate(zip_longest(*found)) if lines[0] != lines[1])
-    if (first := next(differing, None)) is None:
+    for function in (f, g):
+        if not callable(function):
+            raise StructureError(f"{_VERB}: expects two functions and their arguments; got {value_text(function)}")
+    lowered = [_lowered(function, args, kwargs) for function in (f, g)]
+    texts = [_lines(program.as_text()) for program in lowered]
+    differing = ((at, lines) for at, lines in enumerate(zip_longest(*texts)) if lines[0] != lines[1])
+    number, lines = next(differing, (0, None))
+    if lines is None:
         return
-    number, lines = first
     names = name_of(f), name_of(g)
     names = names if names[0] != names[1] else (f"{names[0]} (first)", f"{names[1]} (second)")
     pairs = enumerate(zip_longest(*(line or "" for line in lines)))
-    start = next((at for at, (one, other) in pairs if one != other), 0)
+    start = next((at for at, (a, b) in pairs if a != b), 0)
     shown = [
-        f"    {name}: {_around(line, start)}{_place(each.as_text(debug_info=True), number)}"
-        for name, line, each in zip(names, lines, lowered, strict=True)
+        f"    {name}: {_around(line, start)}{_place(program.as_text(debug_info=True), number)}"
+        for name, line, program in zip(names, lines, lowered, strict=True)
     ]
     raise AssertionError(
         f"{_VERB}: {names[0]} and {names[1]} are not the same program: line {number + 1} differs\n\n" + "\n".join(shown)
@@ -75,8 +75,8 @@ def _lowered(f: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         arrays = {str(at): leaf for at, leaf in enumerate(leaves) if isinstance(leaf, _TRACED)}
 
         def program(arrays: Mapping[str, Any]) -> Any:
-            own_args, own_kwargs = tree.unflatten([arrays.get(str(at), leaf) for at, leaf in enumerate(leaves)])
-            return f(*own_args, **own_kwargs)
+            positional, named = tree.unflatten([arrays.get(str(at), leaf) for at, leaf in enumerate(leaves)])
+            return f(*positional, **named)
 
         traced = jax.jit(program).trace(arrays)
     else:
@@ -113,7 +113,7 @@ def _around(line: str | None, start: int) -> str:
 
 
 def _place(text: str, number: int) -> str:
-    """Where the user wrote what a line of a lowered text does; empty where no line of his does."""
+    """Where the user wrote what a line of a lowered text does; empty where they wrote none."""
     lines, names = [line for line in text.splitlines() if not line.startswith("#loc")], dict(_LOCATION.findall(text))
     waiting = lines[number : number + 1]
     if waiting and waiting[0].endswith("{"):  # an operation around others has its location at its end

@@ -7,98 +7,98 @@ from functools import reduce
 from typing import Any
 
 from ... import _jax
-from ...inference.interpreter import CALLS
-from .elementwise import refuse_narrow_sum
-from .values import DimSharding, GlobalValue, LeftRegion, NotKnown, Sharded, ShardIds, Truth, Unknown
-from .walk import PrimitiveRule, Walk, wider
+from .values import Found, GlobalValue, LeftRegion, NotKnown, OfIds, Sharded, Unknown, axes_along
+from .walk import Walk, refuse_narrow_sum, wider
 
 
-def _region(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+def region(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """A region: its operands are sharded as its in_specs say, and its results are to be as its out_specs say."""
     params, before = eqn.params, walk.sizes
     manual = _jax.jaxpr.newly_manual_axes(params)
     walk.sizes = {**before, **_jax.jaxpr.manual_sizes(params)}
     try:
         entering = [
-            _entering(walk, value, spec, var.aval.shape, manual)
+            _entering(walk, value, spec, var.aval.ndim, manual)
             for value, spec, var in zip(operands, params["in_specs"], eqn.invars, strict=True)
         ]
-        found = walk.interpret(params["jaxpr"], entering)
+        results = walk.interpret(params["jaxpr"], entering)
         return [
             _leaving(walk, value, spec, var.aval.ndim, manual)
-            for value, spec, var in zip(found, params["out_specs"], eqn.outvars, strict=True)
+            for value, spec, var in zip(results, params["out_specs"], eqn.outvars, strict=True)
         ]
     finally:
         walk.sizes = before
 
 
-def _dim_axes(walk: Walk, spec: Any, rank: int, manual: frozenset[str]) -> list[tuple[str, ...]]:
+def _spec_axes(walk: Walk, spec: Any, rank: int, manual: frozenset[str]) -> tuple[list[tuple[str, ...]], set[str]]:
+    """The manual axes of each dim by a spec, and those over which it is unreduced."""
     entries = _jax.array.spec_entries(spec, rank)
-    return [tuple(axis for axis in walk.longer(axes) if axis in manual) for axes in entries.dim_axes]
+    dims = [tuple(axis for axis in walk.longer(axes) if axis in manual) for axes in entries.dim_axes]
+    return dims, set(walk.longer(list(entries.unreduced)))
 
 
-def _entering(walk: Walk, value: GlobalValue, spec: Any, shape: tuple[int, ...], manual: frozenset[str]) -> GlobalValue:
+def _entering(walk: Walk, value: GlobalValue, spec: Any, rank: int, manual: frozenset[str]) -> GlobalValue:
     if isinstance(value, Unknown):
         return value
     if isinstance(value, LeftRegion):
         return value.value if value.spec == (spec, manual) else Unknown(walk.place, value.why)
+    dims, unreduced = _spec_axes(walk, spec, rank, manual)
     try:
-        if walk.longer(list(_jax.array.spec_entries(spec, len(shape)).unreduced)):
+        if unreduced:
             raise NotKnown("it enters the region with partial sums")
-        axes, found = _dim_axes(walk, spec, len(shape), manual), walk.settled(value)
+        entered = walk.settled(value)
+        sharded = zip(entered.dims, dims, strict=True)
+        return entered.with_dims([None if outer is None else (*axes_along(outer), *axes) for outer, axes in sharded])
     except NotKnown as error:
         return Unknown(walk.place, str(error))
-    return found.with_dims([None if old is None else (*old, *new) for old, new in zip(found.dims, axes, strict=True)])
 
 
 def _leaving(walk: Walk, value: GlobalValue, spec: Any, rank: int, manual: frozenset[str]) -> GlobalValue:
     """A result of a region as a global array; or as what another region may take back, as that of a gradient does."""
     if isinstance(value, Unknown):
         return value
-    axes, entries = _dim_axes(walk, spec, rank, manual), _jax.array.spec_entries(spec, rank)
+    dims, unreduced = _spec_axes(walk, spec, rank, manual)
     try:
-        found = walk.settled(value)
-        unreduced = set(walk.longer(list(entries.unreduced)))
-        if set(found.partial & manual) != unreduced & manual or found.is_extreme:
+        result = walk.settled(value)
+        if result.partial & manual != frozenset(unreduced) & manual or result.is_extreme:
             raise NotKnown("a result of the region is not reduced")
-        dims = list[DimSharding]()
-        for dim, expected in zip(found.dims, axes, strict=True):
-            outer = None if dim is None else tuple(axis for axis in dim if axis not in manual)
-            if outer is not None and dim != (*outer, *expected):
-                raise NotKnown("a result of the region is not sharded as its out_specs say")
-            dims.append(outer)
+        outer = [None if dim is None else tuple(a for a in axes_along(dim) if a not in manual) for dim in result.dims]
+        expected = [None if before is None else (*before, *axes) for before, axes in zip(outer, dims, strict=True)]
+        if list(result.dims) != expected:
+            raise NotKnown("a result of the region is not sharded as its out_specs say")
+        return result.with_dims(outer)
     except NotKnown as error:
-        varies = frozenset(walk.longer(list(walk.sizes)))
+        varying = frozenset(walk.longer(list(walk.sizes)))
         if isinstance(value, Sharded):
-            varies = value.axes
-        if isinstance(value, ShardIds):
-            varies = value.ids.axes.union(dict(value.start), value.value.axes if value.value else ())
-        if varies & manual <= {axis for each in axes for axis in each}:  # along the others, one shard's copy is taken
+            varying = value.axes
+        if isinstance(value, OfIds):
+            varying = value.ids.axes.union(dict(value.start), value.value.axes if isinstance(value, Found) else ())
+        if varying & manual <= {axis for axes in dims for axis in axes}:  # along the others, one shard's copy is taken
             return LeftRegion(value, (spec, manual), str(error))
         return Unknown(walk.place, str(error))
-    return found.with_dims(dims)
 
 
-def _cond(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+def cond(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """One of several branches."""
     which, *given = operands
-    branches = eqn.params["branches"]
-    chosen = walk.settled(which)
+    branches, chosen = eqn.params["branches"], walk.settled(which)
     if walk.is_number(chosen):
         return walk.interpret(branches[max(0, min(int(chosen.factor), len(branches) - 1))], given)
-    if chosen.partial:
-        raise NotKnown("it chooses by what is not reduced")
-    found = list[GlobalValue]()
-    for values in walk.ways(eqn, given):
-        try:
-            settled = list(map(walk.settled, values))
-            found.append(walk.made("cond", (), [chosen, *settled], *reduce(wider, settled).layout))
-        except NotKnown as error:
-            lost = next((value for value in values if isinstance(value, Unknown)), None)
-            found.append(lost or Unknown(walk.place, str(error)))
-    return found
+    chosen = chosen.reduced("it chooses by what is not reduced")
+    return [_one_of(walk, chosen, values) for values in walk.ways(eqn, given)]
 
 
-def _scan(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+def _one_of(walk: Walk, chosen: Sharded, values: Sequence[GlobalValue]) -> GlobalValue:
+    try:
+        settled = list(map(walk.settled, values))
+        return walk.made("cond", (), [chosen, *settled], *reduce(wider, settled).layout)
+    except NotKnown as error:
+        lost = next((value for value in values if isinstance(value, Unknown)), None)
+        return lost or Unknown(walk.place, str(error))
+
+
+def scan(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """A loop over rows, none of which the shards have parts of."""
     given, starts, over = _jax.jaxpr.scan_operands(eqn, operands)
     start, length, params = list(map(walk.settled, starts)), eqn.params["length"], eqn.params
     items = [walk.solid(walk.settled(value), 0, length) for value in over]
@@ -106,36 +106,32 @@ def _scan(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalV
         rows = [walk.variable("item", at, item.with_dims(item.dims[1:])) for at, item in enumerate(items)]
         carry, results = walk.loop(params["jaxpr"], given, [*start], rows)
     body = list(map(walk.settled, results))
-    layouts = [refuse_narrow_sum(eqn, walk.settled(value), at) for at, value in enumerate(carry)]
-    layouts += [result.with_dims([(), *result.dims]) for result in body[len(start) :]]
-    return _after(walk, eqn, layouts, (length, params["reverse"], len(start), len(given)), [*start, *items, *body])
+    stacked = [result.with_dims([(), *result.dims]) for result in body[len(start) :]]
+    how = (length, params["reverse"], len(start), len(given))
+    return _after(walk, eqn, carry, stacked, how, [*start, *items, *body])
 
 
-def _while(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+def while_loop(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """A loop while a condition holds."""
     asked, given, starts = _jax.jaxpr.while_operands(eqn, operands)
     start = list(map(walk.settled, starts))
     with walk.deeper():
-        carry, results, going_on = walk.while_loop(eqn, [*asked, *given, *start])
-    if isinstance(going_on, Truth) and going_on.is_true:
+        carry, results, holds = walk.while_loop(eqn, [*asked, *given, *start])
+        going_on = walk.settled(holds)
+    if walk.is_number(going_on) and not going_on.is_zero:
         raise NotKnown("its loop never ends")
-    condition = walk.settled(going_on)
-    if condition.partial:
-        raise NotKnown("its condition is not reduced")
-    layouts = [refuse_narrow_sum(eqn, walk.settled(value), at) for at, value in enumerate(carry)]
-    return _after(walk, eqn, layouts, (), [condition, *start, *map(walk.settled, results)])
+    condition = going_on.reduced("its condition is not reduced")
+    return _after(walk, eqn, carry, [], (), [condition, *start, *map(walk.settled, results)])
 
 
 def _after(
-    walk: Walk, eqn: Any, layouts: list[Sharded], how: tuple[Any, ...], operands: list[Sharded]
+    walk: Walk,
+    eqn: Any,
+    carry: list[GlobalValue],
+    stacked: list[Sharded],
+    how: tuple[Any, ...],
+    operands: list[Sharded],
 ) -> Sequence[GlobalValue]:
-    """The results of a loop, by their layouts."""
-    return [walk.made(eqn.primitive.name, (*how, at), operands, *each.layout) for at, each in enumerate(layouts)]
-
-
-CONTROL_RULES: dict[str, PrimitiveRule] = {
-    **{name: rule for name, rule in CALLS.items() if name != "call_hi_primitive"},
-    "shard_map": _region,
-    "cond": _cond,
-    "scan": _scan,
-    "while": _while,
-}
+    """The results of a loop, in the layouts of its carry and of what it stacks."""
+    layouts = [refuse_narrow_sum(eqn, walk.settled(value), at) for at, value in enumerate(carry)] + stacked
+    return [walk.made(eqn.primitive.name, (*how, at), operands, *value.layout) for at, value in enumerate(layouts)]

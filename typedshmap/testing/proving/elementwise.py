@@ -10,42 +10,39 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..._jax.primitives import names_of
 from . import lookups, neighbours
-from .values import Affine, AtShard, DimSharding, GlobalValue, NotKnown, Sharded, ShardIds, Truth
-from .walk import PrimitiveRule, Walk, joined_dims, params_key
+from .values import Affine, AtShard, DimSharding, GlobalValue, IsOwn, NotKnown, OfIds, Sharded
+from .walk import Walk, is_narrow, joined_dims, params_key, parts_of, refuse_narrow_sum, result_shape
 
 
-def _same(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+def same(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """The same numbers, of which JAX knows more or less."""
     return operands[: len(eqn.outvars)]
 
 
-def _elementwise(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    values = list(map(walk.settled, operands))
-    if any(value.partial for value in values):
-        raise NotKnown("its operand is not reduced")
-    if len(eqn.outvars[0].aval.shape) != max(len(value.dims) for value in values):
+def entry_by_entry(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """Any function of the entries at one place."""
+    values = [walk.settled(operand).reduced() for operand in operands]
+    if len(result_shape(eqn)) != max(len(value.dims) for value in values):
         raise NotKnown("it adds or drops a dim")
     params = params_key(eqn, "accuracy", "sharding")
     return [walk.made(eqn.primitive.name, (at, params), values, joined_dims(values)) for at in range(len(eqn.outvars))]
 
 
-def _convert(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+def convert(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """The same numbers, where the new dtype has them."""
     (value,) = operands
     old, new = eqn.invars[0].aval.dtype, eqn.params["new_dtype"]
-    if isinstance(value, Truth) and new.kind != "b":
-        return [walk.number(Fraction(value.is_true), (None,) * value.rank)]
-    if old == new or (isinstance(value, Affine | ShardIds) and new.kind in "iu" and _keeps_numbers(old, new)):
+    if old == new or (isinstance(value, Affine | OfIds) and new.kind in "iu" and _keeps_numbers(old, new)):
         return [value]
     value = walk.settled(value)
     if walk.is_number(value) and new.kind == "b":
-        return [Truth(not value.is_zero, len(value.dims))]
+        return [walk.number(not value.is_zero, (None,) * len(value.dims))]
     if walk.is_number(value) and _holds_number(new, value.factor):
         return [value]
     if not _keeps_numbers(old, new):
-        return _elementwise(walk, eqn, [value])
-    operand = replace(value, factor=Fraction(1))
-    return [walk.made("convert", str(new), [operand], value.dims, value.partial, value.combined_by, value.factor)]
+        return entry_by_entry(walk, eqn, [value])
+    return [walk.linear("convert", str(new), value, value.dims)]
 
 
 def _holds_number(dtype: Any, number: Fraction) -> bool:
@@ -70,248 +67,175 @@ def _keeps_numbers(old: Any, new: Any) -> bool:
     return few.nmant <= many.nmant and few.maxexp <= many.maxexp and few.minexp >= many.minexp
 
 
-def is_narrow(dtype: Any) -> bool:
-    """Whether floats of a dtype are rounded so much that it matters in which order they are added."""
-    return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
-
-
-def refuse_narrow_sum(eqn: Any, value: Sharded, at: int = 0) -> Sharded:
-    """A result, unless the shards have added up parts of a sum in few bits.
-
-    Raises:
-      NotKnown: where they have. One contraction in few bits counts as exact.
-    """
-    if value.combined_by == "sum" and is_narrow(eqn.outvars[at].aval.dtype):
-        raise NotKnown("it adds up parts of a sum in few bits")
-    return value
-
-
 def _spread(walk: Walk, value: Sharded, dims: Sequence[DimSharding]) -> Sharded:
     """A value with the dims of what it is combined with; a number is the same along all of them."""
     return value.with_dims([None] * len(dims) if walk.is_number(value) else dims)
 
 
-def _sum_of(walk: Walk, one: Sharded, other: Sharded, sign: int) -> Sharded:
-    if other.is_extreme and sign < 0:
+def add(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """``add``, ``add_any`` and ``sub``."""
+    sign = -1 if eqn.primitive.name == "sub" else 1
+    first, second = (walk.affine(operand, result_shape(eqn)) for operand in operands)
+    if eqn.outvars[0].aval.dtype.kind in "iu":
+        if first is not None and second is not None:
+            return [first.plus(second.times(sign))]
+        if sign < 0 and (ids := lookups.minus_first(walk, *operands)) is not None:
+            return [ids]
+    left, right = map(walk.settled, operands)
+    if right.is_extreme and sign < 0:
         raise NotKnown("it negates what is not reduced")
-    other = replace(other, factor=sign * other.factor)
-    dims = joined_dims([one, other])
-    for zero, value in ((one, other), (other, one)):
-        if zero.is_zero:
-            return _spread(walk, value, dims)
-    if one.partial != other.partial or one.is_extreme or other.is_extreme:
+    right, dims = right.times(sign), joined_dims([left, right])
+    if left.is_zero or right.is_zero:
+        return [_spread(walk, right if left.is_zero else left, dims)]
+    if left.partial != right.partial or left.is_extreme or right.is_extreme:
         raise NotKnown("it adds what is reduced to what is not")
-    if one.term == other.term and one.dims == other.dims:
-        return replace(one, factor=one.factor + other.factor)
-    ratio = replace(other, factor=other.factor / one.factor)
-    operands = [replace(one, factor=Fraction(1)), ratio]
-    return walk.made("add", (), operands, dims, one.partial, "sum", one.factor)
+    if left.term == right.term and left.dims == right.dims:
+        total = replace(left, factor=left.factor + right.factor)
+    elif not left.factor or not right.factor:  # parts that add up to zero do not change what all add up to
+        total = (left if left.factor else right).with_dims(dims)
+    else:
+        total = walk.linear("add", (), left, dims, right.times(1 / left.factor))
+    return [refuse_narrow_sum(eqn, total)]
 
 
-def _add(sign: int) -> PrimitiveRule:
-    def rule(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-        shape = tuple(eqn.outvars[0].aval.shape)
-        affine = [affine_of(walk, each, shape) for each in operands]
-        if eqn.outvars[0].aval.dtype.kind in "iu":
-            if affine[0] is not None and affine[1] is not None:
-                return [affine[0].plus(affine[1], sign)]
-            if sign < 0 and (ids := lookups.minus_first(walk, *operands)) is not None:
-                return [ids]
-        one, other = map(walk.settled, operands)
-        added = _sum_of(walk, one, other, sign)
-        return [added if one.is_zero or other.is_zero else refuse_narrow_sum(eqn, added)]
-
-    return rule
-
-
-def affine_of(walk: Walk, value: GlobalValue, shape: tuple[int, ...]) -> Affine | None:
-    """Whole numbers of a shape, where a value is that."""
-    if isinstance(value, Affine):
-        return value if value.shape == shape else replace(value, shape=shape) if not value.positions else None
-    if isinstance(value, Sharded) and walk.is_number(value) and value.factor.denominator == 1:
-        return Affine(shape, int(value.factor))
-    return None
-
-
-def product(walk: Walk, one: Sharded, other: Sharded, dims: Sequence[DimSharding], name: str, params: Any) -> Sharded:
+def product(walk: Walk, left: Sharded, right: Sharded, name: str, params: Any, dims: Sequence[DimSharding]) -> Sharded:
     """A value that is linear in two others."""
-    partial = one.partial | other.partial
-    if one.partial & other.axes or other.partial & one.axes or one.is_extreme or other.is_extreme:
+    if left.partial & right.axes or right.partial & left.axes or left.is_extreme or right.is_extreme:
         raise NotKnown("it multiplies what is not reduced")
-    factor = one.factor * other.factor
-    operands = [replace(each, factor=Fraction(1)) for each in (one, other)]
-    return walk.made(name, params, operands, dims, partial, "sum", factor)
+    if left.is_zero or right.is_zero:
+        return walk.number(0, dims)
+    operands, partial = [replace(value, factor=Fraction(1)) for value in (left, right)], left.partial | right.partial
+    return walk.made(name, params, operands, dims, partial, "sum", left.factor * right.factor)
 
 
-def _multiply(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    shape = tuple(eqn.outvars[0].aval.shape)
-    one, other = operands
-    for each, by in ((one, other), (other, one)):
-        number, affine = affine_of(walk, by, shape), affine_of(walk, each, shape)
-        is_number = number is not None and not number.positions and not number.indices
-        if isinstance(each, Affine) and affine is not None and number is not None and is_number:
-            return [affine.times(number.constant)]
-    one, other = map(walk.settled, operands)
-    dims = joined_dims([one, other])
-    for number, value in ((one, other), (other, one)):
+def multiply(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """A product, which scales parts if one operand is a number."""
+    first, second = (walk.affine(operand, result_shape(eqn)) for operand in operands)
+    if first and second and any(isinstance(operand, Affine) for operand in operands):
+        for value, by in ((first, second), (second, first)):
+            if by.number is not None:
+                return [value.times(by.number)]
+    left, right = map(walk.settled, operands)
+    dims = joined_dims([left, right])
+    for number, value in ((left, right), (right, left)):
         if walk.is_number(number):
             if value.is_extreme and number.factor <= 0:
                 raise NotKnown("it multiplies what is not reduced")
-            return [_spread(walk, replace(value, factor=value.factor * number.factor), dims)]
-    return [product(walk, one, other, dims, "mul", ())]
+            return [_spread(walk, value.times(number.factor), dims)]
+    return [product(walk, left, right, "mul", (), dims)]
 
 
-def _divide(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+def divide(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """A quotient, linear in what is divided."""
     if eqn.outvars[0].aval.dtype.kind in "iu":
-        return _elementwise(walk, eqn, operands)
-    one, other = map(walk.settled, operands)
-    dims = joined_dims([one, other])
-    if other.partial:
-        raise NotKnown("it divides by what is not reduced")
-    if not other.is_zero and walk.is_number(other) and (other.factor > 0 or not one.is_extreme):
-        return [_spread(walk, replace(one, factor=one.factor / other.factor), dims)]
-    if other.is_zero:
-        return _elementwise(walk, eqn, operands)
-    inverse = replace(other, factor=1 / other.factor)
-    return [product(walk, one, inverse, dims, "div", ())]
+        return entry_by_entry(walk, eqn, operands)
+    value, by = walk.settled(operands[0]), walk.settled(operands[1]).reduced("it divides by what is not reduced")
+    if by.is_zero:
+        return entry_by_entry(walk, eqn, operands)
+    inverse = replace(by, factor=1 / by.factor)
+    if walk.is_number(by):
+        return multiply(walk, eqn, [value, inverse])
+    return [product(walk, value, inverse, "div", (), joined_dims([value, by]))]
 
 
-def _negate(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    if isinstance(operands[0], Affine):
-        return [operands[0].times(-1)]
-    value = walk.settled(operands[0])
-    if value.is_extreme:
+def negate(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """The negative, also of parts of a sum."""
+    if isinstance(operands[0], Sharded) and operands[0].is_extreme:
         raise NotKnown("it negates what is not reduced")
-    return [replace(value, factor=-value.factor)]
+    return multiply(walk, eqn, [operands[0], walk.number(-1, (None,) * len(result_shape(eqn)))])
 
 
-def _extreme(name: str) -> PrimitiveRule:
-    def rule(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-        bounds = [_bounds(walk, each) for each in operands]
-        first, second = bounds
-        if first and second and isinstance(operands[0], Affine) != isinstance(operands[1], Affine):
-            for at, (here, there) in enumerate([(first, second), (second, first)]):
-                is_first = here[0] >= there[1] if name == "max" else here[1] <= there[0]
-                if is_first:
-                    shape = tuple(eqn.outvars[0].aval.shape)
-                    return [affine_of(walk, operands[at], shape) or walk.settled(operands[at])]
-        one, other = map(walk.settled, operands)
-        partial = one.partial | other.partial
-        if partial and {one.combined_by, other.combined_by} - {name, ""}:
-            raise NotKnown("it compares what is not reduced")
-        if one.partial & (other.axes - other.partial) or other.partial & (one.axes - one.partial):
-            raise NotKnown("it compares what is not reduced")
-        return [walk.made(name, (), [one, other], joined_dims([one, other]), partial, name)]
-
-    return rule
+def extreme(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """``max`` and ``min``: one of the operands, where it is known to be no less or no more than the other."""
+    name, shape, (_, bounds) = eqn.primitive.name, result_shape(eqn), _difference(walk, eqn, operands)
+    if bounds:
+        low, high = bounds if name == "max" else (-bounds[1], -bounds[0])
+        if low >= 0 or high <= 0:
+            operand = operands[0] if low >= 0 else operands[1]
+            return [walk.affine(operand, shape) or walk.number(walk.settled(operand).factor, (None,) * len(shape))]
+    left, right = map(walk.settled, operands)
+    is_other = {left.combined_by, right.combined_by} - {name, ""}
+    if is_other or left.partial & right.placed or right.partial & left.placed:
+        raise NotKnown("it compares what is not reduced")
+    return [walk.made(name, (), [left, right], joined_dims([left, right]), left.partial | right.partial, name)]
 
 
-def _bounds(walk: Walk, value: GlobalValue) -> tuple[Any, Any] | None:
-    """The smallest and the largest entry, where they are known."""
-    if isinstance(value, Affine):
-        return value.bounds(walk.sizes)
-    return (value.factor, value.factor) if isinstance(value, Sharded) and walk.is_number(value) else None
+def _difference(
+    walk: Walk, eqn: Any, operands: Sequence[GlobalValue]
+) -> tuple[Affine | None, tuple[int | Fraction, int | Fraction] | None]:
+    """The difference of two operands, and the smallest and largest that it is, where these are known."""
+    left, right = operands
+    if walk.is_number(left) and walk.is_number(right):
+        return None, (left.factor - right.factor, left.factor - right.factor)
+    first, second = (walk.affine(operand, result_shape(eqn)) for operand in operands)
+    if first is None or second is None:
+        return None, None
+    difference = first.plus(second.times(-1))
+    return difference, difference.bounds(walk.sizes)
 
 
-_COMPARED: dict[str, Callable[[Any, Any, Any, Any], bool | None]] = {
-    "lt": lambda a, b, c, d: True if b < c else False if a >= d else None,
-    "le": lambda a, b, c, d: True if b <= c else False if a > d else None,
-    "gt": lambda a, b, c, d: True if a > d else False if b <= c else None,
-    "ge": lambda a, b, c, d: True if a >= d else False if b < c else None,
-    "eq": lambda a, b, c, d: True if a == b == c == d else False if b < c or a > d else None,
-    "ne": lambda a, b, c, d: False if a == b == c == d else True if b < c or a > d else None,
+COMPARISONS: dict[str, Callable[[Any, Any], tuple[bool, bool]]] = {
+    "lt": lambda low, high: (high < 0, low >= 0),
+    "le": lambda low, high: (high <= 0, low > 0),
+    "gt": lambda low, high: (low > 0, high <= 0),
+    "ge": lambda low, high: (low >= 0, high < 0),
+    "eq": lambda low, high: (low == high == 0, low > 0 or high < 0),
+    "ne": lambda low, high: (low > 0 or high < 0, low == high == 0),
 }
+"""Whether a comparison is true, and whether it is false, of all numbers whose difference is within bounds."""
 
 
-def _compare(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    spans = [_bounds(walk, each) for each in operands]
-    if spans[0] is not None and spans[1] is not None:
-        known = _COMPARED[eqn.primitive.name](*spans[0], *spans[1])
-        if known is not None:
-            return [Truth(known, len(eqn.outvars[0].aval.shape))]
-    found = lookups.compared(walk, eqn.primitive.name, operands)
-    if isinstance(found, tuple):
-        return _compare(walk, eqn, list(found))
-    if found is not None:
-        return [found]
-    if any(isinstance(each, Affine) for each in operands):  # what both shift by is the same
-        shape = tuple(eqn.outvars[0].aval.shape)
-        affine = [affine_of(walk, each, shape) for each in operands]
-        if affine[0] is not None and affine[1] is not None:
-            low, high = affine[0].plus(affine[1], -1).bounds(walk.sizes)
-            known = _COMPARED[eqn.primitive.name](low, high, 0, 0)
-            if known is not None:
-                return [Truth(known, len(shape))]
-            index, compare = affine[0].plus(affine[1], -1), _COMPARED[eqn.primitive.name]
-            if (here := neighbours.compared_index(walk, index, lambda at: compare(at, at, 0, 0))) is not None:
-                return [here]
-    return _elementwise(walk, eqn, operands)
+def compare(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """A comparison, decided by bounds where they do."""
+    name = eqn.primitive.name
+    compared = lookups.compared(walk, name, operands)
+    if isinstance(compared, list):  # what both are shifted by is the same
+        operands = compared
+    elif compared is not None:
+        return [compared]
+    difference, bounds = _difference(walk, eqn, operands)
+    is_true, is_false = COMPARISONS[name](*bounds) if bounds else (False, False)
+    if is_true or is_false:
+        return [walk.number(is_true, (None,) * len(result_shape(eqn)))]
+    at_shard = neighbours.compared_index(walk, difference, lambda at: COMPARISONS[name](at, at)[0])
+    return entry_by_entry(walk, eqn, operands) if at_shard is None else [at_shard]
 
 
-def _logical(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+def logical(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """``and``, ``or`` and ``not`` of truth values."""
     name = eqn.primitive.name
     if eqn.outvars[0].aval.dtype.kind != "b":
-        return _elementwise(walk, eqn, operands)
-    if (found := lookups.logical(name, operands)) is not None:
-        return [found]
+        return entry_by_entry(walk, eqn, operands)
     if name == "not":
         (value,) = operands
         if isinstance(value, AtShard):
             return [replace(value, is_there=not value.is_there)]
-        return (
-            [replace(value, is_true=not value.is_true)]
-            if isinstance(value, Truth)
-            else _elementwise(walk, eqn, operands)
-        )
-    for choice, value in ((operands[0], operands[1]), (operands[1], operands[0])):
-        if isinstance(choice, Truth):
-            return [value if choice.is_true == (name == "and") else choice]
-    return _elementwise(walk, eqn, operands)
+        if isinstance(value, IsOwn):
+            return [replace(value, is_true=not value.is_true)]
+        if walk.is_number(value):
+            return [walk.number(value.is_zero, (None,) * len(value.dims))]
+        return entry_by_entry(walk, eqn, operands)
+    for choice, value in (operands, operands[::-1]):
+        if walk.is_number(choice):
+            return [choice if choice.is_zero == (name == "and") else value]
+    both = lookups.both_bounds(name, *operands)
+    return entry_by_entry(walk, eqn, operands) if both is None else [both]
 
 
-def _select(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+def select(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """One of several operands by a predicate, or by its number."""
     which, *cases = operands
-    if isinstance(which, Truth):
-        return [cases[which.is_true]]
     if isinstance(which, AtShard):
         return [neighbours.where(walk, which, cases)]
-    if isinstance(which, ShardIds):
+    if isinstance(which, OfIds):
         return [lookups.chosen(walk, which, cases)]
     if walk.is_number(which) and which.factor in range(len(cases)):
         return [cases[int(which.factor)]]
-    chosen, values = walk.settled(which), list(map(walk.settled, cases))
-    if chosen.partial:
-        raise NotKnown("it chooses by what is not reduced")
-    partials = {(value.partial, value.combined_by) for value in values if not value.is_zero}
-    is_extreme = any(value.is_extreme for value in values)
-    if len(partials) > 1 or (is_extreme and any(value.is_zero for value in values)):
-        raise NotKnown("it chooses between what is reduced and what is not")
-    partial, by = next(iter(partials), (frozenset[str](), ""))
+    chosen = walk.settled(which).reduced("it chooses by what is not reduced")
+    values = list(map(walk.settled, cases))
+    partial, by = parts_of(values, "it chooses between what is reduced and what is not")
     if partial & chosen.axes:
         raise NotKnown("it chooses by what the shards do not share")
-    factor = next((value.factor for value in values if not value.is_zero), Fraction(1))
-    ratios = [replace(value, factor=value.factor / factor) for value in values]
+    factor = next((value.factor for value in values if value.factor), Fraction(1))
+    ratios = [value.times(1 / factor) for value in values]
     return [walk.made("select", (), [chosen, *ratios], joined_dims([chosen, *values]), partial, by, factor)]
-
-
-_RULES: dict[str, PrimitiveRule] = {
-    **dict.fromkeys(names_of("elementwise", "homogeneous", "test", "extreme"), _elementwise),
-    **dict.fromkeys(names_of("cast"), _same),
-    **dict.fromkeys(("real", "imag", "conj", "complex", "reduce_precision"), _elementwise),
-    "convert_element_type": _convert,
-    "add": _add(1),
-    "add_any": _add(1),
-    "sub": _add(-1),
-    "mul": _multiply,
-    "div": _divide,
-    "neg": _negate,
-    "max": _extreme("max"),
-    "min": _extreme("min"),
-    **dict.fromkeys(_COMPARED, _compare),
-    **dict.fromkeys(("and", "or", "not"), _logical),
-    "select_n": _select,
-}
-
-
-ELEMENTWISE_RULES = {name: neighbours.also_overlapping(rule) for name, rule in _RULES.items()}

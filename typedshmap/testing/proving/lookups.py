@@ -1,194 +1,228 @@
-"""Ids that are looked up in a table of which each shard has a part."""
+"""Entries that are taken from places, or added at places, which are computed; and ids that are looked up in a table of
+which each shard has a part."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
-from math import prod
 from typing import Any
 
-from .values import Affine, DimSharding, GlobalValue, NotKnown, Sharded, ShardIds, Truth
-from .walk import Walk, joined
+from .values import OTHER_IDS, Affine, DimSharding, Found, GlobalValue, IsOwn, NotKnown, OfIds, Row, Sharded, axes_along
+from .walk import Walk, joined, operand_shape, params_key, refuse_narrow_sum, result_shape
 
-_NEGATED = {
-    "below": "not below", "above": "not above", "not below": "below", "not above": "above", "here": "elsewhere",
-    "elsewhere": "here",
-}  # fmt: skip
-# On which side of a bound; whole numbers above 2 are at least 3.
+# Whether an id that is at least, or more than, a bound is not below it; whole numbers above 2 are at least 3.
 _SIDES = {"ge": (True, 0), "gt": (True, 1), "lt": (False, 0), "le": (False, 1)}
 _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
+_OTHER_SHARDS = "it depends on which ids the shard has"
 
 
-def minus_first(walk: Walk, ids: GlobalValue, first: GlobalValue) -> ShardIds | None:
+def minus_first(walk: Walk, ids: GlobalValue, first: GlobalValue) -> Row | None:
     """Ids minus the first one of the shard, if it is that."""
-    if not isinstance(first, Affine) or first.positions or first.constant or not isinstance(ids, Sharded):
+    if not isinstance(first, Affine) or any(first.positions) or first.constant or not isinstance(ids, Sharded):
         return None
     if walk.is_number(ids) or ids.partial or ids.axes.intersection(first.indices):
         return None
-    return ShardIds("ids", ids, tuple(sorted(first.indices.items())), tuple(range(len(ids.dims))))
-
-
-def compared(
-    walk: Walk, name: str, operands: Sequence[GlobalValue]
-) -> GlobalValue | tuple[GlobalValue, GlobalValue] | None:
-    """Whether ids are those of a shard; or what is to be compared in the place of ids and positions."""
-    one, other = operands
-    if isinstance(other, ShardIds):
-        one, other, name = other, one, _MIRRORED[name]
-    if not isinstance(one, ShardIds) or one.place not in ("ids", "row"):
-        return None
-    if isinstance(other, Affine) and other.positions and one.place == "ids":  # both with the first one added
-        shifted, ids = other.plus(Affine(other.shape, 0, {}, dict(one.start))), walk.spread(one)
-        return (ids, shifted) if one is operands[0] else (shifted, ids)
-    number = _integer(walk, other)
-    if number is None:
-        return None
-    if one.place == "row":
-        return Truth(False, len(one.along)) if name == "lt" and number == 0 else None
-    if name not in _SIDES:
-        return None
-    is_above, more = _SIDES[name]
-    if number + more == 0:
-        return replace(one, place="not below" if is_above else "below")
-    return replace(one, place="above" if is_above else "not above", length=number + more)
+    return Row(ids, tuple(sorted(first.indices.items())), tuple(range(len(ids.dims))), None)
 
 
 def _integer(walk: Walk, value: GlobalValue) -> int | None:
-    if isinstance(value, Affine) and not value.positions and not value.indices:
-        return value.constant
-    if isinstance(value, Sharded) and walk.is_number(value) and value.factor.denominator == 1:
-        return int(value.factor)
-    return None
+    affine = walk.affine(value)
+    return None if affine is None else affine.number
 
 
-def logical(name: str, operands: Sequence[GlobalValue]) -> ShardIds | None:
-    """Both bounds of the shard's ids, from one and the other."""
-    if name == "not":
-        (one,) = operands
-        known = isinstance(one, ShardIds) and one.place in _NEGATED
-        return replace(one, place=_NEGATED[one.place]) if known else None  # type: ignore[type-var, union-attr]
-    one, other = operands
-    if not isinstance(one, ShardIds) or not isinstance(other, ShardIds) or one.key != other.key:
+def compared(walk: Walk, name: str, operands: Sequence[GlobalValue]) -> GlobalValue | list[GlobalValue] | None:
+    """Whether ids are those of a shard; or what is to be compared in the place of ids and positions."""
+    row, by = operands
+    if isinstance(by, OfIds):
+        row, by, name = by, row, _MIRRORED[name]
+    if not isinstance(row, Row):
         return None
-    places, length = {one.place, other.place}, one.length or other.length
-    if name == "and" and places == {"not below", "not above"}:
-        return replace(one, place="here", length=length)
-    if name == "or" and places == {"below", "above"}:
-        return replace(one, place="elsewhere", length=length)
-    return None
+    if isinstance(by, Affine) and any(by.positions) and row.length is None:  # both with the first one added
+        first = Affine(by.shape, 0, (0,) * len(by.shape), dict(row.start))
+        return [walk.spread(row), by.plus(first)] if row is operands[0] else [by.plus(first), walk.spread(row)]
+    number = _integer(walk, by)
+    if number is None or name not in _SIDES:
+        return None
+    if row.length is not None:  # a row is never negative
+        return walk.number(0, (None,) * len(row.along)) if name == "lt" and number == 0 else None
+    is_not_below, more = _SIDES[name]
+    if number + more == 0:
+        return IsOwn(row.ids, row.start, row.along, None, is_bounded_below=True, is_true=is_not_below)
+    return IsOwn(row.ids, row.start, row.along, number + more, is_bounded_below=False, is_true=not is_not_below)
 
 
-def chosen(walk: Walk, which: ShardIds, cases: Sequence[GlobalValue]) -> GlobalValue:
+def both_bounds(name: str, first: GlobalValue, second: GlobalValue) -> IsOwn | None:
+    """Both bounds of the shard's ids, from one and the other: ``a and b``, or ``not a or not b``."""
+    if not isinstance(first, IsOwn) or not isinstance(second, IsOwn) or not first.is_of(second):
+        return None
+    lengths = {first.length, second.length} - {None}
+    if {first.is_true, second.is_true} != {name == "and"} or len(lengths) > 1:
+        return None
+    is_bounded_below = first.is_bounded_below or second.is_bounded_below
+    return replace(first, is_bounded_below=is_bounded_below, length=lengths.pop() if lengths else None)
+
+
+def chosen(walk: Walk, which: OfIds, cases: Sequence[GlobalValue]) -> GlobalValue:
     """What is chosen by whether the shard has an id."""
-    if which.place == "elsewhere":
-        which, cases = replace(which, place="here"), cases[::-1]
-    if which.place == "below" and isinstance(case := cases[0], ShardIds) and case.place == "row":
-        return case  # a row is never negative
-    if which.place != "here":
-        raise NotKnown("it depends on which ids the shard has")
-    assert which.length is not None
-    elsewhere, here = cases
-    if isinstance(here, ShardIds) and here.place == "ids" and here.key == which.key:
+    if not isinstance(which, IsOwn) or not which.is_bounded_below or which.length is None:
+        raise NotKnown(_OTHER_SHARDS)
+    elsewhere, here = cases if which.is_true else cases[::-1]
+    if isinstance(here, Row) and here.length is None and here.is_of(which):
         number = _integer(walk, elsewhere)
         if number is None or not 0 <= number < which.length:
-            raise NotKnown("it depends on which ids the shard has")
-        return replace(here, place="row", length=which.length)
-    other = walk.settled(elsewhere)
-    if not other.is_zero:
+            raise NotKnown(_OTHER_SHARDS)
+        return replace(here, length=which.length)
+    if not walk.settled(elsewhere).is_zero:
         raise NotKnown("where the shard does not have an id, it is not zero")
-    if isinstance(here, ShardIds) and here.place in ("found", "owned") and here.key == which.key:
-        assert here.value is not None
-        if here.length == which.length:
-            return walk.owned(which, here.value)
-    return replace(which, place="owned", value=walk.settled(here))
+    if isinstance(here, Found) and here.is_of(which) and here.length == which.length:
+        return walk.settled(replace(here, is_zero_elsewhere=True))
+    return Found(which.ids, which.start, which.along, which.length, walk.settled(here), is_zero_elsewhere=True)
 
 
-def looked_up(walk: Walk, eqn: Any, table: Sharded, ids: ShardIds) -> GlobalValue:
-    """The rows that a shard has, of a table of which the other shards have the others."""
-    numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
-    shape = tuple(eqn.invars[0].aval.shape)
-    batching = tuple(numbers.operand_batching_dims)
-    ids_batching = tuple(numbers.start_indices_batching_dims)
-    (dim,) = numbers.start_index_map if len(numbers.start_index_map) == 1 else (None,)
-    others = [at for at in range(len(shape)) if at != dim and at not in batching]
-    if dim is None or tuple(numbers.collapsed_slice_dims) != (dim,) or any(sizes[at] != shape[at] for at in others):
-        raise NotKnown("it looks up parts of rows")
-    axes = ids.axes(walk.sizes, shape[dim])
-    if (table.dims[dim] if table.dims[dim] is not None else axes) != axes or table.is_extreme:
-        raise NotKnown("the ids of the shards are not those of their parts of the table")
-    table = walk.solid(table.with_dims([() if at == dim and axes_ is not None else axes_
-                                        for at, axes_ in enumerate(table.dims)]), dim,
-                       shape[dim] * prod(walk.sizes[axis] for axis in axes))  # fmt: skip
-    along = ids.along[:-1]
-    spread = replace(ids, along=along)
-    places = list(walk.spread(spread).dims)
-    for one, other in zip(batching, ids_batching, strict=True):
-        places[other] = joined(table.dims[one], places[other])
-    rank = len(eqn.outvars[0].aval.shape)
-    window, batch, at_batch = iter([table.dims[at] for at in others]), iter(places), iter(along)
-    dims, way = list[DimSharding](), list[int | None]()
-    for at in range(rank):
-        is_window = at in numbers.offset_dims
-        dims.append(next(window if is_window else batch))
-        way.append(None if is_window else next(at_batch))
-    params = (repr(numbers), len(shape))
-    operand = replace(table, factor=Fraction(1))
-    if table.axes.intersection(axes) or table.partial & ids.ids.axes:
-        raise NotKnown("its table is not reduced")
-    found = walk.made(
-        "rows", params, [operand, walk.spread(spread)], dims, table.partial, table.combined_by, table.factor
+def gather(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """What is taken at places."""
+    table, by = walk.settled(operands[0]), operands[1]
+    if isinstance(by, Row):
+        return [_looked_up(walk, eqn, table, by)]
+    ids = walk.settled(by)
+    numbers, sizes, shape = eqn.params["dimension_numbers"], eqn.params["slice_sizes"], operand_shape(eqn)
+    is_filled = "FILL" in str(eqn.params["mode"]) and eqn.params.get("fill_value") not in (None, 0)
+    if ids.partial or table.is_extreme or (table.partial and is_filled):
+        raise NotKnown("its operand is not reduced")
+    batching = numbers.operand_batching_dims
+    full = tuple(
+        None if sizes[dim] == length and dim not in (*numbers.collapsed_slice_dims, *batching) else sizes[dim]
+        for dim, length in enumerate(shape)
     )
-    lookup = ShardIds("found", ids.ids, ids.start, tuple(way), shape[dim], found)
-    is_filled = "FILL" in str(eqn.params["mode"]) and eqn.params.get("fill_value") == 0
-    return walk.owned(lookup, found) if is_filled and ids.place == "ids" else lookup
+    for dim, size in enumerate(full):
+        if size is not None and dim not in batching:
+            table = walk.solid(table, dim, shape[dim])
+    params = (repr(numbers), full, params_key(eqn, "dimension_numbers", "slice_sizes"))
+    return [_taken(walk, eqn, "gather", params, table, ids)]
 
 
-def added_at(walk: Walk, eqn: Any, ids: ShardIds, updates: GlobalValue) -> Sharded:
+def _taken(walk: Walk, eqn: Any, name: str, params: Any, table: Sharded, ids: Sharded) -> Sharded:
+    """What is taken of a table that is whole along all dims but those that are taken whole, and those of a batch."""
+    numbers = eqn.params["dimension_numbers"]
+    ids = walk.solid(ids, len(ids.dims) - 1, operand_shape(eqn, 1)[-1])
+    if table.partial & ids.axes:
+        raise NotKnown("it looks up what is not reduced")
+    places = list(ids.dims[:-1])
+    for dim, at in zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True):
+        places[at] = joined(table.dims[dim], places[at])
+    gone = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+    window = [axes for dim, axes in enumerate(table.dims) if dim not in gone]
+    return walk.linear(name, params, table, _result_dims(eqn, window, places), ids)
+
+
+def _result_dims(eqn: Any, window: Sequence[Any], batch: Sequence[Any]) -> list[Any]:
+    """What is known of each dim of what a gather takes, by that of the dims that it takes whole, and of its places."""
+    offsets, of_window, of_batch = eqn.params["dimension_numbers"].offset_dims, iter(window), iter(batch)
+    return [next(of_window if dim in offsets else of_batch) for dim in range(len(result_shape(eqn)))]
+
+
+def _looked_up(walk: Walk, eqn: Any, table: Sharded, row: Row) -> GlobalValue:
+    """The rows that a shard has, of a table of which the other shards have the others."""
+    numbers, shape = eqn.params["dimension_numbers"], operand_shape(eqn)
+    window = [result_shape(eqn)[at] for at in numbers.offset_dims]
+    dropped, why = numbers.collapsed_slice_dims, "it looks up parts of rows"
+    dim, axes = _table_of(walk, eqn, row, numbers.start_index_map, dropped, window, why)
+    if table.dims[dim] not in (None, axes) or table.is_extreme:
+        raise NotKnown(OTHER_IDS)
+    table = table.with_dim(dim, None if table.dims[dim] is None else ())
+    if table.axes.intersection(axes):
+        raise NotKnown("its table is not reduced")
+    table = walk.solid(table, dim, shape[dim] * walk.count(axes))
+    value = _taken(walk, eqn, "rows", (repr(numbers), len(shape)), table, walk.spread(row))
+    along = tuple(_result_dims(eqn, [None] * len(shape), row.along[:-1]))
+    is_filled = "FILL" in str(eqn.params["mode"]) and eqn.params.get("fill_value") == 0 and row.length is None
+    found = Found(row.ids, row.start, along, shape[dim], value, is_zero_elsewhere=is_filled)
+    return walk.settled(found) if is_filled else found
+
+
+def _table_of(
+    walk: Walk, eqn: Any, row: Row, indexed: Sequence[int], dropped: Sequence[int], window: Sequence[int], why: str
+) -> tuple[int, tuple[str, ...]]:
+    """The one dim of a table along which rows are looked up, and its mesh axes.
+
+    Args:
+      indexed: the dims that are looked up.
+      dropped: those that a row does not have.
+      window: how much of each other one it has.
+      why: what to say where it is not a whole row.
+    """
+    shape, batching = operand_shape(eqn), eqn.params["dimension_numbers"].operand_batching_dims
+    lengths = [length for dim, length in enumerate(shape) if dim not in (*indexed, *batching)]
+    if len(indexed) != 1 or tuple(dropped) != tuple(indexed) or list(window) != lengths:
+        raise NotKnown(why)
+    return indexed[0], row.table_axes(walk.sizes, shape[indexed[0]])
+
+
+def scatter_add(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """Updates at places: what the shards add in their parts of the updates is a partial sum."""
+    into, by, numbers = walk.settled(operands[0]), operands[1], eqn.params["dimension_numbers"]
+    if isinstance(by, Row) and into.is_zero:
+        return [refuse_narrow_sum(eqn, _added_at(walk, eqn, by, operands[2]))]
+    key = params_key(eqn, "dimension_numbers", "update_jaxpr", "update_consts")
+    if not into.is_zero:
+        if walk.settled(operands[2]).axes or into.partial:
+            raise NotKnown("it adds to what is sharded")
+        everywhere = [walk.unsharded(value, operand_shape(eqn, at)) for at, value in enumerate(operands)]
+        shape = operand_shape(eqn)
+        return [walk.made("scatter-add", (repr(numbers), shape, key), everywhere, [()] * len(shape))]
+    ids, updates = map(walk.settled, operands[1:])
+    if ids.partial or updates.is_extreme:
+        raise NotKnown("it adds to what is sharded")
+    return [refuse_narrow_sum(eqn, _added(walk, eqn, "scatter-add", key, updates, ids, {}))]
+
+
+def _added(
+    walk: Walk, eqn: Any, name: str, key: Any, updates: Sharded, ids: Sharded, table: Mapping[int, DimSharding]
+) -> Sharded:
+    """Updates that are added to zeros, at places along dims that are whole, or of a table."""
+    numbers, shape, lengths = eqn.params["dimension_numbers"], operand_shape(eqn), operand_shape(eqn, 2)
+    window, ids = numbers.update_window_dims, walk.solid(ids, len(ids.dims) - 1, operand_shape(eqn, 1)[-1])
+    batching = dict(zip(numbers.scatter_indices_batching_dims, numbers.operand_batching_dims, strict=True))
+    dims, over = [table.get(dim, ()) for dim in range(len(shape))], list[str]()
+    updated = [axes for dim, axes in enumerate(updates.dims) if dim not in window]
+    for at, axes in enumerate(map(joined, updated, ids.dims[:-1])):
+        if axes is None:
+            raise NotKnown("it adds the same at the same place")
+        if at in batching:
+            dims[batching[at]] = axes
+        else:
+            over.extend(axes_along(axes))
+    kept = [dim for dim in range(len(shape)) if dim not in (*numbers.inserted_window_dims, *batching.values())]
+    for dim, at in zip(kept, window, strict=True):
+        axes = axes_along(updates.dims[at])
+        if axes and (dim in numbers.scatter_dims_to_operand_dims or lengths[at] != shape[dim]):
+            raise NotKnown("it adds at places of a sharded dim")
+        dims[dim] = axes
+    if updates.partial.intersection(over) or updates.partial & ids.axes:
+        raise NotKnown("it adds parts of a sum at places that are sharded")
+    counts = [walk.count(axes_along(axes)) for axes in dims]
+    unsharded = tuple(length * count for length, count in zip(shape, counts, strict=True))
+    added = walk.linear(name, (repr(numbers), unsharded, key), updates, dims, ids)
+    return added.partial_over(added.partial.union(over), "sum")
+
+
+def _added_at(walk: Walk, eqn: Any, row: Row, updates: GlobalValue) -> Sharded:
     """What updates add to the rows that a shard has, of zeros of which the other shards have the others."""
-    numbers, shape = eqn.params["dimension_numbers"], tuple(eqn.invars[0].aval.shape)
-    batching = tuple(numbers.operand_batching_dims)
-    ids_batching = tuple(numbers.scatter_indices_batching_dims)
-    (dim,) = numbers.scatter_dims_to_operand_dims if len(numbers.scatter_dims_to_operand_dims) == 1 else (None,)
-    others = [at for at in range(len(shape)) if at != dim and at not in batching]
-    window = tuple(numbers.update_window_dims)
-    lengths = [eqn.invars[2].aval.shape[at] for at in window]
-    if dim is None or tuple(numbers.inserted_window_dims) != (dim,) or lengths != [shape[at] for at in others]:
-        raise NotKnown("it adds to parts of rows")
-    axes = ids.axes(walk.sizes, shape[dim])
-    drops = "FILL" in str(eqn.params["mode"])
-    if isinstance(updates, ShardIds):
-        is_same = updates.ids == ids.ids and updates.start == ids.start and updates.length == shape[dim]
-        batch_along = tuple(way for at, way in enumerate(updates.along) if at not in window)
-        if updates.place != "owned" or not is_same or batch_along != ids.along[:-1] or updates.value is None:
+    numbers, shape = eqn.params["dimension_numbers"], operand_shape(eqn)
+    window, dropped, why = numbers.update_window_dims, numbers.inserted_window_dims, "it adds to parts of rows"
+    lengths = [operand_shape(eqn, 2)[at] for at in window]
+    dim, axes = _table_of(walk, eqn, row, numbers.scatter_dims_to_operand_dims, dropped, lengths, why)
+    if isinstance(updates, Found) and updates.is_zero_elsewhere and updates.length == shape[dim]:
+        along = tuple(way for at, way in enumerate(updates.along) if at not in window)
+        if (updates.ids, updates.start, along) != (row.ids, row.start, row.along[:-1]):
             raise NotKnown("it adds what is for other ids")
         value = updates.value
-    elif ids.place == "ids" and drops:
+    elif isinstance(updates, OfIds):
+        raise NotKnown("it adds what is for other ids")
+    elif row.length is None and "FILL" in str(eqn.params["mode"]):
         value = walk.settled(updates)
     else:
         raise NotKnown("it adds at places of other ids")
     if value.axes.intersection(axes) or value.is_extreme:
         raise NotKnown("it adds what is not reduced")
-    spread = walk.spread(replace(ids, along=ids.along[:-1]))
-    own = [axes_ for at, axes_ in enumerate(value.dims) if at not in window]
-    over = list[str]()
-    dims: list[DimSharding] = [()] * len(shape)
-    for at, (one, other) in enumerate(zip(own, spread.dims, strict=True)):
-        both = joined(one, other)
-        if at in ids_batching:
-            dims[batching[ids_batching.index(at)]] = both if both is not None else ()
-            if both is None:
-                raise NotKnown("it adds the same at the same place")
-            continue
-        if both is None:
-            raise NotKnown("it adds the same at the same place")
-        over.extend(both)
-    for at, here in zip(others, window, strict=True):
-        dims[at] = value.dims[here] if value.dims[here] is not None else ()
-    dims[dim] = axes
-    unsharded = tuple(shape[at] * prod(walk.sizes[axis] for axis in dims[at] or ()) for at in range(len(shape)))
-    operands = [replace(value, factor=Fraction(1)), spread]
-    if value.partial & set(spread.axes):
-        raise NotKnown("it adds what is not reduced")
-    partial = value.partial.union(over)
-    return walk.made("rows added", (repr(numbers), unsharded), operands, dims, partial, "sum", value.factor)
+    return _added(walk, eqn, "rows added", (), value, walk.spread(row), {dim: axes})

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from typing import Any, Literal, NamedTuple
 
@@ -25,11 +25,11 @@ from ...tools.sample.plain import is_plain, with_hints
 from ...tools.sample.plan import InputPlan, plan_inputs, size_of
 from ..describe_difference import FIRST_DIFFERENCE
 from ..invariance import DifferenceReport, assert_mesh_invariant
-from ..meshes import FunctionAxes, axes_of
+from ..meshes import axes_of
 from ..run import FunctionUnderTest, classify_function, needs_manual_axes
 from .rules import RULES
-from .values import GlobalValue, NotKnown, TermTable, Unknown
-from .walk import OutOfTime, Walk
+from .values import Gap, GlobalValue, NotKnown, TermTable, Unknown
+from .walk import Walk
 
 ProofVerdict = Literal["proved", "refuted", "unknown"]
 
@@ -56,18 +56,6 @@ class Proof(Record):
         facts += [f"at {self.place}"] if self.place else []
         lines = [f"{self.function}: {self.verdict}{': ' if facts else ''}{', '.join(facts)}"]
         return "\n".join([*lines, *(f"  assumed: {assumption}" for assumption in self.assumed)])
-
-
-class _Gap(NamedTuple):
-    """Where a proof ends.
-
-    Attributes:
-      place: the equation.
-      why: what is not known.
-    """
-
-    place: str
-    why: str
 
 
 def prove(f: Any, *, grad: bool = False, timeout: float = 120, **sizes: Any) -> Proof:
@@ -103,7 +91,9 @@ def prove(f: Any, *, grad: bool = False, timeout: float = 120, **sizes: Any) -> 
     if is_plain(f):
         f, given = with_hints(VERB, f, (), sizes)
         sizes = {}
-    read = _read(f, grad, sizes, time.monotonic() + timeout, has_shapes=given is not None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SuspectWarning)  # the terms decide
+        read = _read(f, grad, sizes, time.monotonic() + timeout, has_shapes=given is not None)
     if read.verdict == "proved":
         return read
     try:
@@ -133,54 +123,41 @@ def _read(f: Any, grad: bool, sizes: Mapping[str, Any], deadline: float, has_sha
     typed = made_of.signature.read(bound_self(f))
     axes = axes_of(made_of, typed, mesh_of(f, None, VERB))
     axes.require_some(VERB, typed.name, "call it")
-    one = axes.abstract({})
-    plan = plan_inputs(f, [one], sizes, None, VERB)
-    made = plan.draw(0).structs(one)
-    subject = _in_region(classify_function(f, made_of, typed, None), made, one)
-    fixed = _fixed_sizes(plan_inputs(f, [one, axes.abstract(dict.fromkeys(axes.sizes, 2))], sizes, None, VERB))
-    tried, misfits, refused = list[_Traced](), list[ShapeError](), ""
-
-    def unknown(gap: _Gap) -> Proof:
-        return Proof(typed.name, "unknown", gap.place, gap.why, ())
-
-    def raising(error: Exception, shape: Mapping[str, int]) -> Proof:
-        return unknown(_Gap("", f"it raises {_first_line(error)}, on {mesh_text(shape.items())}"))
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SuspectWarning)  # the terms decide
+    single = axes.abstract({})
+    plan = plan_inputs(f, [single], sizes, None, VERB)
+    subject = _in_region(classify_function(f, made_of, typed, None), plan.draw(0).structs(single), single)
+    fixed = _fixed_sizes(plan_inputs(f, [single, axes.abstract(dict.fromkeys(axes.sizes, 2))], sizes, None, VERB))
+    tried, misfits, refused = list[tuple[dict[str, int], int]](), list[ShapeError](), ""
+    try:
         for seed, shape in enumerate(_shapes(list(axes.sizes), fixed)):
-            comparison = _MeshComparison(subject, axes, shape, sizes, grad, deadline)
+            meshes = [subject.mesh_for(axes.abstract(size)) for size in ({}, shape)]
+            comparison = _MeshComparison(subject, meshes, sizes, grad, deadline)
             try:
-                gap, equations = comparison.read(seed)
+                tried.append((shape, comparison.read(seed)))
             except ShapeError as misfit:  # sizes that are given, or written in hints, do not divide over this mesh
                 if comparison.refused and not sizes:
                     if not tried:
                         raise
-                    return raising(misfit, shape)
+                    raise _raises(misfit, shape) from None
                 misfits.append(misfit)
-                refused = refused or comparison.refused
-                continue
-            except OutOfTime:
-                return unknown(_Gap("", "reading it takes too long"))
-            except TypedShmapError:
-                raise
-            except Exception as error:
-                return raising(error, shape)
             refused = refused or comparison.refused
-            tried.append(_Traced(shape, equations))
-            gap = gap or _other_equations(tried)
-            if gap is not None:
-                return unknown(gap)
-    if misfits and not tried:
-        raise misfits[0]
-    if not any(traced.is_sharded for traced in tried):
-        return unknown(_Gap("", "no mesh shards all that its hints shard"))
-    largest = {name: max(traced.shape[name] for traced in tried) for name in axes.sizes}
+            _require_same_equations(tried)
+        if not tried:
+            raise misfits[0]
+        if not any(min(shape.values()) > 1 for shape, _ in tried):
+            raise Gap("no mesh shards all that its hints shard")
+    except Gap as gap:
+        return Proof(typed.name, "unknown", gap.place, gap.why, ())
+    largest = {name: max(shape[name] for shape, _ in tried) for name in axes.sizes}
     on = f"{len(tried)} meshes, up to {mesh_text(largest.items())}"
     where = "for arguments of these shapes, on all meshes over which they divide" if has_shapes else _where(plan, sizes)
     assumed = [f"{where}, it has the equations that were traced on {on}"]
     assumed += [f"sizes are such that it does not raise {refused}"] if refused else []
     return Proof(typed.name, "proved", "", "", (*assumed, *ASSUMED))
+
+
+def _raises(error: Exception, shape: Mapping[str, int]) -> Gap:
+    return Gap(f"it raises {_first_line(error)}, on {mesh_text(shape.items())}")
 
 
 def _first_line(error: Exception) -> str:
@@ -196,50 +173,25 @@ _LONG = 101
 """A size larger than most numbers in a program's text, so that what is decided by comparing with them is seen."""
 
 
-class _Traced(NamedTuple):
-    """A mesh on which a function was read.
+def _require_same_equations(tried: Sequence[tuple[Mapping[str, int], int]]) -> None:
+    """Require that programs of meshes that shard all have the same equations: what was read holds for any of these.
 
-    Attributes:
-      shape: the size of each axis.
-      equations: how many its program has.
+    Args:
+      tried: the size of each axis of the meshes, each with the number of equations.
+
+    Raises:
+      Gap: where the last has others than the first.
     """
-
-    shape: dict[str, int]
-    equations: int
-
-    @property
-    def is_sharded(self) -> bool:
-        return all(size > 1 for size in self.shape.values())
+    sharded = [(mesh_text(shape.items()), count) for shape, count in tried if min(shape.values()) > 1]
+    if sharded and sharded[0][1] != sharded[-1][1]:
+        (first, expected), (last, count) = sharded[0], sharded[-1]
+        raise Gap(f"it has {count} equations on {last}, and {expected} on {first}")
 
 
-def _other_equations(tried: Sequence[_Traced]) -> _Gap | None:
-    """Programs of meshes that shard all are to have the same equations; what was read of others holds for these."""
-    first, *others = [traced for traced in tried if traced.is_sharded] or [None]
-    for other in others:
-        if first is not None and other is not None and other.equations != first.equations:
-            counts = f"{first.equations} on {mesh_text(first.shape.items())}"
-            return _Gap("", f"it has {other.equations} equations on {mesh_text(other.shape.items())}, and {counts}")
-    return None
-
-
-class _TracedProgram(NamedTuple):
-    """A traced program.
-
-    Attributes:
-      jaxpr: the program.
-      names: those of its results.
-      shapes: the global shapes of its operands.
-    """
-
-    jaxpr: Any
-    names: list[str]
-    shapes: list[tuple[int, ...]]
-
-
-def _in_region(subject: FunctionUnderTest, made: Inputs, one: AbstractMesh) -> FunctionUnderTest:
+def _in_region(subject: FunctionUnderTest, made: Inputs, single: AbstractMesh) -> FunctionUnderTest:
     """The function, called as its program needs it: a helper of a manual region is mapped over the shards."""
     try:
-        is_helper = subject.kind == "global" and needs_manual_axes(subject, made, one)
+        is_helper = subject.kind == "global" and needs_manual_axes(subject, made, single)
     except TypedShmapError:
         raise
     except Exception:  # which its body raises on the meshes that are read, too
@@ -285,33 +237,42 @@ def _shapes(names: Sequence[str], fixed: Iterable[int]) -> list[dict[str, int]]:
     return [dict(zip(names, shape, strict=True)) for shape in dict.fromkeys(shapes)]
 
 
+class _TracedProgram(NamedTuple):
+    """A traced program.
+
+    Attributes:
+      jaxpr: the program.
+      names: those of its results.
+    """
+
+    jaxpr: Any
+    names: list[str]
+
+
+@dataclass
 class _MeshComparison:
     """A function on one device and on a mesh.
 
-    Args:
+    Attributes:
       subject: the function.
-      axes: its mesh axes.
-      shape: the size of each in the mesh.
+      meshes: the mesh of one device, and the other one.
       sizes: the sizes that are given.
       grad: whether its vector-Jacobian product is compared as well.
       deadline: when to give up.
+      terms: those of both programs.
+      refused: the error of an operation that was given such sizes as the hints allow; "" where there is none.
     """
 
-    def __init__(
-        self,
-        subject: FunctionUnderTest,
-        axes: FunctionAxes,
-        shape: Mapping[str, int],
-        sizes: Mapping[str, Any],
-        grad: bool,
-        deadline: float,
-    ) -> None:
-        self.subject, self.sizes, self.grad, self.deadline = subject, sizes, grad, deadline
-        self.meshes = [subject.mesh_for(axes.abstract(each)) for each in ({}, shape)]
-        self.terms, self.refused = TermTable(), ""
+    subject: FunctionUnderTest
+    meshes: Sequence[AbstractMesh]
+    sizes: Mapping[str, Any]
+    grad: bool
+    deadline: float
+    terms: TermTable = field(default_factory=TermTable)
+    refused: str = ""
 
-    def read(self, seed: int) -> tuple[_Gap | None, int]:
-        """Where the results on the mesh are not known to be those on one device, and how many equations it has there.
+    def read(self, seed: int) -> int:
+        """Require that the results on the mesh are those on one device, and count its equations there.
 
         Sizes that the hints allow may be refused by an operation, where it scatters an unsharded dim; then they are
         drawn once more, as multiples of the mesh's.
@@ -320,18 +281,24 @@ class _MeshComparison:
           seed: what sizes are drawn from.
 
         Raises:
+          Gap: where they are not known to be, and where the function raises what is not an error of this library.
           ShapeError: where no sizes fit both meshes.
-          Exception: whatever else the function raises on one of them.
+          TypedShmapError: for what is wrong with the function on one of them.
         """
-        drawn = self._drawn(seed, 1)
         try:
-            return self._read(drawn)
-        except ShapeError as error:
-            self.refused = _first_line(error)
+            drawn = self._drawn(seed, 1)
             try:
-                return self._read(self._drawn(seed, 2 * self.meshes[1].size))
-            except ShapeError:
-                raise error from None
+                return self._compare(drawn)
+            except ShapeError as error:
+                self.refused = _first_line(error)
+                try:
+                    return self._compare(self._drawn(seed, 2 * self.meshes[1].size))
+                except ShapeError:
+                    raise error from None
+        except (Gap, TypedShmapError):
+            raise
+        except Exception as error:
+            raise _raises(error, self.meshes[1].shape) from error
 
     def _drawn(self, seed: int, multiples_of: int) -> list[Inputs]:
         """The arguments for each of both meshes."""
@@ -339,72 +306,70 @@ class _MeshComparison:
         drawn = plan.draw(seed)
         return [drawn.structs(mesh) for mesh in self.meshes]
 
-    def _read(self, inputs: Sequence[Inputs]) -> tuple[_Gap | None, int]:
+    def _compare(self, inputs: Sequence[Inputs]) -> int:
         pairs = [*zip(inputs, self.meshes, strict=True)]
-        other, one = (self._traced(made, mesh) for made, mesh in pairs[::-1])
-        if one.names != other.names:
-            return _Gap("", "it has other results there than on one device"), 0
-        types = [[(var.aval.shape, var.aval.dtype) for var in program.jaxpr.jaxpr.outvars] for program in (one, other)]
-        equations = sum(1 for _ in _jax.jaxpr.all_equations(other.jaxpr))
-        for name, first, second in zip(one.names, *types, strict=True):
+        actual, expected = (self._traced(made, mesh) for made, mesh in pairs[::-1])
+        if expected.names != actual.names:
+            raise Gap("it has other results there than on one device")
+        types = [[(var.aval.shape, var.aval.dtype) for var in p.jaxpr.jaxpr.outvars] for p in (expected, actual)]
+        for name, first, second in zip(expected.names, *types, strict=True):
             if first != second:
-                return _Gap("", f"{name} has another shape or dtype there than on one device"), equations
-        found = [self._results(program) for program in (one, other)]
-        gaps = (self._compared(*result) for result in zip(one.names, *found, strict=True))
-        return next((gap for gap in gaps if gap is not None), None), equations
+                raise Gap(f"{name} has another shape or dtype there than on one device")
+        values = [self._results(program.jaxpr) for program in (expected, actual)]
+        for name, first, second in zip(expected.names, *values, strict=True):
+            self._require_same(name, first, second)
+        return sum(1 for _ in _jax.jaxpr.all_equations(actual.jaxpr))
 
     def _traced(self, made: Inputs, mesh: AbstractMesh) -> _TracedProgram:
         """The program of a function on a mesh; of its vector-Jacobian product, too, if that is compared."""
-        call, names, mapped = FlatCall(made, jax.ShapeDtypeStruct), list[str](), self.subject.mapped(mesh)
+        call, mapped = FlatCall(made, jax.ShapeDtypeStruct), self.subject.mapped(mesh)
+        changing = [at for at, array in enumerate(call.arrays) if _jax.array.is_inexact(array.dtype)]
 
-        def forward(arrays: Sequence[Any]) -> list[Any]:
-            found = jax.tree_util.tree_flatten_with_path(call.run(mapped, arrays))[0]
-            names[:] = [f"return{jax.tree_util.keystr(path)}" for path, _ in found]
-            return [leaf for _, leaf in found]
+        def forward(arrays: Sequence[Any]) -> Any:
+            return call.run(mapped, arrays)
 
-        def both(arrays: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
-            changing = [at for at, array in enumerate(arrays) if _jax.array.is_inexact(array.dtype)]
-
-            def some(changed: list[Any]) -> list[Any]:
+        def both(arrays: Sequence[Any], cotangents: Sequence[Any]) -> Any:
+            def inexact(changed: list[Any]) -> list[Any]:
                 mixed = {**dict(enumerate(arrays)), **dict(zip(changing, changed, strict=True))}
-                return [leaf for leaf in forward(list(mixed.values())) if _jax.array.is_inexact(leaf.dtype)]
+                leaves = jax.tree.leaves(forward(list(mixed.values())))
+                return [leaf for leaf in leaves if _jax.array.is_inexact(leaf.dtype)]
 
-            gradients = jax.vjp(some, [arrays[at] for at in changing])[1](list(cotangents))[0]
-            results = forward(arrays)
-            names.extend(f"grad({call.names[at]})" for at in changing)
-            return [*results, *gradients]
+            gradients = jax.vjp(inexact, [arrays[at] for at in changing])[1](list(cotangents))[0]
+            return forward(arrays), gradients
 
         with self.subject.on(mesh):
-            if not self.grad:
-                return _TracedProgram(
-                    jax.make_jaxpr(forward)(call.arrays), names, [array.shape for array in call.arrays]
-                )
-            shapes = jax.eval_shape(forward, call.arrays)
-            pulled = [leaf for leaf in shapes if _jax.array.is_inexact(leaf.dtype)]
-            jaxpr = jax.make_jaxpr(both)(call.arrays, pulled)
-            return _TracedProgram(jaxpr, names, [array.shape for array in (*call.arrays, *pulled)])
+            if self.grad:
+                shapes = jax.eval_shape(forward, call.arrays)
+                cotangents = [leaf for leaf in jax.tree.leaves(shapes) if _jax.array.is_inexact(leaf.dtype)]
+                jaxpr = jax.make_jaxpr(both)(call.arrays, cotangents)
+            else:
+                jaxpr, shapes = jax.make_jaxpr(forward, return_shape=True)(call.arrays)
+        names = [f"return{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(shapes)]
+        return _TracedProgram(jaxpr, [*names, *(f"grad({call.names[at]})" for at in changing if self.grad)])
 
-    def _results(self, program: _TracedProgram) -> list[GlobalValue]:
-        walk = Walk(self.terms, RULES, self.deadline)
-        operands = [walk.made("argument", at, [], ((),) * len(shape)) for at, shape in enumerate(program.shapes)]
-        return walk.interpret(program.jaxpr, operands)
+    def _results(self, jaxpr: Any) -> list[GlobalValue]:
+        walk, ranks = Walk(self.terms, RULES, self.deadline), [len(aval.shape) for aval in jaxpr.in_avals]
+        return walk.interpret(jaxpr, [walk.made("argument", at, [], ((),) * rank) for at, rank in enumerate(ranks)])
 
-    def _compared(self, name: str, one: GlobalValue, other: GlobalValue) -> _Gap | None:
-        """Where two results are not known to be the same."""
+    def _require_same(self, name: str, expected: GlobalValue, actual: GlobalValue) -> None:
+        """Require that a result is known to be the same on one device and on the mesh.
+
+        Raises:
+          Gap: where it is not.
+        """
         walk, places = Walk(self.terms, RULES, self.deadline), self.terms.places
-        for value in (other, one):
+        for value in (actual, expected):
             if isinstance(value, Unknown):
-                return _Gap(value.place, value.why)
+                raise Gap(value.why, value.place)
         try:
-            first, second = walk.settled(one), walk.settled(other)
+            first, second = walk.settled(expected), walk.settled(actual)
         except NotKnown as error:
-            return _Gap("", f"{name}: {error}")
-        if {first.combined_by, second.combined_by} - {"", "sum"}:  # an unreduced result stands for its sum
-            return _Gap("", f"{name} is not reduced")
+            raise Gap(f"{name}: {error}") from None
+        if first.is_extreme or second.is_extreme:  # an unreduced result stands for its sum
+            raise Gap(f"{name} is not reduced")
         if first.term != second.term:
-            at = self.terms.difference(first.term, second.term)
-            return _Gap(places[at], f"{name} is not computed there as on one device")
+            place = places[self.terms.difference(first.term, second.term)]
+            raise Gap(f"{name} is not computed there as on one device", place)
         if first.factor != second.factor:
             is_times = f"{second.factor / first.factor} times what it is" if first.factor else "not zero, which it is"
-            return _Gap(places[second.term], f"{name} is {is_times} on one device")
-        return None
+            raise Gap(f"{name} is {is_times} on one device", places[second.term])

@@ -8,28 +8,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from ... import _jax
-from .collectives import COLLECTIVE_RULES
-from .contracting import CONTRACTING_RULES
-from .control import CONTROL_RULES
-from .elementwise import ELEMENTWISE_RULES
-from .indexing import INDEXING_RULES
-from .moving import MOVING_RULES
-from .values import GlobalValue, NotKnown, Unknown
-from .walk import OutOfTime, PrimitiveRule, Walk, operand_shape, params_key
+from ..._jax.primitives import PRIMITIVES, names_of
+from ...inference.interpreter import CALLS
+from . import collectives, contracting, control, elementwise, lookups, moving
+from .values import Gap, GlobalValue, NotKnown, Unknown
+from .walk import PrimitiveRule, Walk, operand_shape, params_key
 
 
 def _opaque(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """An operation of which only its name is known, of operands that every shard has whole."""
     name = eqn.primitive.name
-    if _jax.jaxpr.inner_jaxprs(eqn) or "callback" in name or "pallas" in name or _jax.jaxpr.has_effects(eqn):
+    is_other = _jax.jaxpr.inner_jaxprs(eqn) or "callback" in name or "pallas" in name or _jax.jaxpr.has_effects(eqn)
+    if is_other or walk.longer(_jax.jaxpr.named_axes(eqn)):
         raise NotKnown(f"nothing is known of {name}")
-    if walk.longer(_jax.jaxpr.named_axes(eqn)):
-        raise NotKnown(f"nothing is known of {name}")
-    values = [walk.unsharded(value, operand_shape(eqn, at)) for at, value in enumerate(operands)]
-    params = (params_key(eqn, "sharding", "out_sharding"), tuple(operand_shape(eqn, at) for at in range(len(operands))))
-    return [
-        walk.made(name, (at, params), values, ((),) * len(var.aval.shape)) for at, var in enumerate(eqn.outvars)
-    ]  # fmt: skip
+    shapes = tuple(operand_shape(eqn, at) for at in range(len(operands)))
+    values = [walk.unsharded(value, shape) for value, shape in zip(operands, shapes, strict=True)]
+    params = (params_key(eqn, "sharding", "out_sharding"), shapes)
+    dims = [((),) * len(var.aval.shape) for var in eqn.outvars]
+    return [walk.made(name, (at, params), values, axes) for at, axes in enumerate(dims)]
 
 
 def _answering(rule: PrimitiveRule) -> PrimitiveRule:
@@ -37,12 +33,12 @@ def _answering(rule: PrimitiveRule) -> PrimitiveRule:
 
     def answered(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
         if time.monotonic() > walk.deadline:
-            raise OutOfTime
+            raise Gap("reading it takes too long")
         before, walk.place = walk.place, _jax.source.equation_place(eqn) or walk.place
         try:
             return rule(walk, eqn, operands)
         except NotKnown as error:
-            lost = next((each for each in operands if isinstance(each, Unknown)), None)
+            lost = next((value for value in operands if isinstance(value, Unknown)), None)
             return [lost or Unknown(walk.place, str(error))] * len(eqn.outvars)
         finally:
             walk.place = before
@@ -50,10 +46,62 @@ def _answering(rule: PrimitiveRule) -> PrimitiveRule:
     return answered
 
 
-_BY_MODULE = (CONTROL_RULES, ELEMENTWISE_RULES, CONTRACTING_RULES, MOVING_RULES, INDEXING_RULES, COLLECTIVE_RULES)
+_BY_FUNCTION: dict[str, PrimitiveRule] = {
+    **dict.fromkeys(("psum", "pmax", "pmin"), collectives.all_reduce),
+    "all_gather": collectives.all_gather,
+    "psum_scatter": collectives.reduce_scatter,
+    "all_to_all": collectives.all_to_all,
+    "ppermute": collectives.ppermute,
+    "reshard": collectives.reshard_shards,
+}
+_ALONG = ("axes", "axis", "dimension", "fft_lengths")
+_RULES: dict[str, PrimitiveRule] = {
+    **{name: rule for name, rule in CALLS.items() if name != "call_hi_primitive"},
+    "shard_map": control.region,
+    "cond": control.cond,
+    "scan": control.scan,
+    "while": control.while_loop,
+    **{name: elementwise.entry_by_entry for name, known in PRIMITIVES.items() if known.is_entry_by_entry},
+    **dict.fromkeys(names_of("cast"), elementwise.same),
+    **dict.fromkeys(("bitcast_convert_type", "complex", "reduce_precision"), elementwise.entry_by_entry),
+    "convert_element_type": elementwise.convert,
+    **dict.fromkeys(("add", "add_any", "sub"), elementwise.add),
+    "mul": elementwise.multiply,
+    "div": elementwise.divide,
+    "neg": elementwise.negate,
+    **dict.fromkeys(("max", "min"), elementwise.extreme),
+    **dict.fromkeys(elementwise.COMPARISONS, elementwise.compare),
+    **dict.fromkeys(("and", "or", "not"), elementwise.logical),
+    "select_n": elementwise.select,
+    **{name: contracting.along_dims for name in names_of("reducing", "ordering") if PRIMITIVES[name].along in _ALONG},
+    "rev": contracting.along_dims,
+    **dict.fromkeys(("reduce_sum", "reduce_max", "reduce_min"), contracting.reduce_dims),
+    "dot_general": contracting.dot,
+    "transpose": moving.transpose,
+    "broadcast_in_dim": moving.broadcast,
+    "squeeze": moving.squeeze,
+    "reshape": moving.reshape,
+    "iota": moving.iota,
+    "slice": moving.slice_dims,
+    "dynamic_slice": moving.dynamic_slice,
+    "dynamic_update_slice": moving.dynamic_update_slice,
+    "concatenate": moving.concatenate,
+    "stack": moving.stack,
+    "unstack": moving.unstack,
+    "split": moving.split,
+    "pad": moving.pad,
+    "gather": lookups.gather,
+    "scatter-add": lookups.scatter_add,
+    **{
+        name: _BY_FUNCTION[known.function]
+        for name, known in PRIMITIVES.items()
+        if known.function in _BY_FUNCTION and not name.endswith("_start")
+    },
+    "axis_index": collectives.axis_index,
+    "reshard": collectives.reshard,
+}
 
 RULES: dict[str, PrimitiveRule] = defaultdict(
-    lambda: _answering(_opaque),
-    {name: _answering(rule) for rules in _BY_MODULE for name, rule in rules.items()},
+    lambda: _answering(_opaque), {name: _answering(rule) for name, rule in _RULES.items()}
 )
 """By primitive what its results are."""

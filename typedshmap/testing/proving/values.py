@@ -3,14 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import chain
 from math import prod
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-DimSharding = tuple[str, ...] | None
+
+class NotKnown(Exception):
+    """Raised by a rule for an equation of which it knows nothing; the text says why."""
+
+
+class Gap(Exception):
+    """Raised where a proof ends: why, and at which equation."""
+
+    def __init__(self, why: str, place: str = "") -> None:
+        super().__init__(why)
+        self.why, self.place = why, place
+
+
+@dataclass(frozen=True)
+class Window:
+    """Which entries of a global array the shards have along a sharded dim, where those of neighbours overlap.
+
+    Attributes:
+      axes: the mesh axes of the dim, the major first.
+      step: how many entries further those of the next shard begin.
+      shared: how many entries of the array a shard has beside so many.
+      before: how many entries it has before them, of which nothing is known.
+      after: how many behind.
+    """
+
+    axes: tuple[str, ...]
+    step: int
+    shared: int = 0
+    before: int = 0
+    after: int = 0
+
+
+DimSharding = tuple[str, ...] | Window | None
 """The mesh axes of a dim, the major first; None where a value is the same along the dim, whatever its length."""
+
+
+def axes_along(dim: DimSharding) -> tuple[str, ...]:
+    """The mesh axes of a dim.
+
+    Raises:
+      NotKnown: where the parts of the shards overlap, so that entries would count twice.
+    """
+    if isinstance(dim, Window):
+        raise NotKnown("the parts of its shards overlap")
+    return dim or ()
 
 
 class Term(NamedTuple):
@@ -34,7 +76,7 @@ class TermTable:
         self.numbers = dict[Term, int]()
         self.known = list[Term]()
         self.places = dict[int, str]()
-        self.one = self.number_of(Term("number", (), ()), "")
+        self.unit = self.number_of(Term("number", (), ()), "")
 
     def number_of(self, term: Term, place: str) -> int:
         """The number of a term, which is made at a place."""
@@ -44,16 +86,16 @@ class TermTable:
         self.places.setdefault(number, place)
         return number
 
-    def difference(self, one: int, other: int) -> int:
-        """The first of the other's operands that is not what the one has there; itself if that is not by them."""
-        first, second = self.known[one], self.known[other]
+    def difference(self, expected: int, actual: int) -> int:
+        """The innermost operand of the actual term that the expected one has another of; the term itself if none."""
+        first, second = self.known[expected], self.known[actual]
         if first[:2] == second[:2] and len(first.operands) == len(second.operands):
-            for (factor, a), (same, b) in zip(first.operands, second.operands, strict=True):
+            for (factor, a), (other_factor, b) in zip(first.operands, second.operands, strict=True):
                 if a != b:
                     return self.difference(a, b)
-                if factor != same:
-                    return b if b != self.one else other
-        return other
+                if factor != other_factor:
+                    return b if b != self.unit else actual
+        return actual
 
 
 @dataclass(frozen=True)
@@ -80,9 +122,23 @@ class Sharded:
         Raises:
           NotKnown: for what is no part of a global array.
         """
-        axes = [*self.partial, *(axis for dim in self.dims for axis in dim or ())]
+        axes = [*self.partial, *self._placed]
         if len(axes) != len(set(axes)):
             raise NotKnown("its operands are sharded over the same axis in different ways")
+
+    @property
+    def _placed(self) -> list[str]:
+        return [axis for dim in self.dims if dim for axis in (dim.axes if isinstance(dim, Window) else dim)]
+
+    @property
+    def placed(self) -> frozenset[str]:
+        """The axes that shard a dim."""
+        return frozenset(self._placed)
+
+    @property
+    def axes(self) -> frozenset[str]:
+        """The axes over which the shards differ."""
+        return self.partial | self.placed
 
     @property
     def layout(self) -> tuple[tuple[DimSharding, ...], frozenset[str], str]:
@@ -96,16 +152,34 @@ class Sharded:
         return self.combined_by in ("max", "min")
 
     @property
-    def axes(self) -> frozenset[str]:
-        """The axes over which the shards differ."""
-        return self.partial.union(*(dim for dim in self.dims if dim))
-
-    @property
     def is_zero(self) -> bool:
-        return self.factor == 0
+        """Whether it is zero on every shard; parts of a sum that is zero may not be."""
+        return self.factor == 0 and not self.partial
+
+    def times(self, factor: Fraction | int) -> Sharded:
+        scaled = replace(self, factor=self.factor * factor)
+        return scaled if factor else scaled.partial_over(frozenset(), "")
+
+    def partial_over(self, axes: frozenset[str], by: str) -> Sharded:
+        """The same where parts are yet to be combined over these axes, if over any; zero on all shards has none."""
+        axes = frozenset[str]() if self.is_zero else axes
+        return replace(self, partial=axes, combined_by=by if axes else "")
+
+    def reduced(self, why: str = "its operand is not reduced") -> Sharded:
+        """The same, which is no part of a sum or an extreme.
+
+        Raises:
+          NotKnown: where it is one.
+        """
+        if self.partial:
+            raise NotKnown(why)
+        return self
 
     def with_dims(self, dims: Sequence[DimSharding]) -> Sharded:
         return replace(self, dims=tuple(dims))
+
+    def with_dim(self, dim: int, axes: DimSharding) -> Sharded:
+        return self.with_dims([*self.dims[:dim], axes, *self.dims[dim + 1 :]])
 
 
 @dataclass(frozen=True)
@@ -116,136 +190,142 @@ class Affine:
       shape: the shape of a shard.
       constant: the number at the first position of the first shard.
       positions: by dim, what one position further adds.
-      indices: by mesh axis, what one shard further adds.
+      indices: by mesh axis, what one shard further adds; none is zero.
     """
 
     shape: tuple[int, ...]
     constant: int
-    positions: Mapping[int, int] = field(default_factory=dict[int, int])
-    indices: Mapping[str, int] = field(default_factory=dict[str, int])
+    positions: tuple[int, ...]
+    indices: Mapping[str, int]
+
+    @property
+    def number(self) -> int | None:
+        """The number that it is everywhere, if it is one."""
+        return None if any(self.positions) or self.indices else self.constant
 
     def bounds(self, sizes: Mapping[str, int]) -> tuple[int, int]:
         """The smallest and the largest of the numbers."""
-        spans = [factor * (self.shape[dim] - 1) for dim, factor in self.positions.items()]
+        spans = [factor * (length - 1) for factor, length in zip(self.positions, self.shape, strict=True)]
         spans += [factor * (sizes[axis] - 1) for axis, factor in self.indices.items()]
         return self.constant + sum(min(0, span) for span in spans), self.constant + sum(max(0, span) for span in spans)
 
-    def plus(self, other: Affine, sign: int = 1) -> Affine:
-        """The sum, or the difference, of two of the same shape."""
+    def plus(self, addend: Affine) -> Affine:
+        """The sum with another of the same shape."""
+        sums = {a: self.indices.get(a, 0) + addend.indices.get(a, 0) for a in {**self.indices, **addend.indices}}
         return Affine(
             self.shape,
-            self.constant + sign * other.constant,
-            _sum(self.positions, other.positions, sign),
-            _sum(self.indices, other.indices, sign),
+            self.constant + addend.constant,
+            tuple(a + b for a, b in zip(self.positions, addend.positions, strict=True)),
+            {axis: factor for axis, factor in sums.items() if factor},
         )
 
     def times(self, factor: int) -> Affine:
-        if factor == 0:
-            return Affine(self.shape, 0)
-        positions = {dim: factor * each for dim, each in self.positions.items()}
+        positions = tuple(factor * step for step in self.positions)
         return Affine(
-            self.shape, factor * self.constant, positions, {axis: factor * each for axis, each in self.indices.items()}
+            self.shape,
+            factor * self.constant,
+            positions,
+            {axis: factor * step for axis, step in self.indices.items() if factor},
         )
 
     def sharded(self, sizes: Mapping[str, int]) -> tuple[tuple[DimSharding, ...], Hashable] | None:
-        """The axes of each dim, and what the global numbers are; None where the shards do not hold such.
-
-        A dim is sharded over axes of which each step goes on where the shards of the minor ones end.
-        """
-        left, dims = dict(self.indices), list[DimSharding]([None] * len(self.shape))
-        lengths = list[tuple[int, int, int]]()
-        for dim, factor in sorted(self.positions.items()):
-            axes, step = tuple[str, ...](), factor * self.shape[dim]
-            while (axis := next((axis for axis, each in left.items() if each == step), None)) is not None:
-                axes, step = (axis, *axes), step * sizes[axis]
-                del left[axis]
-            dims[dim] = axes
-            lengths.append((dim, factor, self.shape[dim] * prod(sizes[axis] for axis in axes)))
-        return None if left else (tuple(dims), (self.constant, tuple(lengths)))
+        """The axes of each dim, and what the global numbers are; None where the shards do not hold such."""
+        indices, dims, lengths = self.indices, list[DimSharding](), list[tuple[int, int, int]]()
+        for dim, (factor, length) in enumerate(zip(self.positions, self.shape, strict=True)):
+            axes, indices = split_over(sizes, indices, factor * length) if factor else (None, indices)
+            dims.append(axes)
+            if axes is not None:
+                lengths.append((dim, factor, length * prod(sizes[axis] for axis in axes)))
+        return None if indices else (tuple(dims), (self.constant, tuple(lengths)))
 
 
-def _sum(one: Mapping[Any, int], other: Mapping[Any, int], sign: int) -> dict[Any, int]:
-    found = {key: one.get(key, 0) + sign * other.get(key, 0) for key in chain(one, other)}
-    return {key: factor for key, factor in found.items() if factor}
+def split_over(
+    sizes: Mapping[str, int], starts: Mapping[str, int], step: int
+) -> tuple[tuple[str, ...], Mapping[str, int]]:
+    """The mesh axes of a dim whose parts are so long, and the starts that are not explained by them.
+
+    A step over an axis goes on where the shards of the minor ones end.
+
+    Args:
+      sizes: the sizes of the mesh axes.
+      starts: by mesh axis, how much further the part of the next shard begins.
+      step: how long a part is.
+    """
+    axes, left = tuple[str, ...](), dict(starts)
+    while (axis := next((axis for axis, start in left.items() if start == step), None)) is not None:
+        axes, step = (axis, *axes), step * sizes[axis]
+        del left[axis]
+    return axes, left
+
+
+OTHER_IDS = "the ids of the shards are not those of their parts of the table"
 
 
 @dataclass(frozen=True)
-class Truth:
-    """A truth value that is the same at every position of every shard."""
-
-    is_true: bool
-    rank: int
-
-
-IdsKind = Literal["ids", "row", "below", "above", "not below", "not above", "here", "elsewhere", "found", "owned"]
-
-
-@dataclass(frozen=True)
-class ShardIds:
+class OfIds:
     """What a shard computes to look up ids in its part of a table, from the ids minus the first of its own.
 
     Attributes:
-      place: ``"ids"`` are these; a ``"row"`` is where an id is in the shard's part, if it is there, else any; others
-        say whether it is there; what is ``"found"`` is right where it is, and anything elsewhere; what is ``"owned"``
-        is zero elsewhere.
       ids: the ids, on all shards.
       start: by mesh axis, what one shard further adds to the first id.
       along: by dim, the dim of the ids; None where it is the same for all entries.
-      length: how many ids a shard has, where that is known.
-      value: what is found or owned, as a global array.
+      length: how many ids the shard has of its own, where that has been said.
     """
 
-    place: IdsKind
     ids: Sharded
     start: tuple[tuple[str, int], ...]
     along: tuple[int | None, ...]
-    length: int | None = None
-    value: Sharded | None = None
+    length: int | None
+
+    def is_of(self, lookup: OfIds) -> bool:
+        """Whether both are about the same ids on the same shards, entry by entry."""
+        return (self.ids, self.start, self.along) == (lookup.ids, lookup.start, lookup.along)
 
     @property
-    def key(self) -> Any:
-        """What two of them share that are about the same ids on the same shards."""
-        return self.ids, self.start, self.along
+    def dims(self) -> tuple[DimSharding, ...]:
+        """The mesh axes of each dim, by those of the ids."""
+        return tuple(None if dim is None else self.ids.dims[dim] for dim in self.along)
 
-    def axes(self, sizes: Mapping[str, int], length: int) -> tuple[str, ...]:
+    def table_axes(self, sizes: Mapping[str, int], length: int) -> tuple[str, ...]:
         """The mesh axes of a table of which a shard has so many rows.
 
         Raises:
           NotKnown: where the first ids are not those of its shards.
         """
-        found = Affine((length,), 0, {0: 1}, dict(self.start)).sharded(sizes)
-        if found is None or (self.length is not None and self.length != length):
-            raise NotKnown("the ids of the shards are not those of their parts of the table")
-        return found[0][0] or ()
+        axes, left = split_over(sizes, dict(self.start), length)
+        if left or self.length not in (None, length):
+            raise NotKnown(OTHER_IDS)
+        return axes
 
 
-class Window(NamedTuple):
-    """Which entries of a global array the shards have along a dim, where these overlap.
-
-    Attributes:
-      step: how many entries further those of the next shard begin.
-      shared: how many entries of the array a shard has beside so many.
-      before: how many entries it has before them, of which nothing is known.
-      after: how many behind.
-    """
-
-    step: int
-    shared: int = 0
-    before: int = 0
-    after: int = 0
+class Row(OfIds):
+    """The ids minus the first of the shard's own; with a length, any row in the place of those of other shards."""
 
 
 @dataclass(frozen=True)
-class Windows:
-    """Parts of a global array that overlap, such as those with a halo.
+class IsOwn(OfIds):
+    """Whether an id is not below the shard's own, or not above them by their length, or both.
 
     Attributes:
-      value: the array, with the mesh axes of its dims.
-      by_dim: the window of each dim that has one, in their order.
+      is_bounded_below: whether it asks if it is not below.
+      is_true: whether it says this, or its negation.
+    """
+
+    is_bounded_below: bool
+    is_true: bool
+
+
+@dataclass(frozen=True)
+class Found(OfIds):
+    """What is found by an id in the shard's part of a table.
+
+    Attributes:
+      value: what is found, as a global array.
+      is_zero_elsewhere: whether it is zero where the id is not there, and not anything.
     """
 
     value: Sharded
-    by_dim: tuple[tuple[int, Window], ...]
+    is_zero_elsewhere: bool
 
 
 @dataclass(frozen=True)
@@ -262,7 +342,7 @@ class Edge:
       end: the shard where something else takes their place, and what; None where the ring is closed.
     """
 
-    value: Sharded | Windows
+    value: Sharded
     dim: int
     start: int
     stop: int
@@ -314,8 +394,4 @@ class Unknown:
     why: str
 
 
-GlobalValue = Sharded | Affine | Truth | ShardIds | Windows | Edge | AtShard | LeftRegion | Unknown
-
-
-class NotKnown(Exception):
-    """Raised by a rule for an equation of which it knows nothing; the text says why."""
+GlobalValue = Sharded | Affine | OfIds | Edge | AtShard | LeftRegion | Unknown

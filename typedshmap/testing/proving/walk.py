@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from fractions import Fraction
 from math import prod
 from typing import Any, TypeGuard
 
+import jax.numpy as jnp
 import numpy as np
 
+from ... import _jax
 from ...inference.interpreter import Interpreter
 from .values import (
     Affine,
     AtShard,
     DimSharding,
     Edge,
+    Found,
     GlobalValue,
     LeftRegion,
     NotKnown,
+    OfIds,
+    Row,
     Sharded,
-    ShardIds,
     Term,
     TermTable,
-    Truth,
     Unknown,
-    Windows,
+    axes_along,
 )
 
 PrimitiveRule = Callable[["Walk", Any, list[GlobalValue]], Sequence[GlobalValue]]
 
 
 _MOST_ITERATIONS = 4
-
-
-class OutOfTime(Exception):
-    """Raised where reading a program takes too long."""
 
 
 class Walk(Interpreter[GlobalValue]):
@@ -74,7 +73,7 @@ class Walk(Interpreter[GlobalValue]):
 
     def variable(self, kind: str, at: int, layout: Sharded) -> Sharded:
         """What a loop carries, or takes of what it goes over, in any iteration."""
-        return self.made("variable", (self.depth, kind, at), [], layout.dims, layout.partial, layout.combined_by)
+        return self.made("variable", (self.depth, kind, at), [], *layout.layout)
 
     def carried(
         self, start: list[GlobalValue], now: list[GlobalValue], results: list[GlobalValue], times: int
@@ -103,16 +102,13 @@ class Walk(Interpreter[GlobalValue]):
 
     def constant(self, value: Any) -> GlobalValue:
         """What a constant is, the same on every shard."""
-        if not hasattr(value, "dtype") and not isinstance(value, bool | int | float | complex):
-            return Unknown(self.place, "a constant that is no array")
-        if not np.issubdtype(np.asarray(value).dtype, np.generic):
+        is_array = hasattr(value, "dtype") or isinstance(value, bool | int | float | complex)
+        if not is_array or not np.issubdtype(np.asarray(value).dtype, np.generic):
             return Unknown(self.place, "a constant that is no array")
         array = np.asarray(value)
         free: tuple[DimSharding, ...] = (None,) * array.ndim
         if array.size and (array == array.flat[0]).all():
             entry = array.flat[0].item()
-            if isinstance(entry, bool):
-                return Truth(entry, array.ndim)
             if isinstance(entry, int | float) and np.isfinite(entry):
                 return self.number(fraction_of(entry), free)
             return self.made("constant", (str(array.dtype), repr(entry)), [], free)
@@ -120,12 +116,22 @@ class Walk(Interpreter[GlobalValue]):
             return Unknown(self.place, "an array without entries")
         return self.made("constant", (str(array.dtype), array.shape, array.tobytes()), [], ((),) * array.ndim)
 
-    def number(self, factor: Fraction, dims: Sequence[DimSharding]) -> Sharded:
-        """A number, wherever one looks."""
-        return Sharded(self.terms.one, factor, tuple(dims))
+    def number(self, factor: Fraction | int, dims: Sequence[DimSharding]) -> Sharded:
+        """A number, wherever one looks; that of a truth value is 0 or 1."""
+        return Sharded(self.terms.unit, Fraction(factor), tuple(dims))
 
     def is_number(self, value: GlobalValue) -> TypeGuard[Sharded]:
-        return isinstance(value, Sharded) and (value.term == self.terms.one or value.is_zero)
+        return isinstance(value, Sharded) and (value.term == self.terms.unit or value.is_zero)
+
+    def affine(self, value: GlobalValue, shape: tuple[int, ...] = ()) -> Affine | None:
+        """Whole numbers of a shape, where a value is that."""
+        if isinstance(value, Affine):
+            if value.shape == shape:
+                return value
+            return None if any(value.positions) else replace(value, shape=shape, positions=(0,) * len(shape))
+        if self.is_number(value) and value.factor.denominator == 1:
+            return Affine(shape, int(value.factor), (0,) * len(shape), {})
+        return None
 
     def made(
         self,
@@ -142,9 +148,16 @@ class Walk(Interpreter[GlobalValue]):
         Raises:
           NotKnown: where shards would hold the same axis twice, and so what is no part of the whole.
         """
-        term = Term(operation, params, tuple((each.factor, each.term) for each in operands))
+        term = Term(operation, params, tuple((operand.factor, operand.term) for operand in operands))
         number = self.terms.number_of(term, self.place)
         return Sharded(number, factor, tuple(dims), partial, combined_by if partial else "")
+
+    def linear(
+        self, operation: str, params: Any, value: Sharded, dims: Sequence[DimSharding], *operands: Sharded
+    ) -> Sharded:
+        """The result of an operation that is linear in a value, and keeps the order of what are parts of extremes."""
+        operands = (replace(value, factor=Fraction(1)), *operands)
+        return self.made(operation, params, operands, dims, value.partial, value.combined_by, value.factor)
 
     def settled(self, value: GlobalValue) -> Sharded:
         """A value as that of a global array.
@@ -155,23 +168,19 @@ class Walk(Interpreter[GlobalValue]):
         match value:
             case Sharded():
                 return value
-            case Truth(is_true=is_true, rank=rank):
-                return self.made("constant", ("bool", repr(is_true)), [], (None,) * rank)
-            case Affine(positions=positions, indices=indices) if not positions and not indices:
-                return self.number(Fraction(value.constant), (None,) * len(value.shape))
+            case Affine(number=int(number)):
+                return self.number(number, (None,) * len(value.shape))
             case Affine():
-                found = value.sharded(self.sizes)
-                if found is None:
+                layout = value.sharded(self.sizes)
+                if layout is None:
                     raise NotKnown("it depends on the index of the shard")
-                return self.made("iota", found[1], [], found[0])
-            case ShardIds(place="ids", start=()):
+                return self.made("iota", layout[1], [], layout[0])
+            case Row(start=(), length=None):
                 return self.spread(value)
-            case ShardIds(place="owned", value=Sharded() as owned):
-                return self.owned(value, owned)
-            case ShardIds():
+            case Found(is_zero_elsewhere=True):
+                return self._owned(value)
+            case OfIds():
                 raise NotKnown("it depends on which ids the shard has")
-            case Windows():
-                raise NotKnown("the parts of its shards overlap")
             case Edge(shift=shift):
                 how = "it sends parts of the whole to other shards" if shift else "it works along a sharded dim"
                 raise NotKnown(how)
@@ -180,26 +189,35 @@ class Walk(Interpreter[GlobalValue]):
             case LeftRegion(why=why) | Unknown(why=why):
                 raise NotKnown(why)
 
-    def spread(self, lookup: ShardIds) -> Sharded:
-        """The ids, each wherever it decides on an entry."""
-        dims = [None if dim is None else lookup.ids.dims[dim] for dim in lookup.along]
-        if lookup.along == tuple(range(len(lookup.ids.dims))):
-            return lookup.ids
-        return self.made("spread", lookup.along, [lookup.ids], dims)
+    def moved(self, value: Sharded, sources: Sequence[int | None]) -> Sharded:
+        """A value whose entry at a place is another's at the same place along its source dims.
 
-    def owned(self, lookup: ShardIds, value: Sharded) -> Sharded:
+        Args:
+          sources: the dim of the value that is each dim of the result; None for one along which it is the same.
+
+        Raises:
+          NotKnown: where another dim is sharded: all others have one entry, which must be that of the whole.
+        """
+        dims = moved_dims(value.dims, sources)
+        if self.is_number(value) or list(sources) == list(range(len(value.dims))):
+            return value.with_dims(dims)
+        return self.linear("moved", tuple(sources), value, dims)
+
+    def spread(self, lookup: OfIds) -> Sharded:
+        """The ids, each wherever it decides on an entry."""
+        return self.moved(lookup.ids, lookup.along)
+
+    def _owned(self, lookup: Found) -> Sharded:
         """What each shard has for its own ids, and the sum of which over the shards is it for all ids."""
         assert lookup.length is not None
-        axes = lookup.axes(self.sizes, lookup.length)
-        ids = self.spread(lookup)
+        value, axes, ids = lookup.value, lookup.table_axes(self.sizes, lookup.length), self.spread(lookup)
         if value.is_extreme or value.partial & ids.axes:
             raise NotKnown("it chooses from what is not reduced")
-        count = lookup.length * prod(self.sizes[axis] for axis in axes)
-        operand = replace(value, factor=Fraction(1))
-        partial = value.partial.union(axes)
         if value.axes.intersection(axes):
             raise NotKnown("it is sharded over the axes of the table")
-        return self.made("owned", count, [operand, ids], joined_dims([value, ids]), partial, "sum", value.factor)
+        count = lookup.length * self.count(axes)
+        owned = self.linear("owned", count, value, joined_dims([value, ids]), ids)
+        return owned.partial_over(value.partial.union(axes), "sum")
 
     def solid(self, value: Sharded, dim: int, length: int) -> Sharded:
         """A value whose length along a dim is that of the whole.
@@ -207,13 +225,20 @@ class Walk(Interpreter[GlobalValue]):
         Raises:
           NotKnown: where the dim is sharded.
         """
-        if value.dims[dim]:
+        if axes_along(value.dims[dim]):
             raise NotKnown("it works along a sharded dim")
         if value.dims[dim] is not None:
             return value
-        dims = (*value.dims[:dim], (), *value.dims[dim + 1 :])
-        return self.made("extent", (dim, length), [replace(value, factor=Fraction(1))], dims, value.partial,
-                         value.combined_by, value.factor)  # fmt: skip
+        return self.linear("extent", (dim, length), value, value.with_dim(dim, ()).dims)
+
+    def solid_along(self, eqn: Any, values: Sequence[Sharded], dims: Sequence[int]) -> list[Sharded]:
+        """Operands of an equation, none of them sharded along some dims."""
+        solid = list[Sharded]()
+        for at, value in enumerate(values):
+            for dim in dims:
+                value = self.solid(value, dim, operand_shape(eqn, at)[dim])
+            solid.append(value)
+        return solid
 
     def unsharded(self, value: GlobalValue, shape: Sequence[int]) -> Sharded:
         """A value that every shard has whole.
@@ -221,60 +246,86 @@ class Walk(Interpreter[GlobalValue]):
         Raises:
           NotKnown: where the shards differ.
         """
-        found = self.settled(value)
-        if found.partial:
-            raise NotKnown("its operand is not reduced")
+        unsharded = self.settled(value).reduced()
         for dim, length in enumerate(shape):
-            found = self.solid(found, dim, length)
-        return found
+            unsharded = self.solid(unsharded, dim, length)
+        return unsharded
 
     def longer(self, axes: Sequence[Any]) -> list[str]:
         """The manual axes among some that have more than one shard."""
         return [axis for axis in axes if self.sizes.get(axis, 1) > 1]
 
+    def count(self, axes: Iterable[str]) -> int:
+        """The number of shards along some mesh axes."""
+        return prod(self.sizes[axis] for axis in axes)
 
-def joined(one: DimSharding, other: DimSharding) -> DimSharding:
+    def named(self, eqn: Any) -> list[str]:
+        """The mesh axes of a collective that have more than one shard."""
+        if eqn.params.get("axis_index_groups") is not None:
+            raise NotKnown("it is among groups of shards")
+        return self.longer(_jax.jaxpr.named_axes(eqn))
+
+
+def moved_dims(dims: Sequence[DimSharding], sources: Sequence[int | None]) -> list[DimSharding]:
+    """The dims of a result, by its source dims.
+
+    Raises:
+      NotKnown: where another dim is sharded.
+    """
+    if any(axes for dim, axes in enumerate(dims) if dim not in sources):
+        raise NotKnown("it drops or repeats a sharded dim")
+    return [None if dim is None else dims[dim] for dim in sources]
+
+
+def joined(first: DimSharding, second: DimSharding) -> DimSharding:
     """The axes of a dim of which two values have an entry each.
 
     Raises:
       NotKnown: where they are sharded in different ways.
     """
-    if one is None or other is None or one == other:
-        return other if one is None else one
+    if first is None or second is None or first == second:
+        return second if first is None else first
     raise NotKnown("its operands are sharded in different ways")
 
 
-def wider(one: Sharded, other: Sharded) -> Sharded:
-    """The one, in a layout that both have: along a dim of which one is the same, or partial where one is zero.
+def parts_of(values: Sequence[Sharded], why: str) -> tuple[frozenset[str], str]:
+    """Over which axes values stand beside each other that are parts of something, and by what they are combined.
+
+    A zero is a part of any sum; whether it is one of an extreme depends on the other shards.
+
+    Raises:
+      NotKnown: where they are parts in different ways.
+    """
+    partials = {(value.partial, value.combined_by) for value in values if not value.is_zero}
+    has_zeros = any(value.is_zero for value in values)
+    partial, by = partials.pop() if partials else (frozenset[str](), "")
+    if partials or (has_zeros and by in ("max", "min")):
+        raise NotKnown(why)
+    return partial, by
+
+
+def wider(value: Sharded, layout: Sharded) -> Sharded:
+    """A value in a layout that it and another have: along a dim of which one is the same, or partial where one is zero.
 
     Raises:
       NotKnown: where there is none.
     """
-    dims = list[DimSharding]()
-    for first, second in zip(one.dims, other.dims, strict=True):
-        if first is not None and second is not None and first != second:
-            raise NotKnown("what it chooses between is sharded in different ways")
-        dims.append(second if first is None else first)
-    partials = [value for value in (one, other) if not value.is_zero]
-    if len({(value.partial, value.combined_by) for value in partials}) > 1:
-        raise NotKnown("what it chooses between is not reduced alike")
-    partial, by = (partials[0].partial, partials[0].combined_by) if partials else (frozenset[str](), "")
-    if len(partials) == 1 and partials[0].is_extreme:
-        raise NotKnown("what it chooses between is not reduced alike")
-    return replace(one, dims=tuple(dims), partial=partial, combined_by=by)
+    if any(a is not None and b is not None and a != b for a, b in zip(value.dims, layout.dims, strict=True)):
+        raise NotKnown("what it chooses between is sharded in different ways")
+    partial, by = parts_of([value, layout], "what it chooses between is not reduced alike")
+    return replace(value, dims=joined_dims([value, layout]), partial=partial, combined_by=by)
 
 
 def joined_dims(values: Sequence[Sharded]) -> tuple[DimSharding, ...]:
-    """The axes of the dims of values of one shape."""
-    found = values[0].dims
-    for value in values[1:]:
-        if len(value.dims) != len(found):  # a scalar beside arrays
-            found, dims = (found, value.dims) if len(found) > len(value.dims) else (value.dims, found)
-            if dims:
-                raise NotKnown("its operands have different ranks")
-        else:
-            found = tuple(map(joined, found, value.dims))
-    return found
+    """The axes of the dims of values of one shape, or of scalars beside them."""
+    rank = max(len(value.dims) for value in values)
+    dims: tuple[DimSharding, ...] = (None,) * rank
+    for value in values:
+        if len(value.dims) == rank:
+            dims = tuple(map(joined, dims, value.dims))
+        elif value.dims:
+            raise NotKnown("its operands have different ranks")
+    return dims
 
 
 def fraction_of(number: float) -> Fraction:
@@ -289,16 +340,27 @@ def operand_shape(eqn: Any, at: int = 0) -> tuple[int, ...]:
     return tuple(eqn.invars[at].aval.shape)
 
 
+def result_shape(eqn: Any) -> tuple[int, ...]:
+    """The shape of the first result on a shard."""
+    return tuple(eqn.outvars[0].aval.shape)
+
+
 def params_key(eqn: Any, *leave_out: str) -> tuple[tuple[str, str], ...]:
     """What decides on the result of an equation beside its operands."""
-    return tuple((name, repr(each)) for name, each in sorted(eqn.params.items()) if name not in leave_out)
+    return tuple((name, repr(value)) for name, value in sorted(eqn.params.items()) if name not in leave_out)
 
 
-def unsharded_along(walk: Walk, eqn: Any, values: Sequence[Sharded], touched: Sequence[int]) -> list[Sharded]:
-    """Operands of an equation, none of them sharded along some dims."""
-    found = list[Sharded]()
-    for at, value in enumerate(values):
-        for dim in touched:
-            value = walk.solid(value, dim, operand_shape(eqn, at)[dim])
-        found.append(value)
-    return found
+def is_narrow(dtype: Any) -> bool:
+    """Whether floats of a dtype are rounded so much that it matters in which order they are added."""
+    return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
+
+
+def refuse_narrow_sum(eqn: Any, value: Sharded, at: int = 0) -> Sharded:
+    """A result, unless the shards have added up parts of a sum in few bits.
+
+    Raises:
+      NotKnown: where they have. One contraction in few bits counts as exact.
+    """
+    if value.combined_by == "sum" and is_narrow(eqn.outvars[at].aval.dtype):
+        raise NotKnown("it adds up parts of a sum in few bits")
+    return value

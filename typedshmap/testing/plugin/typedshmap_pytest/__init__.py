@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
             importlib.import_module(name)
         except ImportError as error:
             raise pytest.UsageError(f"{_INI}: cannot import {name!r}: {error}") from error
-    found: list[pytest.Item] = []
+    marked: list[pytest.Item] = []
     if _MARKING in sys.modules:  # else nothing has imported `mesh_invariant`
         from typedshmap.testing.marks import marked_functions
 
@@ -75,13 +75,13 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
         for module, name, function in marked_functions(list(sys.modules.values())):
             path = Path(module.__file__ or module.__name__)
             parent = parents.setdefault(module.__name__, MarkedModule.from_parent(session, path=path))
-            found.append(MarkedFunction.of(parent, name, function))
-    if not found:
+            marked.append(MarkedFunction.of(parent, name, function))
+    if not marked:
         raise pytest.UsageError(
             f"{_FLAG}: no function is marked by mesh_invariant, neither in a module that the collected tests import, "
             f"nor in one that the ini option {_INI} names"
         )
-    items.extend(found)
+    items.extend(marked)
 
 
 class MarkedModule(pytest.File):
