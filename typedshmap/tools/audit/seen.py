@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ... import _jax, inspection
-from .findings import AuditedRegion, Finding
+from .report import AuditedRegion, Finding
 
 Key = tuple[str, str, int]
 
@@ -17,11 +17,11 @@ class SeenRegion(NamedTuple):
     """A region that may be run again.
 
     Attributes:
-      region: what was read of it.
-      argument_names: the names of its operands, where they are known.
-      traced: its equation, and what it was made of.
+      region: its analysis.
+      argument_names: the names of its operands, if they are known.
+      traced: its equation and its call.
       is_stuck: whether its shards are known to wait for each other.
-      differentiated: the operands that gradients of the program are taken in, counted from the last.
+      differentiated: the operands in which the program takes gradients, counted from the last.
     """
 
     region: AuditedRegion
@@ -47,36 +47,36 @@ class SeenRegions:
         self._transposed: set[Key] = set()
         self._branching: dict[Key, list[inspection.Region]] = {}
 
-    def add(self, plain: inspection.Region, region: AuditedRegion, findings: Sequence[Finding]) -> None:
+    def add(self, region: inspection.Region, audited: AuditedRegion, findings: Sequence[Finding]) -> None:
         """Add a region and its findings."""
-        is_stuck = any(found.kind == "divergence" for found in findings)
+        is_stuck = any(finding.kind == "divergence" for finding in findings)
         with self._lock:
-            calls = self._calls.setdefault(plain.key, [])
+            calls = self._calls.setdefault(region.key, [])
             if all(seen.structs for seen in calls):
-                calls.append(SeenRegion(region, plain.argument_names, plain.traced, is_stuck))
-            if plain.may_diverge:
-                self._branching.setdefault(plain.key, []).append(plain)
+                calls.append(SeenRegion(audited, region.argument_names, region.traced, is_stuck))
+            if region.may_diverge:
+                self._branching.setdefault(region.key, []).append(region)
 
-    def note_gradient(self, plain: inspection.Region) -> list[Finding]:
-        """Note what a region is differentiated by, or that its gradient is taken.
+    def note_gradient(self, region: inspection.Region) -> list[Finding]:
+        """Note in which operands a region is differentiated, or that its gradient is taken.
 
         Returns:
-          The deadlocks that a gradient which is taken has, and the region has not.
+          The deadlocks of a gradient, which the region itself does not have.
         """
-        key, call = plain.key, plain.traced.call
+        key, call = region.key, region.traced.call
         with self._lock:
-            if plain.traced.origin in ("written", "copied") and call is not None and any(call.is_under_gradient):
+            if region.origin in ("written", "copied") and call is not None and any(call.is_under_gradient):
                 # Counted from the last, since closed-over values come first.
                 backwards = enumerate(reversed(call.is_under_gradient), 1)
-                self._differentiated.setdefault(key, set()).update(-at for at, is_one in backwards if is_one)
-            if plain.traced.origin != "transposed" or key not in self._differentiated:
+                self._differentiated.setdefault(key, set()).update(-at for at, has_tangent in backwards if has_tangent)
+            if region.origin != "transposed" or key not in self._differentiated:
                 return []
             self._transposed.add(key)
-            taken, by = self._branching.pop(key, []), frozenset(self._differentiated[key])
-        return [found for one in taken for found in one.deadlocks_of_gradient(by)]
+            branching, operands = self._branching.pop(key, []), frozenset(self._differentiated[key])
+        return [deadlock for region in branching for deadlock in region.deadlocks_of_gradient(operands)]
 
     def unknown(self) -> list[list[_jax.jaxpr.RegionBinding]]:
-        """The calls of each region that is known without some of its values only."""
+        """The calls of each region that is known only without some of its values."""
         with self._lock:
             unknown = [calls for calls in self._calls.values() if all(seen.structs for seen in calls)]
             return [[seen.traced.call for seen in calls if seen.traced.call is not None] for calls in unknown]

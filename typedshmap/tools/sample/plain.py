@@ -63,18 +63,18 @@ def with_hints(
     placed = (mesh for array in arrays if (mesh := _jax.mesh.value_mesh(array)) is not None)
     ambient = next(placed, ambient)
     traced, results, is_ambient = _trace(verb, f, call, arrays, ambient)
-    found = [*_outer_meshes(traced)]
-    if not found:
+    region_meshes = [*_outer_meshes(traced)]
+    if not region_meshes:
         raise StructureError(
             f"{verb}: {name}: it has no hints, and no shard_map is traced in it\n\nHint: pass a function made by "
             "typed_shard_map, typed_jit or typed, or one that calls jax.shard_map, with its arguments"
         )
     meshes = [_jax.mesh.context_mesh(), ambient]
-    own = next((mesh for mesh in meshes if mesh and found[0] in (mesh, _as_auto(mesh))), found[0])
+    own_mesh = next((mesh for mesh in meshes if mesh and region_meshes[0] in (mesh, _as_auto(mesh))), region_meshes[0])
     entering, leaving = _jax.jaxpr.boundary_specs(traced)
     pairs = zip(arrays, entering, strict=True)
     specs = iter([_placed_spec(array) if spec is None else spec for array, spec in pairs])
-    named = zip(names, (*args, *(kwargs[each] for each in sorted(kwargs))), strict=True)
+    named = zip(names, (*args, *(kwargs[key] for key in sorted(kwargs))), strict=True)
     nodes = [(parameter, _node(value, specs)) for parameter, value in named]
     parameters = {parameter: node for parameter, node in nodes if node is not None}
     given, values = dict[str, Any](), iter(arrays)
@@ -83,8 +83,8 @@ def with_hints(
 
     def on_its_mesh(*values: Any) -> Any:
         mesh = override_mesh.value
-        if mesh is not None and (missing := [axis for axis in own.axis_names if axis not in mesh.axis_names]):
-            problem = f"its shard_map is over {quoted_axes(own.axis_names)}, and the mesh has no '{missing[0]}'"
+        if mesh is not None and (missing := [axis for axis in own_mesh.axis_names if axis not in mesh.axis_names]):
+            problem = f"its shard_map is over {quoted_axes(own_mesh.axis_names)}, and the mesh has no '{missing[0]}'"
             raise MeshAxisError(f"{verb}: {name}: {problem}\n\nMesh: {mesh_text(mesh.shape_tuple)}")
         with nullcontext() if mesh is None else moved(mesh, is_ambient):
             return call(jax.tree.leaves(values))
@@ -93,7 +93,7 @@ def with_hints(
     signature = inspect.Signature([inspect.Parameter(parameter, kind) for parameter in parameters])
     result = _node(results, iter(leaving), Untyped())
     known = HintedSignature(on_its_mesh, name, signature, parameters, (), result)
-    hinted = wraps(f, DecoratedInfo("typed_jit", LazySignature.of(known), mesh=own))(on_its_mesh)
+    hinted = wraps(f, DecoratedInfo("typed_jit", LazySignature.of(known), mesh=own_mesh))(on_its_mesh)
     return hinted, {path: array for path, array in given.items() if isinstance(array, _jax.array.ARRAYS)}
 
 
@@ -137,7 +137,7 @@ def _bind(
     except TypeError as error:
         problem = f"it has no hints and needs its arguments, arrays or jax.ShapeDtypeStruct: {error}"
         raise StructureError(f"{verb}: {name_of(f)}: {problem}") from None
-    names = [each.name for each in signature.parameters.values() if each.kind in POSITIONAL]
+    names = [parameter.name for parameter in signature.parameters.values() if parameter.kind in POSITIONAL]
     names += [f"arg{at}" for at in range(len(names), len(bound.args))]
     return bound.args, bound.kwargs, [*names[: len(bound.args)], *sorted(bound.kwargs)]
 
