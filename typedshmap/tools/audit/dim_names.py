@@ -1,7 +1,7 @@
-"""The names that the source of a function gives to the dims of its arguments and of its result.
+"""The dim names in a function's source, for its arguments and its result.
 
-Taken are ``b, d = x.shape``, ``jnp.einsum("bd,df->bf", x, w)``, the patterns of einops, and annotations of jaxtyping.
-What is assigned anew keeps no names."""
+They are read from ``b, d = x.shape``, from ``jnp.einsum("bd,df->bf", x, w)``, from patterns of einops, and from
+annotations of jaxtyping. A variable that is assigned anew has no names."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _NamesReader:
         self._arguments = parameters
 
     def note(self, value: ast.expr, dims: Names) -> None:
-        """Note the names of the dims of a variable, or of an item of one, unless it has some."""
+        """Note the dim names of a variable, or of an item of one, unless it has some."""
         root = value
         while isinstance(root, ast.Subscript) and isinstance(root.slice, ast.Constant):
             root = root.value
@@ -67,7 +67,7 @@ class _NamesReader:
             self.names.setdefault(written, known)
 
     def read(self, statement: ast.AST) -> None:
-        """Take the names that a statement gives."""
+        """Read the dim names in a statement."""
         for node in ast.walk(statement):
             if isinstance(node, ast.Call):
                 self._dims_of(node)
@@ -99,7 +99,7 @@ class _NamesReader:
         self._arguments.discard(name)
 
     def _dims_of(self, value: ast.expr) -> Names | None:
-        """The names of the dims of an expression; those that a pattern gives to its operands are noted."""
+        """The dim names of an expression; those in a pattern are noted for its operands."""
         if isinstance(value, (ast.Name, ast.Subscript)):
             return self._known.get(ast.unparse(value))
         function = value.func if isinstance(value, ast.Call) else None

@@ -1,4 +1,4 @@
-"""The signatures that regions without hints may be given, by what was seen of their calls.
+"""The signatures that regions without hints may be given, from their calls.
 
 A signature is never narrower than the calls: dims without a name may have any size, a dtype is its kind, a rank that
 differs between calls is left open, and mesh axes that differ get a name, for which each caller gives its own in
@@ -63,12 +63,12 @@ class _Tree(NamedTuple):
 
     @property
     def keys(self) -> list[Any]:
-        """Those of a dict; the places in a tuple."""
+        """The keys of a dict; the places in a tuple."""
         return list(self.tree.node_data()[1]) if self.is_a(dict) else list(range(len(self.tree.children())))
 
     @property
     def by_path(self) -> Mapping[Any, _Leaf]:
-        """The leaves by their paths; none of a class that makes something else of them."""
+        """The leaves by their paths; empty for a class that cannot hold them."""
         try:
             paths = jax.tree_util.tree_leaves_with_path(self.tree.unflatten(range(len(self.leaves))))
             return {path: self.leaves[at] for path, at in paths}
@@ -123,7 +123,7 @@ class SeenCalls:
         try:
             specs = tuple(leaf_specs(trees.out_specs, trees.result.unflatten(trees.results), takes_none=False))
             hash((trees.arguments, trees.result))
-        except Exception:  # whatever a class of the user's raises that is given what is not an array
+        except Exception:  # whatever a class of the user's raises for leaves that are not arrays
             return
         options = _Options(region.mesh.shape_tuple, frozenset(region.axes), region.check_vma)
         with self._lock:
@@ -242,7 +242,7 @@ class _SuggestedSignature:
         return list(dict.fromkeys(places))
 
     def _bound(self) -> list[tuple[inspect.Parameter, list[_Tree]]] | None:
-        """The parameters, each with what the calls gave to it; None where a wrapper takes others than it shows."""
+        """The parameters, each with its arguments in the calls; None if the signature of a wrapper is not its own."""
         signature = inspect.signature(self.function)
         given: dict[str, list[_Tree]] = {name: [] for name in signature.parameters}
         for call in self.calls:
@@ -274,7 +274,7 @@ class _SuggestedSignature:
         return f"{written}{' = ' if hint else '='}{default}" if default else written
 
     def _said(self, what: str, written: str, trees: Sequence[_Tree]) -> str:
-        """The hint of what the calls gave; empty where there is none, which is then said, leaf by leaf."""
+        """The hint of the arguments of several calls; empty if there is none, which comments then say, leaf by leaf."""
         classes = dict(self.classes)
         hint = self._hint(written, trees)
         if hint is None:
@@ -292,7 +292,7 @@ class _SuggestedSignature:
         return hint or ""
 
     def _hint(self, written: str, trees: Sequence[_Tree]) -> str | None:
-        """One hint for what several calls gave, which is written so in the source; None where none says it."""
+        """One hint for the arguments of several calls, with their name in the source; None if there is none."""
         present = [tree for tree in trees if tree.leaves or not tree.is_a(type(None))]
         if not present:
             return "None"
@@ -318,7 +318,7 @@ class _SuggestedSignature:
         return None
 
     def _typed_dict(self, written: str, trees: Sequence[_Tree]) -> str | None:
-        """The name of a class for dicts of the same keys; None where they are no names, or a value has no hint."""
+        """The name of a class for dicts of the same keys; None if a key is not a name, or a value has no hint."""
         keys, fields = trees[0].keys, list[str]()
         for key, column in zip(keys, zip(*(tree.children for tree in trees), strict=True), strict=True):
             hint = self._hint(f"{written}[{key!r}]", column)

@@ -1,8 +1,8 @@
 """The operands of manual regions in compiled programs.
 
-What a region is given is named there, as ``jax.ad_checkpoint.checkpoint_name`` does, which adds nothing to what is
-compiled, and which transformations keep. When a program with such names is compiled, what the named values are made of
-is computed beside it, from the arguments of the call."""
+The operands of a region are named by ``jax.ad_checkpoint.checkpoint_name``, which adds nothing to the compiled program,
+and which transformations keep. When a program with such names is compiled, the named values are computed by a separate
+program, from the arguments of the call."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _entered(eqn: Any, operands: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
 
 
 def _evaluate(program: Any, consts: Sequence[Any], arguments: Sequence[Any], atoms: Sequence[Any]) -> list[Any]:
-    """The values of some variables of a program, without anything that they do not depend on."""
+    """The values of some variables of a program, from the equations on which they depend."""
     variables = [atom for atom in atoms if not _jax.jaxpr.is_literal(atom)]
     if not variables:
         return [atom.val for atom in atoms]
@@ -149,7 +149,7 @@ def _evaluate(program: Any, consts: Sequence[Any], arguments: Sequence[Any], ato
             needed.update(atom for atom in eqn.invars if not _jax.jaxpr.is_literal(atom))
     part = program.replace(eqns=equations[::-1], outvars=variables)
     if any(map(_jax.jaxpr.effects_of, part.eqns)):
-        raise ValueError("what it does besides would be done twice")
+        raise ValueError("its side effects would happen twice")
     compute = jax.jit(lambda consts, arguments: jax.core.eval_jaxpr(part, consts, *arguments))
     with jax.ensure_compile_time_eval():
         values = iter(compute(list(consts), list(arguments)))

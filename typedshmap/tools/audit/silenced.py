@@ -18,7 +18,7 @@ _VERSION = 1
 class Baseline:
     """The findings in a baseline.
 
-    One is known again by its kind, its file, its region, and the text of its line: the line may have moved.
+    A finding is recognized by its kind, its file, its region, and the text of its line: the line may have moved.
     """
 
     def __init__(self, path: Path, entries: Iterable[tuple[str, str, str, str]]) -> None:
@@ -29,7 +29,7 @@ class Baseline:
         """The baseline in a file.
 
         Raises:
-          StructureError: for a file that is none, or cannot be read.
+          StructureError: for a file that is not a baseline, or cannot be read.
         """
         try:
             document = json.loads(path.read_text(encoding="utf-8"))

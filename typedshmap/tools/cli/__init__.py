@@ -364,10 +364,10 @@ def _import_module(path: str) -> ModuleType:
     try:
         if not path.endswith(".py"):
             return importlib.import_module(path)
-        root, package = package_of(file)
+        root, name = module_of(file)
         sys.path.insert(0, str(root))
-        if package:
-            return importlib.import_module(".".join([*package, *([] if file.stem == "__init__" else [file.stem])]))
+        if name:
+            return importlib.import_module(name)
         spec = importlib.util.spec_from_file_location(file.stem, file)
         assert spec is not None and spec.loader is not None
         module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
@@ -380,12 +380,12 @@ def _import_module(path: str) -> ModuleType:
         raise UsageError(f"{path}: cannot be imported ({devices})\n{indent(format_error(error), '    ')}") from error
 
 
-def package_of(file: Path) -> tuple[Path, list[str]]:
-    """The folder from which a file is imported, and its packages below that folder."""
-    root, package = file.resolve().parent, list[str]()
+def module_of(file: Path) -> tuple[Path, str]:
+    """The folder from which a file is imported, and its name as a module of a package; empty outside of packages."""
+    root, names = file.resolve().parent, [] if file.stem == "__init__" else [file.stem]
     while (root / "__init__.py").exists():
-        root, package = root.parent, [root.name, *package]
-    return root, package
+        root, names = root.parent, [root.name, *names]
+    return root, ".".join(names) if root != file.resolve().parent else ""
 
 
 def _find_all(module: ModuleType, path: str) -> list[Function]:
@@ -489,11 +489,7 @@ def read_size_flags(given: argparse.Namespace, unknown: Sequence[str]) -> list[s
 
 
 def require_one_module(target: str) -> None:
-    """Raise for a folder.
-
-    Raises:
-      UsageError: for one.
-    """
+    """Raise a UsageError for a folder."""
     if os.path.isdir(target):
         raise UsageError(f"{target}: it is a folder; name a module, a file.py or one function of it")
 
@@ -502,7 +498,7 @@ def page_to_write(name: str | None, is_forced: bool) -> Path | None:
     """The file of ``--html``.
 
     Raises:
-      UsageError: for one that exists and is not a page, unless that is forced, and for one in no folder.
+      UsageError: for a file that exists and is not a page, unless it is forced, and for a folder that is not there.
     """
     page = None if name is None else Path(name)
     if page is not None and not page.parent.is_dir():
@@ -513,11 +509,7 @@ def page_to_write(name: str | None, is_forced: bool) -> Path | None:
 
 
 def write_page(page: Path, text: str) -> None:
-    """Write the file of ``--html``.
-
-    Raises:
-      UsageError: where it cannot be written.
-    """
+    """Write the file of ``--html``, or raise a UsageError if it cannot be written."""
     try:
         page.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -529,11 +521,7 @@ DEVICES_FLAG = "--xla_force_host_platform_device_count"
 
 
 def require_device_count(count: int) -> None:
-    """Raise for a number of virtual devices that cannot be made.
-
-    Raises:
-      UsageError: for none, or for more than one machine has room for.
-    """
+    """Raise a UsageError for no virtual devices, or for more than one machine has room for."""
     if not 1 <= count <= MOST:
         raise UsageError(f"{count} virtual CPU devices are asked for; 1 to {MOST} can be made")
 
@@ -568,12 +556,12 @@ def print_failure(line: str, error: BaseException, more: str = "") -> None:
 
 
 def finding_of_error(function: Function, error: BaseException, where: str) -> Finding:
-    """What is wrong with a function, as a finding: where it is, else where the function is, on one line.
+    """The error of a function as a finding, at the place of the error, else at that of the function.
 
     Args:
       function: the function.
-      error: what it raised.
-      where: on which mesh.
+      error: the error.
+      where: the words for the mesh.
     """
     file, line = function.line
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_of_user(frame.filename)]

@@ -157,8 +157,8 @@ def _module_name(target: str, lock: LockFile) -> str:
     if not path.endswith(".py"):
         return target
     file, folder = Path(path).resolve(), lock.path.parent.resolve()
-    if package := cli.package_of(file)[1]:
-        return ".".join([*package, *([] if file.stem == "__init__" else [file.stem])])
+    if name := cli.module_of(file)[1]:
+        return name
     return file.relative_to(folder).as_posix() if file.is_relative_to(folder) else file.stem
 
 

@@ -53,7 +53,7 @@ class TreeToMake:
 
 
 def makes_tree(value: Any, node: Node) -> bool:
-    """Whether what is given for a tree like parameters is a function that makes it, and not a module, say."""
+    """Whether the value for a tree like parameters is a function that makes it, and not, say, a module."""
     if not callable(value) or not isinstance(choose_member(node), LikeOf):
         return False
     return any(leaf is value for leaf in _jax.tree.leaves(value))
@@ -193,7 +193,7 @@ def needed_text(name: str, node: Node) -> str:
 
 
 def example_text(node: Node) -> str:
-    """What may be given for an argument."""
+    """An example of a value for an argument."""
     return "optimizer.init" if isinstance(choose_member(node), LikeOf) else "..."
 
 
@@ -347,7 +347,7 @@ jax.tree_util.register_pytree_node(
 
 @dataclass(frozen=True, eq=False)
 class CallForm:
-    """What decides which program a call is traced to: all of its arguments but the values of the arrays.
+    """The arguments of a call without the values of its arrays, which determine the traced program.
 
     Attributes:
       structure: the structure of the arguments.
@@ -360,7 +360,7 @@ class CallForm:
     statics: tuple[Any, ...]
 
     def is_like(self, other: CallForm) -> bool:
-        """Whether another call is traced to the same program; of objects but numbers and texts they are the same."""
+        """Whether another call is traced to the same program: numbers and texts are equal, other objects the same."""
         with suppress(Exception):  # what structures hold may not be comparable
             is_like = (self.structure, self.types) == (other.structure, other.types)
             return is_like and all(map(_is_same, self.statics, other.statics))
@@ -400,7 +400,7 @@ class FlatCall:
 
     @property
     def form(self) -> CallForm:
-        """What decides which program it is traced to."""
+        """The arguments without the values of the arrays."""
         places = set(self._places)
         statics = [leaf for at, leaf in enumerate(self._leaves) if at not in places]
         return CallForm(self._structure, tuple((jax.typeof(x), x.sharding) for x in self.arrays), tuple(statics))

@@ -1,7 +1,6 @@
-"""A function without hints that calls ``jax.shard_map``: hints for its arguments and results are read off its regions.
+"""Hints for a function without hints that calls ``jax.shard_map``, from the specs of its regions.
 
-What enters a region, or leaves it, is sharded as its ``in_specs`` and ``out_specs`` say. With these hints the tools for
-decorated functions take it; where they run it on another mesh, its regions run on that one, too."""
+With these hints the tools for decorated functions accept it; on another mesh, its regions run there, too."""
 
 from __future__ import annotations
 
@@ -37,15 +36,15 @@ def with_hints(
     Args:
       verb: the function that messages name.
       f: a function that calls ``jax.shard_map``, or that it made; also under ``jax.jit``.
-      args: its arguments by position, arrays or ``jax.ShapeDtypeStruct``s, in any trees; what is not an array is fixed.
-      kwargs: its arguments by name.
-      ambient: a mesh that is ambient where it needs one, there is none, and no argument was placed on one.
+      args: its positional arguments, arrays or ``jax.ShapeDtypeStruct``s, in any trees; other leaves are static.
+      kwargs: its keyword arguments.
+      ambient: the ambient mesh if it needs one, and neither an ambient one nor that of an argument is known.
 
     Returns:
       The function, and the arrays among its arguments by their paths.
 
     Raises:
-      StructureError: for arguments that it does not take, and for one that traces no region.
+      StructureError: for wrong arguments, and for a function that traces no region.
     """
     args, kwargs, names = _bind(verb, f, args, kwargs)
     leaves, treedef = jax.tree.flatten((args, kwargs))
@@ -102,7 +101,7 @@ _NUMBERS = (bool, int, float, complex, np.generic)
 
 
 def _outer_meshes(jaxpr: Any) -> Iterator[_jax.mesh.AnyMesh]:
-    """The meshes of regions that are not within others."""
+    """The meshes of the outermost regions."""
     regions = (eqn for eqn in _jax.jaxpr.all_equations(jaxpr) if eqn.primitive.name == "shard_map")
     return (eqn.params["mesh"] for eqn in regions if not eqn.params["mesh"].manual_axes)
 
@@ -149,9 +148,9 @@ def _trace(
     arrays: Sequence[Any],
     lent: _jax.mesh.AnyMesh | None,
 ) -> tuple[Any, Any, bool]:
-    """A call's jaxpr, the types of its results, and whether its regions are over the ambient mesh, or one that is lent.
+    """A call's jaxpr, the types of its results, and whether its regions are over the ambient mesh.
 
-    A mesh is lent where the call cannot be traced as it is.
+    If the call cannot be traced as it is, the mesh ``lent`` is ambient.
     """
 
     def run(*values: Any) -> Any:
@@ -204,12 +203,12 @@ def _is_plain_tree(value: Any) -> bool:
 
 
 def _node(value: Any, specs: Iterator[PartitionSpec | None], other: Node | None = None) -> Node | None:
-    """The hint of a tree by its arrays, as dicts and lists; what holds none is left out, or has another hint.
+    """The hint of a tree, as dicts and lists; parts without arrays are left out, or have another hint.
 
     Args:
       value: the tree.
-      specs: how its arrays are sharded, in their order.
-      other: the hint of what holds no arrays, and of an array of which it is not known how it is sharded.
+      specs: the specs of its arrays, in their order; None if one is not known.
+      other: the hint of a part without arrays, and of an array without a spec.
     """
     if isinstance(value, _KINDS):
         spec = next(specs)
@@ -224,13 +223,13 @@ def _node(value: Any, specs: Iterator[PartitionSpec | None], other: Node | None 
 
 
 def _placed_spec(array: Any) -> PartitionSpec | None:
-    """How an array is sharded that was placed."""
+    """The spec of an array that was placed."""
     sharding = getattr(array, "sharding", None)
     return sharding.spec if isinstance(sharding, NamedSharding) else None
 
 
 def array_hint_of(array: Any, spec: PartitionSpec | None) -> ArrayHint:
-    """The hint of an array of this shape and dtype that is sharded so; where that is not known, unsharded."""
+    """The hint of an array by its shape, dtype and spec; unsharded without a spec."""
     shape, dtype = array.shape, str(jax.dtypes.canonicalize_dtype(array.dtype, allow_extended_dtype=True))
     layout = _jax.array.spec_entries(spec if spec is not None else PartitionSpec(), len(shape))
     dims = [

@@ -198,7 +198,7 @@ class UnplacedInputs:
       sizes: the size of each name.
       seed: the seed that they were drawn from.
       compared: by argument, numbers that the program compares it with; some entries are drawn close to them.
-      factor: what floats are multiplied by.
+      factor: the factor of drawn floats.
     """
 
     plan: InputPlan
@@ -410,7 +410,7 @@ def shape_of(hint: ArrayHint, sizes: SizeValues, arguments: Mapping[str, Any]) -
 
 
 def _require_parameters(make: Callable[..., Any], given: Sequence[Any], subject: str) -> None:
-    """Refuse a function of the user's that does not take a key and a shape; of some in C that is not known."""
+    """Raise for a function that does not take a key and a shape, if its signature is known."""
     try:
         signature = inspect.signature(make)
     except (TypeError, ValueError):
@@ -423,7 +423,7 @@ def _require_parameters(make: Callable[..., Any], given: Sequence[Any], subject:
 
 @cache
 def _memory() -> int:
-    """The bytes of memory that this machine has; where it does not say so, those that it can address."""
+    """The bytes of this machine's memory; if they are not known, those that it can address."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):  # on Windows there is no such function
@@ -471,8 +471,8 @@ def mix_in(values: Any, compared: Iterable[ComparedNumber], below: int | None, s
     Args:
       values: an array.
       compared: the numbers.
-      below: the exclusive upper bound of integers that are indices; others are put there only where it is asked
-        whether they are equal, as for the id of padding.
+      below: the exclusive upper bound of integers that are indices; larger ones are mixed in only for comparisons by
+        equality, as with the id of padding.
       seed: the seed.
     """
     is_integer = jax.numpy.issubdtype(values.dtype, jax.numpy.integer)

@@ -1,4 +1,4 @@
-"""Check that all processes run the same program, before they run it, so that none waits forever for the others.
+"""Check that all processes run the same program before they run it, so that none waits forever.
 
 The function, its static arguments and the lowered text are compared by one exchange of hashes between the processes.
 Invariant: all processes get the same reports, so that all of them raise the same error."""
