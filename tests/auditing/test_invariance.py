@@ -326,8 +326,8 @@ def test_what_a_region_is_given_is_seen_in_compiled_programs(kind: str) -> None:
         )
         audited(program, X)
     (seen,) = given
-    np.testing.assert_array_equal(seen.traced.call.operands[1], (np.asarray(X[:, 0]) > 2).cumsum() % 16)
-    np.testing.assert_allclose(seen.traced.call.operands[0], X, rtol=1e-6)
+    np.testing.assert_array_equal(seen.call.operands[1], (np.asarray(X[:, 0]) > 2).cumsum() % 16)
+    np.testing.assert_allclose(seen.call.operands[0], X, rtol=1e-6)
 
 
 def test_the_compiled_program_stays_what_it_is() -> None:

@@ -78,7 +78,7 @@ class _Listener:
             read = AuditedRegion(*region.key, not unread, unread)
             with self._lock:
                 self.report.add(read, findings)
-            self.seen.add(region, read, findings)
+            self.seen.add(region, findings)
         if self._takes_calls and region.origin == "written":
             self.calls.add(region)
         deadlocks = self.seen.note_gradient(region)

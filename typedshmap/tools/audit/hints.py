@@ -341,7 +341,7 @@ class _SuggestedSignature:
         layouts = [_jax.array.spec_entries(leaf.spec, len(leaf.shape)) for leaf in leaves]
         marks = {(layout.unreduced, layout.reduced) for layout in layouts}
         ranks = {len(leaf.shape) for leaf in leaves}
-        sharded = max(len(_trimmed(layout.dim_axes)) for layout in layouts)
+        sharded = max((at for layout in layouts for at, axes in enumerate(layout.dim_axes, 1) if axes), default=0)
         if len(marks) > 1 or sharded > min(ranks):
             return None
         count = max(ranks) if len(ranks) == 1 else sharded
@@ -399,12 +399,6 @@ class _SuggestedSignature:
 
 def _without(dims: Names, wrong: Iterable[str]) -> Names:
     return tuple("_" if dim in wrong or dim.startswith("_") else dim for dim in dims)
-
-
-def _trimmed(dim_axes: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """The axes of the dims up to the last sharded one."""
-    last = max((at for at, axes in enumerate(dim_axes, 1) if axes), default=0)
-    return tuple(dim_axes[:last])
 
 
 def _axes_text(axes: tuple[str, ...] | None) -> str:

@@ -51,11 +51,11 @@ def compare_on_meshes(seen: Iterable[SeenRegion]) -> tuple[list[Finding], list[A
       The results that depend on the mesh, and the regions that are not compared, or only in part, with the reason.
     """
     findings, not_run, is_stuck = list[Finding](), list[AuditedRegion](), False
-    for region in seen:
-        why = "a region before it has not ended" if is_stuck else _reason_not_to_run(region)
+    for seen_region in seen:
+        why = "a region before it has not ended" if is_stuck else _reason_not_to_run(seen_region)
         left_out = [_NOT_RUN + why] if why else []
         if why == "":
-            rerun = _Rerun(region)
+            rerun = _Rerun(seen_region)
             try:
                 with warnings.catch_warnings(), redirect_stdout(io.StringIO()), _jax.mesh.without_ambient():
                     warnings.simplefilter("ignore")
@@ -67,16 +67,16 @@ def compare_on_meshes(seen: Iterable[SeenRegion]) -> tuple[list[Finding], list[A
             except Exception as error:  # whatever the body raises for other shards
                 left_out = [_NOT_RUN + rerun.why_not(error)]
         if left_out:
-            not_run.append(region.region._replace(is_complete=True, unread=tuple(left_out)))
+            not_run.append(AuditedRegion(*seen_region.region.key, True, tuple(left_out)))
     return findings, not_run
 
 
 def _reason_not_to_run(seen: SeenRegion) -> str | None:
     """Why a region cannot be run again; None for a nested one, which is run with its outer region."""
-    body = seen.traced.eqn.params["jaxpr"]
-    if seen.traced.eqn.params["mesh"].manual_axes:
+    body = seen.region.jaxpr
+    if seen.region.mesh.manual_axes:
         return None
-    if seen.traced.call is None:
+    if seen.call is None:
         return "jax 0.10.1 and older trace a function only once"
     if seen.is_stuck:
         return "its shards would wait for each other"
@@ -111,7 +111,7 @@ class _Operand(NamedTuple):
 
     @property
     def is_struct(self) -> bool:
-        return isinstance(self.value, _jax.array.SHAPES)
+        return isinstance(self.value, jax.ShapeDtypeStruct)
 
     @property
     def is_inexact(self) -> bool:
@@ -130,12 +130,11 @@ class _Rerun:
     """
 
     def __init__(self, seen: SeenRegion) -> None:
-        call, start = seen.traced.call, seen.traced.start
+        self.region, call, start = seen.region, seen.call, seen.region.traced.start
         assert call is not None
-        self.region, self.call, self.traced = seen.region, call, seen.traced
-        self.body, self.mesh = seen.traced.eqn.params["jaxpr"], call.params["mesh"]
+        self.call, self.body, self.mesh = call, seen.region.jaxpr, call.params["mesh"]
         self.sizes = {axis: size for axis, size in self.mesh.shape.items() if size > 1}
-        names, count = call.argument_names or seen.argument_names, len(call.operands)
+        names, count = call.argument_names or seen.region.argument_names, len(call.operands)
         if len({*names}) != count or not all(name.isidentifier() for name in names):
             names = [f"arg{at}" for at in range(count)]
         variables = self.body.invars[start : start + count]
@@ -243,8 +242,8 @@ class _Rerun:
 
     def _axes_of(self, results: Sequence[int]) -> list[str]:
         """The axes over which some results are sharded."""
-        specs = self.traced.eqn.params["out_specs"]
-        layouts = [_jax.array.spec_entries(specs[self.traced.results[result]]) for result in results]
+        specs, at = self.region.out_specs, self.region.traced.results
+        layouts = [_jax.array.spec_entries(specs[at[result]]) for result in results]
         used = {axis for layout in layouts for axes in layout.dim_axes for axis in axes}
         return [axis for axis in self.sizes if axis in used]
 
@@ -312,7 +311,7 @@ class _Rerun:
             return "it draws random numbers, which may rightly differ from shard to shard"
         if any(x.is_struct and jax.numpy.issubdtype(x.value.dtype, jax.numpy.integer) for x in self.operands):
             return "its integers may be none that the program gives it"
-        results = [self.body.outvars[at] for at in self.traced.results]
+        results = [self.body.outvars[at] for at in self.region.traced.results]
         if problem.startswith("grad(") and sum(_jax.array.is_inexact(var.aval.dtype) for var in results) > 1:
             return "it is that of all its results, of which the program may differentiate some"
         for operand in self.operands:
@@ -336,7 +335,7 @@ class _Rerun:
         if not axes or not jax.numpy.issubdtype(index.variable.aval.dtype, jax.numpy.integer):
             return False
         sharded = dict[Any, list[int]]()
-        for var, spec in zip(self.body.invars, self.traced.eqn.params["in_specs"], strict=True):
+        for var, spec in zip(self.body.invars, self.region.in_specs, strict=True):
             dims = [dim for dim, by in enumerate(_jax.array.spec_entries(spec).dim_axes) if not axes.isdisjoint(by)]
             if dims:
                 sharded[var] = dims

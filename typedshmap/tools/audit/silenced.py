@@ -12,7 +12,7 @@ from pathlib import Path
 from ...errors import StructureError
 from .report import Finding
 
-_VERSION = 1
+_KEYS = ("kind", "file", "region", "text")
 
 
 class Baseline:
@@ -33,14 +33,11 @@ class Baseline:
         """
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
-            entries = [
-                tuple(str(entry[key]) for key in ("kind", "file", "region", "text")) for entry in document["findings"]
-            ]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            problem = (
-                error.strerror if isinstance(error, OSError) else "it is not a baseline, as --write-baseline writes one"
-            )
-            raise StructureError(f"{path}: {problem}") from None
+            entries = [tuple(str(entry[key]) for key in _KEYS) for entry in document["findings"]]
+        except OSError as error:
+            raise StructureError(f"{path}: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError):
+            raise StructureError(f"{path}: it is not a baseline, as --write-baseline writes one") from None
         return cls(path, entries)  # type: ignore[arg-type]
 
     def new(self, findings: Iterable[Finding]) -> list[Finding]:
@@ -61,10 +58,9 @@ def write_baseline(path: Path, findings: Iterable[Finding]) -> None:
     Raises:
       StructureError: for a file that cannot be written.
     """
-    names = ("kind", "file", "region", "text")
-    entries = [dict(zip(names, _entry(finding, path), strict=True)) for finding in findings]
+    entries = [dict(zip(_KEYS, _entry(finding, path), strict=True)) for finding in findings]
     try:
-        path.write_text(json.dumps({"version": _VERSION, "findings": entries}, indent=2) + "\n", encoding="utf-8")
+        path.write_text(json.dumps({"version": 1, "findings": entries}, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise StructureError(f"{path}: {error.strerror}") from None
 
