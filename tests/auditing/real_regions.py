@@ -90,15 +90,6 @@ def attention(q: Any, k: Any, v: Any, segments: Any, starts: Any) -> Any:
     return jnp.einsum("bgrst,bgtd->bgrsd", p, v)
 
 
-def state_space(x: Any, state: Any, decay: Any) -> Any:
-    def step(state: Any, x: Any) -> Any:
-        state = decay * state + x
-        return state, state
-
-    state, ys = lax.scan(step, state, jnp.swapaxes(x, 0, 1))
-    return jnp.swapaxes(ys, 0, 1), state
-
-
 @jax.checkpoint
 def checkpointed_layer(x: Any, w: Any) -> Any:
     w = lax.all_gather(w, "dp", axis=0, tiled=True)
@@ -228,31 +219,6 @@ def ring_attention(q: Any, k: Any, v: Any) -> Any:
     return total / norm[:, None]
 
 
-def cross_entropy(logits: Any, labels: Any) -> Any:
-    """The vocabulary is sharded."""
-    most = lax.pmax(lax.stop_gradient(logits.max(-1)), "tp")
-    norm = jnp.log(lax.psum(jnp.exp(logits - most[:, None]).sum(-1), "tp")) + most
-    local = labels - lax.axis_index("tp") * logits.shape[-1]
-    is_here = (local >= 0) & (local < logits.shape[-1])
-    picked = jnp.take_along_axis(logits, jnp.where(is_here, local, 0)[:, None], -1)[:, 0]
-    return lax.pmean((norm - lax.psum(jnp.where(is_here, picked, 0), "tp")).mean(), "dp")
-
-
-def overlapped_matmul(lhs: Any, rhs: Any) -> Any:
-    """JAX's tutorial: a gather and a product in turns."""
-    size, index = lax.psum(1, "dp"), lax.axis_index("dp")
-    block = rhs.shape[0]
-
-    def columns(at: Any) -> Any:
-        return lax.dynamic_slice_in_dim(lhs, at * block, block, 1)
-
-    found = columns(index) @ rhs
-    for step in range(1, size):
-        rhs = lax.ppermute(rhs, "dp", [(at, (at + 1) % size) for at in range(size)])
-        found += columns((index - step) % size) @ rhs
-    return found
-
-
 def stencil(x: Any) -> Any:
     """A halo from the one neighbour: the pairs are written for this mesh."""
     before = lax.ppermute(x[-1:], "dp", [(0, 1), (1, 2), (2, 3)])
@@ -310,10 +276,6 @@ REAL: dict[str, Region] = {
             jnp.arange(32).reshape(4, 8) // 12,
             jnp.array([0, 2, 1, 0]),
         ),
-    ),
-    "a state space": Region(
-        mapped(state_space, (P("dp", None, "tp"), P("dp", "tp"), P("tp")), (P("dp", None, "tp"), P("dp", "tp"))),
-        (draw(4, 8, 4), draw(4, 4), draw(4)),
     ),
     "a layer under a stack of decorators": Region(
         mapped(checkpointed_layer, (ROW, P("dp", "tp")), ROW), (draw(8, 8), draw(8, 4))
@@ -376,10 +338,6 @@ REAL: dict[str, Region] = {
         (draw(16, 4), draw(16, 4, seed=1), draw(16, 4)),
         ("not run on other sizes of 'dp'",),
     ),
-    "a cross entropy over the vocabulary": Region(
-        mapped(cross_entropy, (P("dp", "tp"), ROW), P()), (draw(8, 16), jnp.array([3, 1, 15, 7, 0, 2, 14, 9]))
-    ),
-    "an overlapped matmul": Region(mapped(overlapped_matmul, (ROW, ROW), ROW), (draw(8, 16), draw(16, 4))),
     "a halo written for its mesh": Region(
         mapped(stencil, P("dp", "tp"), ROW), (draw(16, 4),), ("not run on other sizes of 'dp'",)
     ),

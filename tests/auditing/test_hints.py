@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from types import FunctionType
 from typing import Any, TypedDict
 
@@ -370,27 +371,22 @@ def checked(program: Program) -> None:
         program.trace(program.vma[0])
     (found,) = report.hints
     typed = typed_by(found, program.body, (program.in_specs, program.out_specs))
-    plain = mapped(program.body, program.in_specs, program.out_specs, check_vma=program.vma[0])
-    dtypes = program.dtypes or (jnp.float32,) * len(program.shapes)
-    structs = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(program.shapes, dtypes, strict=True)]
-    assert_same_program(typed, plain, *structs)
+    assert_same_program(typed, program.mapped(program.vma[0]), *program.structs)
 
 
 # What only a spec may state, and under hints `assume`.
 STATED = ("collective_matmul", "kernel")
 
 
-def name_of(program: Program) -> str:
-    return getattr(program.body, "__name__", "partial")
-
-
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("program", [each for each in RIGHT if name_of(each) not in STATED], ids=name_of)
+@pytest.mark.parametrize(
+    "program", [program for program in RIGHT if program.name not in STATED], ids=attrgetter("name")
+)
 def test_a_program_under_the_hints_that_are_suggested_is_the_same(program: Program) -> None:
     checked(program)
 
 
-@pytest.mark.parametrize("program", [each for each in RIGHT if name_of(each) in STATED], ids=name_of)
+@pytest.mark.parametrize("program", [program for program in RIGHT if program.name in STATED], ids=attrgetter("name"))
 def test_what_a_spec_states_of_a_ring_or_a_kernel_is_assumed_under_hints(program: Program) -> None:
     with pytest.raises(VaryingError, match=r"assume\(x, hint\)"):
         checked(program)

@@ -20,7 +20,7 @@ WORDS_OF_HINTS = re.compile(r"\bhint\b|assume\(|check\(|[^_]reshard\(|'[+~-]\w")
 
 def modes(programs: list[Program]) -> list[Any]:
     return [
-        pytest.param(program, check_vma, id=f"{getattr(program.body, '__name__', 'partial')}-{check_vma}")
+        pytest.param(program, check_vma, id=f"{program.name}-{check_vma}")
         for program in programs
         for check_vma in program.vma
     ]

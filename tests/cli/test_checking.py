@@ -174,20 +174,16 @@ def test_what_is_wrong_as_a_document(module, capfd):
     assert last == "2 functions on 1 mesh: 1 failed"
 
 
-def test_one_function_with_its_sizes(module, capsys):
-    target = module("program_b", PROGRAM) + ":good"
-    code, out, err = run(capsys, target, "--mesh", "dp=256,tp=16", "--size", "b=512", "--size", "m=8 f=64")
-    assert (code, out, err) == (
-        0,
-        "ok     good  dp=256, tp=16  (b=512, m=8, f=64)\n1 function on 1 mesh: all right\n",
-        "",
-    )
-
-
-def test_a_file_and_a_typed_helper_by_name(module, capsys):
-    name = module("program_c", PROGRAM)
-    code, out, _ = run(capsys, f"{name}.py:helper", "--mesh", "dp=8", "--size", "b=3")
-    assert (code, out) == (0, "ok     helper  dp=8  (b=3)\n1 function on 1 mesh: all right\n")
+@pytest.mark.parametrize(
+    ("target", "options", "line"),
+    [
+        (":good", ("dp=256,tp=16", "--size", "b=512", "--size", "m=8 f=64"), "good  dp=256, tp=16  (b=512, m=8, f=64)"),
+        (".py:helper", ("dp=8", "--size", "b=3"), "helper  dp=8  (b=3)"),
+    ],
+)
+def test_one_function_of_a_module_or_a_file_with_its_sizes(target, options, line, module, capsys):
+    found = run(capsys, module("program_b", PROGRAM) + target, "--mesh", *options)
+    assert found == (0, f"ok     {line}\n1 function on 1 mesh: all right\n", "")
 
 
 def test_a_size_that_does_not_divide_is_our_error(module, capsys):
@@ -458,8 +454,19 @@ def test_what_the_command_line_cannot_write_is_given_by_a_mark(module, capsys):
         "program_l",
         """
         from collections.abc import Callable
-        from typedshmap import Array, Float, typed_shard_map
+        from typing import NamedTuple
+        import optax
+        from typedshmap import Array, Float, Like, typed_jit, typed_shard_map
         from typedshmap.testing import mesh_invariant
+
+        class Params(NamedTuple):
+            w: Float[Array, "[d/dp] h"]
+
+        class Training(NamedTuple):
+            params: Params
+            state: Like[optax.OptState, Params]
+
+        optimizer = optax.adam(0.1)
 
         @typed_shard_map
         def applied(f: Callable, x: Float[Array, "[b/dp]"]) -> Float[Array, "[b/dp]"]:
@@ -469,48 +476,12 @@ def test_what_the_command_line_cannot_write_is_given_by_a_mark(module, capsys):
         @typed_shard_map
         def repeated(f: Callable, steps: int, x: Float[Array, "[b/dp]"]) -> Float[Array, "[b/dp]"]:
             return f(x) ** steps
-        """,
-    )
-    code, out, _ = run(capsys, name, "--mesh", "dp=4", "--numerics", "--size", "b=8")
-    assert code == 1
-    reported = "StructureError: applied: argument 'f' (Callable) holds no arrays and has no default; "
-    assert out.splitlines() == [
-        "FAIL   applied  dp=4",
-        f"       {reported}give it by @mesh_invariant(f=...), which is in typedshmap.testing",
-        "ok     repeated  dp=4  (b=8)",
-        "DIFFER applied",
-        f"       {reported}give it by @mesh_invariant(f=...), which is in typedshmap.testing",
-        "same   repeated  on one device and on dp=4",
-        "2 functions on 1 mesh: 2 failed",
-    ]
-
-
-def test_a_mark_gives_the_function_that_makes_a_state(module, capsys):
-    name = module(
-        "program_o",
-        """
-        from typing import NamedTuple
-        import optax
-        from typedshmap import Array, Float, Like, typed_jit
-        from typedshmap.testing import mesh_invariant
-
-        class Params(NamedTuple):
-            w: Float[Array, "[d/dp] f"]
-
-        class Training(NamedTuple):
-            params: Params
-            state: Like[optax.OptState, Params]
-
-        optimizer = optax.adam(0.1)
 
         @typed_jit
         def unmarked(params: Params, state: Like[optax.OptState, Params]) -> Like[optax.OptState, Params]:
             return optimizer.update(params, state)[1]
 
-        @mesh_invariant(state=optimizer.init)
-        @typed_jit
-        def marked(params: Params, state: Like[optax.OptState, Params]) -> Like[optax.OptState, Params]:
-            return optimizer.update(params, state)[1]
+        marked = mesh_invariant(state=optimizer.init)(typed_jit(unmarked.__wrapped__))
 
         @mesh_invariant(arguments={"training.state": optimizer.init})
         @typed_jit
@@ -518,17 +489,30 @@ def test_a_mark_gives_the_function_that_makes_a_state(module, capsys):
             return Training(training.params, optimizer.update(*training)[1])
         """,
     )
-    code, out, _ = run(capsys, name, "--mesh", "dp=4", "--size", "d=8 f=3")
-    assert code == 1
-    reported = "has a structure that no hint describes: it needs a value, or a function of the parameters"
-    assert out.splitlines() == [
+    function = "argument 'f' (Callable) holds no arrays and has no default"
+    state = (
+        "argument 'state' (Like[..., Params]) has a structure that no hint describes: "
+        "it needs a value, or a function of the parameters"
+    )
+
+    def failure(name: str, problem: str, given: str) -> str:
+        cure = f"give it by @mesh_invariant({given}), which is in typedshmap.testing"
+        return f"       StructureError: {name}: {problem}; {cure}"
+
+    code, out, _ = run(capsys, name, "--mesh", "dp=4", "--size", "b=8 d=8 h=3")
+    assert code == 1 and out.splitlines() == [
+        "FAIL   applied  dp=4",
+        failure("applied", function, "f=..."),
+        "ok     repeated  dp=4  (b=8)",
         "FAIL   unmarked  dp=4",
-        f"       StructureError: unmarked: argument 'state' (Like[..., Params]) {reported};"
-        " give it by @mesh_invariant(state=optimizer.init), which is in typedshmap.testing",
-        "ok     marked  dp=4  (d=8, f=3)",
-        "ok     within  dp=4  (d=8, f=3)",
-        "3 functions on 1 mesh: 1 failed",
+        failure("unmarked", state, "state=optimizer.init"),
+        "ok     marked  dp=4  (d=8, h=3)",
+        "ok     within  dp=4  (d=8, h=3)",
+        "5 functions on 1 mesh: 2 failed",
     ]
+    code, out, _ = run(capsys, f"{name}:applied", "--mesh", "dp=4", "--numerics", "--size", "b=8")
+    assert code == 1 and out.splitlines()[2:4] == ["DIFFER applied", failure("applied", function, "f=...")]
+    assert run(capsys, f"{name}:repeated", "--mesh", "dp=4", "--numerics", "--size", "b=8")[0] == 0
 
 
 def test_a_mark_gives_arguments_and_options(module, capsys):

@@ -1,5 +1,6 @@
 """The door for tools: regions of traced programs as data, what runs and is checked, hints, another mesh."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -332,3 +333,18 @@ def test_a_program_is_traced_on_another_mesh(f: Any) -> None:
     assert region.jaxpr.invars[0].aval.shape == (4, 4)
     (region,) = regions(jax.make_jaxpr(lambda x, w: f(x, w))(x, w))
     assert region.axes == {"dp": 4, "tp": 2}
+
+
+def twice(x: Float[Array, "[b/dp] m"]) -> Float[Array, "m"]:
+    return jax.lax.psum(jnp.mean(x, 0), "dp")
+
+
+@pytest.mark.parametrize("is_typed", [True, False])
+def test_what_grows_with_an_axis_is_known_on_another_mesh(is_typed: bool) -> None:
+    plain = jax.shard_map(twice, mesh=MESH, in_specs=P("dp"), out_specs=P())
+    f, log = typed_shard_map(twice, mesh=MESH) if is_typed else plain, Log()
+    warned = pytest.warns(SuspectWarning, match="too large on dp=2") if is_typed else nullcontext()
+    with on_mesh(AbstractMesh((2, 4), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)), observing(log), warned:
+        jax.eval_shape(lambda x: f(x), x)
+    suspects = [finding for _, finding in log.suspects] if is_typed else log.regions[0].findings
+    assert ["2 times too large on dp=2" in finding.message for finding in suspects] == [True]

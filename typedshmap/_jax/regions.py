@@ -218,7 +218,8 @@ def moved_regions(mesh: AnyMesh) -> Generator[None]:
     def bind_moved(bind: Bind, trace: Any, *rest: Any) -> Any:
         own_mesh = rest[-1]["mesh"]
         is_other = own_mesh.shape_tuple != mesh.shape_tuple and set(own_mesh.axis_names) <= set(mesh.axis_names)
-        if is_other and not own_mesh.manual_axes and threading.get_ident() == thread:
+        is_of_program = not is_again.value and threading.get_ident() == thread
+        if is_other and not own_mesh.manual_axes and is_of_program:
             rest = (*rest[:-1], {**rest[-1], "mesh": mesh})
         return bind(trace, *rest)
 

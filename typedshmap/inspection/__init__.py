@@ -116,15 +116,15 @@ def observing(observer: Any, axis_sizes: Mapping[str, int] = NO_LENGTHS) -> Gene
         has a suspect.
       axis_sizes: the sizes to assume for mesh axes of size 1 in the analysis of a region.
     """
-    adapted = observer if isinstance(observer, Observer) else _Adapted(observer)
-    see, miss = getattr(observer, "region", None), getattr(observer, "missed", lambda why: None)
+    names = ("region", "missed", "name_operands")
+    see, miss, name_operands = (getattr(observer, name, None) for name in names)
     with ExitStack() as opened:
         if see is not None:
-            named = getattr(observer, "name_operands", None)
-            opened.enter_context(
-                _jax.regions.watched_regions(lambda traced: see(Region(traced, axis_sizes)), miss, named)
+            watched = _jax.regions.watched_regions(
+                lambda traced: see(Region(traced, axis_sizes)), miss or (lambda why: None), name_operands
             )
-        opened.enter_context(also_observed_by(adapted))
+            opened.enter_context(watched)
+        opened.enter_context(also_observed_by(_Adapted(observer)))
         yield
 
 

@@ -230,15 +230,15 @@ class Region:
     @cached_property
     def collectives(self) -> list[CollectiveCall]:
         """What communicates in it, in the order of its jaxpr; of a branch or a while loop as if it ran once."""
-        found = list[CollectiveCall]()
+        calls = list[CollectiveCall]()
         for eqn, times in _jax.jaxpr.counted_equations(self.jaxpr):
             axes = tuple(axis for axis in _jax.jaxpr.named_axes(eqn) if self.mesh.shape.get(axis, 1) > 1)
             operation = _jax.jaxpr.collective_operation(eqn)
             steps = [(operation, axes, eqn.invars, eqn.outvars)] if operation and axes else reshard_steps(eqn)
             file, line = _jax.source.place_line(_jax.source.equation_place(eqn))
             for name, over, before, after in steps:
-                found.append(CollectiveCall(name, over, _bytes_of(before), _bytes_of(after), times, file, line))
-        return found
+                calls.append(CollectiveCall(name, over, _bytes_of(before), _bytes_of(after), times, file, line))
+        return calls
 
     @cached_property
     def claims(self) -> list[StatedClaim]:

@@ -1,4 +1,4 @@
-"""Say what is under way, where it takes long."""
+"""Report the progress of long work."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _SILENCE = 8.0
 
 @contextmanager
 def progress(title: str, first: float | None = None) -> Generator[Callable[[str], None]]:
-    """Say on stderr what is under way, every eight seconds; nothing where all is done before.
+    """Report the current step on stderr every eight seconds; nothing if the work ends before.
 
     Args:
-      title: what works.
-      first: the seconds after which it is said for the first time, if sooner.
+      title: the name of the work.
+      first: the seconds before the first report, if fewer.
 
     Yields:
-      What to call with each next step, in words.
+      A function to call with the text of each step.
     """
     step, is_done, began = [""], Event(), time.monotonic()
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 
 from ... import inspection
-from ...errors.failures import Failure
 from ...errors.places import running_line
-from ...inspection import Observer, observing
-from .findings import AuditedRegion, Finding, SuggestedHints
-from .findings import AuditedRegion as Region
 from .hints import SeenCalls
 from .operands import computed_operands, name_operands
-from .report import AuditReport
+from .report import AuditedRegion, AuditReport, Finding, SuggestedHints
+from .report import AuditedRegion as Region
 from .seen import SeenRegions
 
 __all__ = ["AuditReport", "AuditedRegion", "Finding", "Region", "SuggestedHints", "audit"]
@@ -45,12 +42,11 @@ def audit(
     Yields:
       The report, to which each traced region is added.
     """
-    report, operands = AuditReport(), ExitStack()
+    report = AuditReport()
     listener = _Listener(report, hints, invariance)
-    if invariance:
-        operands.enter_context(computed_operands(listener.seen.unknown, listener.seen.take))
+    operands = computed_operands(listener.seen) if invariance else nullcontext()
     try:
-        with operands, observing(listener, axis_sizes or {}):
+        with operands, inspection.reading_thoroughly(), inspection.observing(listener, axis_sizes or {}):
             yield report
     finally:
         report.hints = listener.calls.suggestions()
@@ -61,13 +57,11 @@ def audit(
         findings, not_run = compare_on_meshes(listener.seen)
         report.add_findings(findings)
         for region in not_run:
-            report.add(region, ())
+            report.add(region)
 
 
-class _Listener(Observer):
+class _Listener:
     """The observer that fills a report, as regions are traced in any thread."""
-
-    is_thorough = True
 
     def __init__(self, report: AuditReport, takes_calls: bool, takes_operands: bool) -> None:
         self.report, self.seen, self.calls = report, SeenRegions(), SeenCalls()
@@ -84,7 +78,7 @@ class _Listener(Observer):
             read = AuditedRegion(*region.key, not unread, unread)
             with self._lock:
                 self.report.add(read, findings)
-            self.seen.add(region, read, findings)
+            self.seen.add(region, findings)
         if self._takes_calls and region.origin == "written":
             self.calls.add(region)
         deadlocks = self.seen.note_gradient(region)
@@ -94,8 +88,8 @@ class _Listener(Observer):
     def missed(self, why: str) -> None:
         with self._lock:
             file, line, _ = running_line() or ("", 0, "")
-            self.report.add(AuditedRegion("shard_map", file, line, False, (why,)), [])
+            self.report.add(AuditedRegion("shard_map", file, line, False, (why,)))
 
-    def suspect(self, function: str, failure: Failure) -> None:
+    def suspect(self, function: str, finding: Finding) -> None:
         with self._lock:
-            self.report.add_findings([inspection.finding_of(failure, function)])
+            self.report.add_findings([finding])

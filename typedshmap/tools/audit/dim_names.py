@@ -1,7 +1,7 @@
-"""The names that the source of a function gives to the dims of its arguments and of its result.
+"""The dim names in a function's source, for its arguments and its result.
 
-Taken are ``b, d = x.shape``, ``jnp.einsum("bd,df->bf", x, w)``, the patterns of einops, and annotations of jaxtyping.
-What is assigned anew keeps no names."""
+They are read from ``b, d = x.shape``, from ``jnp.einsum("bd,df->bf", x, w)``, from patterns of einops, and from
+annotations of jaxtyping. A variable that is assigned anew has no names."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def dim_names(function: Callable[..., Any]) -> Mapping[str, Names]:
     defined = next((node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)), None)
     if defined is None:
         return {}
-    reader = _NamesReader({each.arg for each in (*defined.args.posonlyargs, *defined.args.args)})
+    reader = _NamesReader({parameter.arg for parameter in (*defined.args.posonlyargs, *defined.args.args)})
     for name, annotation in function.__annotations__.items():
         if isinstance(dims := getattr(annotation, "dim_str", None), str) and (named := _words(dims)):
             reader.note(ast.Name(name), named)
     for node in _in_order(defined.body):
         reader.read(node)
-    return reader.found
+    return reader.names
 
 
 def _in_order(body: list[ast.stmt]) -> Iterator[ast.AST]:
@@ -39,7 +39,7 @@ def _in_order(body: list[ast.stmt]) -> Iterator[ast.AST]:
     for statement in body:
         if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
             continue
-        inner: list[ast.stmt] = [each for each in ast.iter_child_nodes(statement) if isinstance(each, ast.stmt)]
+        inner: list[ast.stmt] = [child for child in ast.iter_child_nodes(statement) if isinstance(child, ast.stmt)]
         if inner:
             yield from _in_order(inner)
         else:
@@ -50,12 +50,12 @@ class _NamesReader:
     """Reads one statement after the other."""
 
     def __init__(self, parameters: set[str]) -> None:
-        self.found: dict[str, Names] = {}
+        self.names: dict[str, Names] = {}
         self._known: dict[str, Names] = {}
         self._arguments = parameters
 
     def note(self, value: ast.expr, dims: Names) -> None:
-        """Note the names of the dims of a variable, or of an item of one, unless it has some."""
+        """Note the dim names of a variable, or of an item of one, unless it has some."""
         root = value
         while isinstance(root, ast.Subscript) and isinstance(root.slice, ast.Constant):
             root = root.value
@@ -64,16 +64,16 @@ class _NamesReader:
         written = ast.unparse(value)
         known = self._known.setdefault(written, dims)
         if root.id in self._arguments:
-            self.found.setdefault(written, known)
+            self.names.setdefault(written, known)
 
     def read(self, statement: ast.AST) -> None:
-        """Take the names that a statement gives."""
+        """Read the dim names in a statement."""
         for node in ast.walk(statement):
             if isinstance(node, ast.Call):
                 self._dims_of(node)
         match statement:
             case ast.Assign([ast.Tuple(items)], ast.Attribute(value, "shape")):
-                names = tuple(each.id for each in items if isinstance(each, ast.Name))
+                names = tuple(part.id for part in items if isinstance(part, ast.Name))
                 if len(names) == len(items):
                     self.note(value, names)
                 for name in names:
@@ -90,7 +90,7 @@ class _NamesReader:
             case ast.Return(ast.expr() as value):
                 items = value.elts if isinstance(value, ast.Tuple) else []
                 returned = {RETURN: value, **{f"{RETURN}[{at}]": item for at, item in enumerate(items)}}
-                self.found |= {written: dims for written, each in returned.items() if (dims := self._dims_of(each))}
+                self.names |= {written: dims for written, part in returned.items() if (dims := self._dims_of(part))}
             case _:
                 pass
 
@@ -99,14 +99,14 @@ class _NamesReader:
         self._arguments.discard(name)
 
     def _dims_of(self, value: ast.expr) -> Names | None:
-        """The names of the dims of an expression; those that a pattern gives to its operands are noted."""
+        """The dim names of an expression; those in a pattern are noted for its operands."""
         if isinstance(value, (ast.Name, ast.Subscript)):
             return self._known.get(ast.unparse(value))
         function = value.func if isinstance(value, ast.Call) else None
         name = getattr(function, "attr", getattr(function, "id", ""))
         if not isinstance(value, ast.Call) or name not in _BY_PATTERN:
             return None
-        at = next((at for at, each in enumerate(value.args) if _text(each)), None)
+        at = next((at for at, argument in enumerate(value.args) if _text(argument)), None)
         if at is None:
             return None
         left, arrow, right = _text(value.args[at]).partition("->")

@@ -1,26 +1,16 @@
-"""A report as text, as annotations of GitHub, as JSON and as SARIF."""
+"""The report of an audit as text, as annotations of GitHub, as JSON and as SARIF."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ...errors.phrases import count_text
-from .findings import KINDS, AuditedRegion, Finding, SuggestedHints
+from .report import KINDS, AuditedRegion, Finding, SuggestedHints, shown_path, text_report
 
 FORMATS = ("text", "github", "json", "sarif")
-_MOST_FINDINGS, _MOST_UNREAD = 24, 8
-NOT_RUN = ("not run on other ", "not compared between ")
-"""The prefix of the reason that a region, or a part of it, is not compared with other meshes."""
-
-
-def shown_path(file: str) -> str:
-    """A path for printing: relative to the current folder if it is below."""
-    relative = os.path.relpath(file) if file else ""
-    return file if relative.startswith("..") else relative
+_LEVELS = {"error": "error", "suspect": "warning"}
 
 
 def write_report(
@@ -35,95 +25,56 @@ def write_report(
         case "github":
             return _github(findings, summary or text_report(findings, regions).splitlines()[-1])
         case "json":
-            return _json(findings, regions, hints)
+            parts = {"findings": findings, "regions": regions} | ({} if hints is None else {"hints": hints})
+            entries = {
+                name: [{**entry._asdict(), "file": shown_path(entry.file)} for entry in part]
+                for name, part in parts.items()
+            }
+            return json.dumps(entries, indent=2)
         case "sarif":
             return _sarif(findings)
         case _:
             report = text_report(findings, regions)
-            return report if hints is None else f"{hints_text(hints)}\n\n{report}"
+            return report if hints is None else f"{_hints_text(hints)}\n\n{report}"
 
 
-def finding_line(found: Finding) -> str:
-    """One finding: its place, severity and kind, the problem, and the cure."""
-    return f"{shown_path(found.file)}:{found.line}: {found.severity}[{found.kind}] {found.region}: {found.message}"
-
-
-def text_report(findings: Sequence[Finding], regions: Sequence[AuditedRegion]) -> str:
-    """At most a screen: the findings, the unread operations with reasons, and the totals."""
-    lines = [finding_line(found) for found in findings[:_MOST_FINDINGS]]
-    if len(findings) > _MOST_FINDINGS:
-        lines.append(f"{len(findings) - _MOST_FINDINGS} findings more: --format json has them all")
-    unread = [(region, why) for region in regions for why in region.unread]
-    reasons = (why if why.startswith(NOT_RUN) else f"not read: {why}" for _, why in unread[:_MOST_UNREAD])
-    lines += [f"{why} ({region.name} at {_place(region)})" for why, (region, _) in zip(reasons, unread, strict=False)]
-    if len(unread) > _MOST_UNREAD:
-        lines.append(f"not read or not run: {len(unread) - _MOST_UNREAD} places more")
-    errors = sum(found.severity == "error" for found in findings)
-    complete = sum(region.is_complete for region in regions)
-    parts = f"{complete} read whole" + (f", {len(regions) - complete} in part" if complete < len(regions) else "")
-    suspects = count_text(len(findings) - errors, "suspect")
-    read = f"{count_text(len(regions), 'region')}, {parts}" if regions else "no shard_map was traced"
-    return "\n".join([*lines, f"typedshmap audit: {read}; {count_text(errors, 'error')}, {suspects}"])
-
-
-def hints_text(hints: Sequence[SuggestedHints]) -> str:
+def _hints_text(hints: Sequence[SuggestedHints]) -> str:
     """The hints of all regions."""
     blocks: list[str] = []
-    for one in hints:
-        head = f"# {one.name} at {shown_path(one.file)}:{one.line}, {count_text(one.calls, 'call')}"
-        blocks.append(f"{head}\n{one.text}" if one.text else f"{head}: the function of a library")
+    for name, file, line, calls, text in hints:
+        head = f"# {name} at {shown_path(file)}:{line}, {count_text(calls, 'call')}"
+        blocks.append(f"{head}\n{text}" if text else f"{head}: the function of a library")
     return "\n\n".join(blocks) or "# no call of jax.shard_map without hints was seen; below jax 0.10.2 none is"
 
 
-def _place(region: AuditedRegion) -> str:
-    return f"{shown_path(region.file)}:{region.line}"
-
-
 def _github(findings: Sequence[Finding], summary: str) -> str:
-    levels = {"error": "error", "suspect": "warning"}
-    lines = [
-        f"::{levels[found.severity]} file={_property(shown_path(found.file))},line={found.line},"
-        f"title=typedshmap {found.kind}::{_escaped(f'{found.region}: {found.message}')}"
-        for found in findings
-    ]
+    def escaped(text: str) -> str:
+        return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+    lines: list[str] = []
+    for severity, kind, message, path, line, region in findings:
+        file = escaped(shown_path(path)).replace(":", "%3A").replace(",", "%2C")
+        title = f"file={file},line={line},title=typedshmap {kind}"
+        lines.append(f"::{_LEVELS[severity]} {title}::{escaped(f'{region}: {message}')}")
     return "\n".join([*lines, summary])
 
 
-def _escaped(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _escaped(text).replace(":", "%3A").replace(",", "%2C")
-
-
-def _json(findings: Sequence[Finding], regions: Sequence[AuditedRegion], hints: Sequence[SuggestedHints] | None) -> str:
-    def entry(one: Finding | AuditedRegion | SuggestedHints) -> dict[str, Any]:
-        return {**one._asdict(), "file": shown_path(one.file)}
-
-    document = {"findings": [*map(entry, findings)], "regions": [*map(entry, regions)]}
-    if hints is not None:
-        document["hints"] = [*map(entry, hints)]
-    return json.dumps(document, indent=2)
-
-
 def _sarif(findings: Sequence[Finding]) -> str:
-    levels = {"error": "error", "suspect": "warning"}
     results = [
         {
-            "ruleId": found.kind,
-            "level": levels[found.severity],
-            "message": {"text": f"{found.region}: {found.message}"},
+            "ruleId": finding.kind,
+            "level": _LEVELS[finding.severity],
+            "message": {"text": f"{finding.region}: {finding.message}"},
             "locations": [
                 {
                     "physicalLocation": {
-                        "artifactLocation": {"uri": Path(shown_path(found.file)).as_posix()},
-                        "region": {"startLine": max(found.line, 1)},
+                        "artifactLocation": {"uri": Path(shown_path(finding.file)).as_posix()},
+                        "region": {"startLine": max(finding.line, 1)},
                     }
                 }
             ],
         }
-        for found in findings
+        for finding in findings
     ]
     driver = {"name": "typedshmap", "rules": [{"id": kind} for kind in KINDS]}
     run = {"tool": {"driver": driver}, "results": results}

@@ -1,4 +1,4 @@
-"""The signatures that regions without hints may be given, by what was seen of their calls.
+"""The signatures that regions without hints may be given, from their calls.
 
 A signature is never narrower than the calls: dims without a name may have any size, a dtype is its kind, a rank that
 differs between calls is left open, and mesh axes that differ get a name, for which each caller gives its own in
@@ -22,8 +22,7 @@ from ...errors.places import is_users, running_lines
 from ...hints.signature import name_of
 from ...hints.specs import leaf_specs
 from .dim_names import RETURN, Names, dim_names
-from .findings import SuggestedHints
-from .formats import shown_path
+from .report import SuggestedHints, shown_path
 
 _WIDTH = 100
 _MOST_LINES, _MOST_PLACES, _MOST_LEAVES = 16, 3, 8
@@ -64,15 +63,15 @@ class _Tree(NamedTuple):
 
     @property
     def keys(self) -> list[Any]:
-        """Those of a dict; the places in a tuple."""
+        """The keys of a dict; the places in a tuple."""
         return list(self.tree.node_data()[1]) if self.is_a(dict) else list(range(len(self.tree.children())))
 
     @property
     def by_path(self) -> Mapping[Any, _Leaf]:
-        """The leaves by their paths; none of a class that makes something else of them."""
+        """The leaves by their paths; empty for a class that cannot hold them."""
         try:
-            found = jax.tree_util.tree_leaves_with_path(self.tree.unflatten(range(len(self.leaves))))
-            return {path: self.leaves[at] for path, at in found}
+            paths = jax.tree_util.tree_leaves_with_path(self.tree.unflatten(range(len(self.leaves))))
+            return {path: self.leaves[at] for path, at in paths}
         except Exception:  # whatever the class raises
             return {}
 
@@ -124,11 +123,9 @@ class SeenCalls:
         try:
             specs = tuple(leaf_specs(trees.out_specs, trees.result.unflatten(trees.results), takes_none=False))
             hash((trees.arguments, trees.result))
-        except Exception:  # whatever a class of the user's raises that is given what is not an array
+        except Exception:  # whatever a class of the user's raises for leaves that are not arrays
             return
-        options = _Options(
-            call.params["mesh"].shape_tuple, _jax.jaxpr.newly_manual_axes(region.params), region.check_vma
-        )
+        options = _Options(region.mesh.shape_tuple, frozenset(region.axes), region.check_vma)
         with self._lock:
             seen = self._functions.setdefault(region.key, _SeenFunction(trees.function))
             seen.variants.setdefault(key := (in_specs, specs, options.axis_names, options.check_vma), options)
@@ -137,8 +134,8 @@ class SeenCalls:
                 _leaf(*next(arrays), at) if is_array else _Leaf(None, (), None, at) for is_array in trees.is_array
             ]
             result = _Tree(trees.result, tuple(map(_leaf, specs, trees.results, [at] * len(specs))))
-            one = _SeenCall(tuple(_Tree(trees.arguments, tuple(leaves)).children), result, tuple(lines), at)
-            seen.calls[one] = seen.calls.get(one, 0) + 1
+            seen_call = _SeenCall(tuple(_Tree(trees.arguments, tuple(leaves)).children), result, tuple(lines), at)
+            seen.calls[seen_call] = seen.calls.get(seen_call, 0) + 1
 
     def suggestions(self) -> list[SuggestedHints]:
         """The hints of each region, in the order of their first calls."""
@@ -186,12 +183,12 @@ class _SuggestedSignature:
         result = self._said("the result", RETURN, self._results)
         arrow = f" -> {result}" if result else ""
         name, after = self.function.__name__, ""
-        one = f"def {name}({', '.join(parts)}){arrow}: ..."
-        if len(one) > _WIDTH:
-            one = "\n".join([f"def {name}(", *(f"    {part}," for part in parts), f"){arrow}: ..."])
+        written = f"def {name}({', '.join(parts)}){arrow}: ..."
+        if len(written) > _WIDTH:
+            written = "\n".join([f"def {name}(", *(f"    {part}," for part in parts), f"){arrow}: ..."])
         if self.unsaid:
             after = ", in_specs=in_specs, out_specs=out_specs"
-        return "\n".join([*self._class_texts, one, *self.unsaid, "", *self._call_lines(f"{name}{{}}{after}")])
+        return "\n".join([*self._class_texts, written, *self.unsaid, "", *self._call_lines(f"{name}{{}}{after}")])
 
     def _by_types(self) -> str:
         """The hints of a function without annotations: a lambda, a partial, a method."""
@@ -237,15 +234,15 @@ class _SuggestedSignature:
     def _places(self, variant: int) -> list[str]:
         """The lines of the callers of a variant; where another has the same line, with that from which it is called."""
         others = {call.lines for call in self.calls if call.variant != variant}
-        found: list[str] = []
+        places: list[str] = []
         for lines in dict.fromkeys(call.lines for call in self.calls if call.variant == variant):
-            same = [each for each in others if each[:1] == lines[:1]]
-            pairs = [next((b for a, b in zip(each, lines, strict=False) if a != b), "") for each in same]
-            found.append(" from ".join(filter(None, (*lines[:1], pairs[0] if pairs else ""))))
-        return list(dict.fromkeys(found))
+            same = [other_lines for other_lines in others if other_lines[:1] == lines[:1]]
+            pairs = [next((b for a, b in zip(other_lines, lines, strict=False) if a != b), "") for other_lines in same]
+            places.append(" from ".join(filter(None, (*lines[:1], pairs[0] if pairs else ""))))
+        return list(dict.fromkeys(places))
 
     def _bound(self) -> list[tuple[inspect.Parameter, list[_Tree]]] | None:
-        """The parameters, each with what the calls gave to it; None where a wrapper takes others than it shows."""
+        """The parameters, each with its arguments in the calls; None if the signature of a wrapper is not its own."""
         signature = inspect.signature(self.function)
         given: dict[str, list[_Tree]] = {name: [] for name in signature.parameters}
         for call in self.calls:
@@ -277,7 +274,7 @@ class _SuggestedSignature:
         return f"{written}{' = ' if hint else '='}{default}" if default else written
 
     def _said(self, what: str, written: str, trees: Sequence[_Tree]) -> str:
-        """The hint of what the calls gave; empty where there is none, which is then said, leaf by leaf."""
+        """The hint of the arguments of several calls; empty if there is none, which comments then say, leaf by leaf."""
         classes = dict(self.classes)
         hint = self._hint(written, trees)
         if hint is None:
@@ -295,7 +292,7 @@ class _SuggestedSignature:
         return hint or ""
 
     def _hint(self, written: str, trees: Sequence[_Tree]) -> str | None:
-        """One hint for what several calls gave, which is written so in the source; None where none says it."""
+        """One hint for the arguments of several calls, with their name in the source; None if there is none."""
         present = [tree for tree in trees if tree.leaves or not tree.is_a(type(None))]
         if not present:
             return "None"
@@ -321,7 +318,7 @@ class _SuggestedSignature:
         return None
 
     def _typed_dict(self, written: str, trees: Sequence[_Tree]) -> str | None:
-        """The name of a class for dicts of the same keys; None where they are no names, or a value has no hint."""
+        """The name of a class for dicts of the same keys; None if a key is not a name, or a value has no hint."""
         keys, fields = trees[0].keys, list[str]()
         for key, column in zip(keys, zip(*(tree.children for tree in trees), strict=True), strict=True):
             hint = self._hint(f"{written}[{key!r}]", column)
@@ -344,7 +341,7 @@ class _SuggestedSignature:
         layouts = [_jax.array.spec_entries(leaf.spec, len(leaf.shape)) for leaf in leaves]
         marks = {(layout.unreduced, layout.reduced) for layout in layouts}
         ranks = {len(leaf.shape) for leaf in leaves}
-        sharded = max(len(_trimmed(layout.dim_axes)) for layout in layouts)
+        sharded = max((at for layout in layouts for at, axes in enumerate(layout.dim_axes, 1) if axes), default=0)
         if len(marks) > 1 or sharded > min(ranks):
             return None
         count = max(ranks) if len(ranks) == 1 else sharded
@@ -369,8 +366,8 @@ class _SuggestedSignature:
         known = {axes for axes in vector if axes is not None}
         if len(known) == 1:
             return ",".join(known.pop())
-        for other, given in self.axes.items():  # where no array was given, the axes may be those of another
-            if all(a in (None, b) for a, b in zip(vector, other, strict=True)):
+        for known_vector, given in self.axes.items():  # where no array was given, the axes may be those of another
+            if all(a in (None, b) for a, b in zip(vector, known_vector, strict=True)):
                 return given
         mesh_axes = {axis for options in self.variants for axis, _ in options.mesh}
         while name in (*self.axes.values(), *mesh_axes):
@@ -402,12 +399,6 @@ class _SuggestedSignature:
 
 def _without(dims: Names, wrong: Iterable[str]) -> Names:
     return tuple("_" if dim in wrong or dim.startswith("_") else dim for dim in dims)
-
-
-def _trimmed(dim_axes: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """The axes of the dims up to the last sharded one."""
-    last = max((at for at, axes in enumerate(dim_axes, 1) if axes), default=0)
-    return tuple(dim_axes[:last])
 
 
 def _axes_text(axes: tuple[str, ...] | None) -> str:

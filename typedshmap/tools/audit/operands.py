@@ -1,15 +1,15 @@
 """The operands of manual regions in compiled programs.
 
-What a region is given is named there, as ``jax.ad_checkpoint.checkpoint_name`` does, which adds nothing to what is
-compiled, and which transformations keep. When a program with such names is compiled, what the named values are made of
-is computed beside it, from the arguments of the call."""
+The operands of a region are named by ``jax.ad_checkpoint.checkpoint_name``, which adds nothing to the compiled program,
+and which transformations keep. When a program with such names is compiled, the named values are computed by a separate
+program, from the arguments of the call."""
 
 from __future__ import annotations
 
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any
@@ -19,6 +19,7 @@ import jax.core
 from jax.ad_checkpoint import checkpoint_name
 
 from ... import _jax
+from .seen import SeenRegions
 
 _numbers = count(1)
 
@@ -32,24 +33,16 @@ def name_operands(trace: Any, operands: Sequence[Any]) -> tuple[list[Any], tuple
         return [checkpoint_name(x, name) if _jax.array.is_tracer(x) else x for x, name in pairs], names
 
 
-class _Looking(threading.local):
+class _Here(threading.local):
     """Whether this thread computes operands, by separate programs."""
 
     is_computing = False
 
 
 @contextmanager
-def computed_operands(
-    wanted: Callable[[], Iterable[Sequence[_jax.jaxpr.RegionBinding]]],
-    take: Callable[[_jax.jaxpr.RegionBinding, _jax.jaxpr.RegionBinding], None],
-) -> Generator[None]:
-    """Compute what regions are given in the programs that are compiled meanwhile.
-
-    Args:
-      wanted: the regions whose operands are not known, in groups of which one is enough.
-      take: called with a region, and with the same one with those operands that could be computed.
-    """
-    here, jax_folder = _Looking(), os.path.dirname(jax.__file__)
+def computed_operands(seen: SeenRegions) -> Generator[None]:
+    """Compute the unknown operands of regions in the programs that are compiled inside the ``with``."""
+    here, jax_folder = _Here(), os.path.dirname(jax.__file__)
 
     def look(event: str, *_: Any, **__: Any) -> None:
         if "jaxpr_to_mlir" not in event or here.is_computing:
@@ -57,7 +50,7 @@ def computed_operands(
         here.is_computing = True
         try:
             for jaxpr, arguments in _calls_under_way(jax_folder):
-                _compute(jaxpr, arguments, [[*group] for group in wanted()], take)
+                _compute(jaxpr, arguments, seen)
         except Exception:  # then they stay unknown
             return
         finally:
@@ -91,21 +84,16 @@ def _is_value_of(x: Any, var: Any) -> bool:
         return False
 
 
-def _compute(
-    jaxpr: Any,
-    arguments: Sequence[Any],
-    groups: list[list[_jax.jaxpr.RegionBinding]],
-    take: Callable[[_jax.jaxpr.RegionBinding, _jax.jaxpr.RegionBinding], None],
-) -> None:
-    known = {each for each in map(_name_of, _jax.jaxpr.all_equations(jaxpr)) if each is not None}
-    for group in groups:
-        for binding in group:
+def _compute(jaxpr: Any, arguments: Sequence[Any], seen: SeenRegions) -> None:
+    known = _names_in(jaxpr)
+    for calls in seen.unknown():
+        for call in calls:  # one of them is enough
             values = dict[str, Any]()
             with suppress(Exception):  # of many kinds: what it is made of may be in another process
-                if not known.isdisjoint(binding.names):
-                    _follow(jaxpr, getattr(jaxpr, "consts", ()), arguments, frozenset(binding.names), values)
+                if not known.isdisjoint(call.names):
+                    _follow(jaxpr, getattr(jaxpr, "consts", ()), arguments, frozenset(call.names), values)
             if values:  # none of a branch that is not taken
-                take(binding, binding.with_values(values))
+                seen.take(call, call.with_values(values))
                 break
 
 
@@ -113,17 +101,21 @@ def _name_of(eqn: Any) -> str | None:
     return eqn.params["name"] if eqn.primitive.name == "name" else None
 
 
-def _follow(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any], names: frozenset[str], found: Any) -> None:
-    """Compute the values that have these names in a program, or in one that it runs, where they first have them."""
+def _names_in(jaxpr: Any) -> set[str | None]:
+    return set(map(_name_of, _jax.jaxpr.all_equations(jaxpr)))
+
+
+def _follow(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any], names: frozenset[str], values: Any) -> None:
+    """Compute the values of these names in a program, or in one that it runs, where they first have them."""
     program = _jax.jaxpr.open_jaxpr(jaxpr)
-    own = {name: eqn.invars[0] for eqn in reversed(program.eqns) if (name := _name_of(eqn)) in names - found.keys()}
-    found.update(zip(own, _evaluate(program, consts, arguments, list(own.values())), strict=True))
+    named = {name: eqn.invars[0] for eqn in reversed(program.eqns) if (name := _name_of(eqn)) in names - values.keys()}
+    values.update(zip(named, _evaluate(program, consts, arguments, list(named.values())), strict=True))
     for eqn in program.eqns:
-        inside = {_name_of(each) for inner in _jax.jaxpr.inner_jaxprs(eqn) for each in _jax.jaxpr.all_equations(inner)}
-        if inside & (names - found.keys()):
+        unknown = names - values.keys()
+        if any(not unknown.isdisjoint(_names_in(inner)) for inner in _jax.jaxpr.inner_jaxprs(eqn)):
             operands = _evaluate(program, consts, arguments, eqn.invars)
             for inner, given in _entered(eqn, operands):
-                _follow(inner, getattr(inner, "consts", ()), given, names, found)
+                _follow(inner, getattr(inner, "consts", ()), given, names, values)
 
 
 def _entered(eqn: Any, operands: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
@@ -146,7 +138,7 @@ def _entered(eqn: Any, operands: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
 
 
 def _evaluate(program: Any, consts: Sequence[Any], arguments: Sequence[Any], atoms: Sequence[Any]) -> list[Any]:
-    """The values of some variables of a program, without anything that they do not depend on."""
+    """The values of some variables of a program, from the equations on which they depend."""
     variables = [atom for atom in atoms if not _jax.jaxpr.is_literal(atom)]
     if not variables:
         return [atom.val for atom in atoms]
@@ -157,7 +149,7 @@ def _evaluate(program: Any, consts: Sequence[Any], arguments: Sequence[Any], ato
             needed.update(atom for atom in eqn.invars if not _jax.jaxpr.is_literal(atom))
     part = program.replace(eqns=equations[::-1], outvars=variables)
     if any(map(_jax.jaxpr.effects_of, part.eqns)):
-        raise ValueError("what it does besides would be done twice")
+        raise ValueError("its side effects would happen twice")
     compute = jax.jit(lambda consts, arguments: jax.core.eval_jaxpr(part, consts, *arguments))
     with jax.ensure_compile_time_eval():
         values = iter(compute(list(consts), list(arguments)))

@@ -1,20 +1,69 @@
-"""The report of an audit."""
+"""The report of an audit: findings, the analyzed regions, and the hints that they may be given."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from ...errors import TypedShmapError
+from ...errors import DivergenceError, ShardingError, TypedShmapError, VaryingError
+from ...errors.phrases import count_text
 from ...errors.places import is_ignored
-from .findings import KINDS, AuditedRegion, Finding, SuggestedHints
-from .formats import text_report
+from ...inspection import Finding
+
+KINDS: dict[str, type[TypedShmapError]] = {
+    **dict.fromkeys(("varying", "unreduced", "unsound", "double-sum", "lost-sum", "summed-gradient"), VaryingError),
+    **dict.fromkeys(("own-part", "copies", "same-draw", "invariance"), VaryingError),
+    "layout": ShardingError,
+    "divergence": DivergenceError,
+}
+"""The kinds of findings, each with its exception."""
+_MOST_FINDINGS, _MOST_UNREAD = 24, 8
+_NOT_RUN = ("not run on other ", "not compared between ")  # begins the reason why meshes are not compared
+
+
+class AuditedRegion(NamedTuple):
+    """A manual region that was analyzed.
+
+    Attributes:
+      name: the name of its function.
+      file: the path of the file of the function.
+      line: the line of the function.
+      is_complete: whether the analysis could read everything that its results depend on.
+      unread: what it could not read, and why.
+    """
+
+    name: str
+    file: str
+    line: int
+    is_complete: bool
+    unread: tuple[str, ...]
+
+
+class SuggestedHints(NamedTuple):
+    """The hints that a region without hints may be given.
+
+    Attributes:
+      name: the name of its function.
+      file: the path of the file of the function.
+      line: the line of the function.
+      calls: how many calls were seen.
+      text: a signature that all of them agree with, and the calls of ``typed_shard_map`` that give it their mesh axes;
+        empty for the function of a library.
+    """
+
+    name: str
+    file: str
+    line: int
+    calls: int
+    text: str
 
 
 class AuditReport:
     """The findings of an audit so far, each once, and the analyzed regions.
 
     Attributes:
-      findings: what is wrong, errors before suspects, in the order of files and lines.
+      findings: the errors and suspects, errors first, in the order of files and lines.
       regions: the regions, in the order in which they were first seen.
       hints: at the end of an audit with ``hints=True`` those that each region may be given.
     """
@@ -27,26 +76,27 @@ class AuditReport:
     @property
     def findings(self) -> list[Finding]:
         """The findings, errors before suspects, in the order of files and lines."""
-        return sorted(self._findings.values(), key=lambda one: (one.severity, one.file, one.line, one.kind))
+        by_place = self._findings.values()
+        return sorted(by_place, key=lambda finding: (finding.severity, finding.file, finding.line, finding.kind))
 
     @property
     def regions(self) -> list[AuditedRegion]:
         """The analyzed regions, in the order of their first calls."""
         return list(self._regions.values())
 
-    def add(self, region: AuditedRegion, findings: Iterable[Finding]) -> None:
+    def add(self, region: AuditedRegion, findings: Iterable[Finding] = ()) -> None:
         """Add the analysis of a region; findings of earlier calls count once."""
-        at = (region.name, region.file, region.line)
-        before = self._regions.get(at, region)
+        key = region[:3]
+        before = self._regions.get(key, region)
         unread = tuple(dict.fromkeys((*before.unread, *region.unread)))
-        self._regions[at] = region._replace(is_complete=before.is_complete and region.is_complete, unread=unread)
+        self._regions[key] = region._replace(is_complete=before.is_complete and region.is_complete, unread=unread)
         self.add_findings(findings)
 
     def add_findings(self, findings: Iterable[Finding]) -> None:
         """Add findings, except those that a comment on their line silences."""
-        for found in findings:
-            if not is_ignored(found.file, found.line, found.kind):
-                self._findings.setdefault((found.kind, found.file, found.line), found)
+        for finding in findings:
+            if not is_ignored(finding.file, finding.line, finding.kind):
+                self._findings.setdefault((finding.kind, finding.file, finding.line), finding)
 
     def raise_for_errors(self) -> None:
         """Raise an exception for the errors, but not for suspects.
@@ -54,10 +104,38 @@ class AuditReport:
         Raises:
           VaryingError, ShardingError, DivergenceError: for the first error, whose message names the others, too.
         """
-        errors = [found for found in self.findings if found.severity == "error"]
+        errors = [finding for finding in self.findings if finding.severity == "error"]
         if errors:
-            error: type[TypedShmapError] = KINDS[errors[0].kind]
-            raise error("\n".join(f"{found.file}:{found.line}: {found.region}: {found.message}" for found in errors))
+            lines = (f"{error.file}:{error.line}: {error.region}: {error.message}" for error in errors)
+            raise KINDS[errors[0].kind]("\n".join(lines))
 
     def __str__(self) -> str:
         return text_report(self.findings, self.regions)
+
+
+def shown_path(file: str) -> str:
+    """A path for printing: relative to the current folder if it is below."""
+    relative = os.path.relpath(file) if file else ""
+    return file if relative.startswith("..") else relative
+
+
+def text_report(findings: Sequence[Finding], regions: Sequence[AuditedRegion]) -> str:
+    """At most a screen: the findings, the unread operations with reasons, and the totals."""
+    lines = [
+        f"{shown_path(file)}:{line}: {severity}[{kind}] {region}: {message}"
+        for severity, kind, message, file, line, region in findings[:_MOST_FINDINGS]
+    ]
+    if len(findings) > _MOST_FINDINGS:
+        lines.append(f"{len(findings) - _MOST_FINDINGS} findings more: --format json has them all")
+    unread = [(why, region) for region in regions for why in region.unread]
+    for why, region in unread[:_MOST_UNREAD]:
+        reason = why if why.startswith(_NOT_RUN) else f"not read: {why}"
+        lines.append(f"{reason} ({region.name} at {shown_path(region.file)}:{region.line})")
+    if len(unread) > _MOST_UNREAD:
+        lines.append(f"not read or not run: {len(unread) - _MOST_UNREAD} places more")
+    errors = sum(finding.severity == "error" for finding in findings)
+    complete = sum(region.is_complete for region in regions)
+    parts = f"{complete} read whole" + (f", {len(regions) - complete} in part" if complete < len(regions) else "")
+    suspects = count_text(len(findings) - errors, "suspect")
+    read = f"{count_text(len(regions), 'region')}, {parts}" if regions else "no shard_map was traced"
+    return "\n".join([*lines, f"typedshmap audit: {read}; {count_text(errors, 'error')}, {suspects}"])

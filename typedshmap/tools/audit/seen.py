@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
+import jax
+
 from ... import _jax, inspection
-from .findings import AuditedRegion, Finding
 
 Key = tuple[str, str, int]
 
@@ -17,24 +17,22 @@ class SeenRegion(NamedTuple):
     """A region that may be run again.
 
     Attributes:
-      region: what was read of it.
-      argument_names: the names of its operands, where they are known.
-      traced: its equation, and what it was made of.
+      region: the region.
+      call: its call, with the values of operands that are known; None below jax 0.10.2.
       is_stuck: whether its shards are known to wait for each other.
-      differentiated: the operands that gradients of the program are taken in, counted from the last.
+      differentiated: the operands in which the program takes gradients, counted from the last.
     """
 
-    region: AuditedRegion
-    argument_names: tuple[str, ...]
-    traced: _jax.jaxpr.TracedRegion
+    region: inspection.Region
+    call: _jax.jaxpr.RegionBinding | None
     is_stuck: bool = False
     differentiated: frozenset[int] = frozenset()
 
     @property
     def structs(self) -> list[Any]:
         """Its operands with unknown values."""
-        call = self.traced.call
-        return [] if call is None else [x for x in call.operands if isinstance(x, _jax.array.SHAPES)]
+        operands = () if self.call is None else self.call.operands
+        return [x for x in operands if isinstance(x, jax.ShapeDtypeStruct)]
 
 
 class SeenRegions:
@@ -47,47 +45,47 @@ class SeenRegions:
         self._transposed: set[Key] = set()
         self._branching: dict[Key, list[inspection.Region]] = {}
 
-    def add(self, plain: inspection.Region, region: AuditedRegion, findings: Sequence[Finding]) -> None:
+    def add(self, region: inspection.Region, findings: Sequence[inspection.Finding]) -> None:
         """Add a region and its findings."""
-        is_stuck = any(found.kind == "divergence" for found in findings)
+        is_stuck = any(finding.kind == "divergence" for finding in findings)
         with self._lock:
-            calls = self._calls.setdefault(plain.key, [])
+            calls = self._calls.setdefault(region.key, [])
             if all(seen.structs for seen in calls):
-                calls.append(SeenRegion(region, plain.argument_names, plain.traced, is_stuck))
-            if plain.may_diverge:
-                self._branching.setdefault(plain.key, []).append(plain)
+                calls.append(SeenRegion(region, region.traced.call, is_stuck))
+            if region.may_diverge:
+                self._branching.setdefault(region.key, []).append(region)
 
-    def note_gradient(self, plain: inspection.Region) -> list[Finding]:
-        """Note what a region is differentiated by, or that its gradient is taken.
+    def note_gradient(self, region: inspection.Region) -> list[inspection.Finding]:
+        """Note in which operands a region is differentiated, or that its gradient is taken.
 
         Returns:
-          The deadlocks that a gradient which is taken has, and the region has not.
+          The deadlocks of a gradient, which the region itself does not have.
         """
-        key, call = plain.key, plain.traced.call
+        key, call = region.key, region.traced.call
         with self._lock:
-            if plain.traced.origin in ("written", "copied") and call is not None and any(call.is_under_gradient):
+            if region.origin in ("written", "copied") and call is not None and any(call.is_under_gradient):
                 # Counted from the last, since closed-over values come first.
                 backwards = enumerate(reversed(call.is_under_gradient), 1)
-                self._differentiated.setdefault(key, set()).update(-at for at, is_one in backwards if is_one)
-            if plain.traced.origin != "transposed" or key not in self._differentiated:
+                self._differentiated.setdefault(key, set()).update(-at for at, has_tangent in backwards if has_tangent)
+            if region.origin != "transposed" or key not in self._differentiated:
                 return []
             self._transposed.add(key)
-            taken, by = self._branching.pop(key, []), frozenset(self._differentiated[key])
-        return [found for one in taken for found in one.deadlocks_of_gradient(by)]
+            branching, operands = self._branching.pop(key, []), frozenset(self._differentiated[key])
+        return [deadlock for region in branching for deadlock in region.deadlocks_of_gradient(operands)]
 
     def unknown(self) -> list[list[_jax.jaxpr.RegionBinding]]:
-        """The calls of each region that is known without some of its values only."""
+        """The calls of each region that is known only without some of its values."""
         with self._lock:
             unknown = [calls for calls in self._calls.values() if all(seen.structs for seen in calls)]
-            return [[seen.traced.call for seen in calls if seen.traced.call is not None] for calls in unknown]
+            return [[seen.call for seen in calls if seen.call is not None] for calls in unknown]
 
     def take(self, call: _jax.jaxpr.RegionBinding, with_values: _jax.jaxpr.RegionBinding) -> None:
         """Set the values of a call."""
         with self._lock:
             for calls in self._calls.values():
                 for at, seen in enumerate(calls):
-                    if seen.traced.call is call:
-                        calls[at] = seen._replace(traced=replace(seen.traced, call=with_values))
+                    if seen.call is call:
+                        calls[at] = seen._replace(call=with_values)
 
     def __iter__(self) -> Iterator[SeenRegion]:
         """Each region once, with the call that has the most known values."""

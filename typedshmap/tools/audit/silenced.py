@@ -10,15 +10,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ...errors import StructureError
-from .findings import Finding
+from .report import Finding
 
-_VERSION = 1
+_KEYS = ("kind", "file", "region", "text")
 
 
 class Baseline:
     """The findings in a baseline.
 
-    One is known again by its kind, its file, its region, and the text of its line: the line may have moved.
+    A finding is recognized by its kind, its file, its region, and the text of its line: the line may have moved.
     """
 
     def __init__(self, path: Path, entries: Iterable[tuple[str, str, str, str]]) -> None:
@@ -29,29 +29,26 @@ class Baseline:
         """The baseline in a file.
 
         Raises:
-          StructureError: for a file that is none, or cannot be read.
+          StructureError: for a file that is not a baseline, or cannot be read.
         """
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
-            entries = [
-                tuple(str(one[key]) for key in ("kind", "file", "region", "text")) for one in document["findings"]
-            ]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            problem = (
-                error.strerror if isinstance(error, OSError) else "it is not a baseline, as --write-baseline writes one"
-            )
-            raise StructureError(f"{path}: {problem}") from None
+            entries = [tuple(str(entry[key]) for key in _KEYS) for entry in document["findings"]]
+        except OSError as error:
+            raise StructureError(f"{path}: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError):
+            raise StructureError(f"{path}: it is not a baseline, as --write-baseline writes one") from None
         return cls(path, entries)  # type: ignore[arg-type]
 
     def new(self, findings: Iterable[Finding]) -> list[Finding]:
         """The findings that it does not have; equal ones are counted."""
         left, new = self.entries.copy(), list[Finding]()
-        for found in findings:
-            key = _entry(found, self.path)
+        for finding in findings:
+            key = _entry(finding, self.path)
             if left[key]:
                 left[key] -= 1
             else:
-                new.append(found)
+                new.append(finding)
         return new
 
 
@@ -61,14 +58,13 @@ def write_baseline(path: Path, findings: Iterable[Finding]) -> None:
     Raises:
       StructureError: for a file that cannot be written.
     """
-    names = ("kind", "file", "region", "text")
-    entries = [dict(zip(names, _entry(found, path), strict=True)) for found in findings]
+    entries = [dict(zip(_KEYS, _entry(finding, path), strict=True)) for finding in findings]
     try:
-        path.write_text(json.dumps({"version": _VERSION, "findings": entries}, indent=2) + "\n", encoding="utf-8")
+        path.write_text(json.dumps({"version": 1, "findings": entries}, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise StructureError(f"{path}: {error.strerror}") from None
 
 
-def _entry(found: Finding, path: Path) -> tuple[str, str, str, str]:
-    file = os.path.relpath(os.path.abspath(found.file), path.absolute().parent) if found.file else ""
-    return found.kind, Path(file).as_posix(), found.region, linecache.getline(found.file, found.line).strip()
+def _entry(finding: Finding, path: Path) -> tuple[str, str, str, str]:
+    file = os.path.relpath(os.path.abspath(finding.file), path.absolute().parent) if finding.file else ""
+    return finding.kind, Path(file).as_posix(), finding.region, linecache.getline(finding.file, finding.line).strip()

@@ -27,13 +27,12 @@ from ...errors import StructureError, TypedShmapError
 from ...errors.phrases import count_text, did_you_mean, excerpt
 from ...errors.places import Place
 from ...hints.signature import HintedSignature
-from ...hints.structure import Static
 from ...introspection import DecoratedInfo, bound_self, find_decorated, require_decorated
-from ...meshes import parse_mesh
+from ...meshes import mesh_like, parse_mesh
 from ...testing.marks import find_mark
-from ..audit.findings import Finding
+from ..audit.report import Finding
 from ..progress import progress
-from ..sample.arguments import example_text, needed_text, required_arguments, sizes_among, taken_names
+from ..sample.arguments import example_text, is_literal, needed_text, required_arguments, sizes_among, taken_names
 from ..sample.plain import with_hints
 
 SOON = 1.5
@@ -48,6 +47,15 @@ class UsageError(Exception):
 
 class NothingTyped(UsageError):
     """A module without typed functions."""
+
+
+@contextmanager
+def misuse(prefix: str = "") -> Generator[None]:
+    """Raise errors of options as misuse, inside a ``with``."""
+    try:
+        yield
+    except (TypedShmapError, ValueError) as error:
+        raise UsageError(f"{prefix}{error}") from None
 
 
 _CHOICE = re.compile(
@@ -89,8 +97,8 @@ class Parser(argparse.ArgumentParser):
             others = "" if what == "verb" else f"; there are {', '.join(known)}"
             message = f"there is no {what} '{excerpt(given)}'{did_you_mean(given, known)}{others}"
         elif message.startswith("the following arguments are required"):
-            flags = (each.partition("=")[0] for each in self.given if each.startswith("--"))
-            misspelt = next((each for each in flags if not any(known.startswith(each) for known in self.flags)), None)
+            flags = (flag.partition("=")[0] for flag in self.given if flag.startswith("--"))
+            misspelt = next((flag for flag in flags if not any(known.startswith(flag) for known in self.flags)), None)
             message += f"; there is no '{excerpt(misspelt)}'{did_you_mean(misspelt, self.flags)}" if misspelt else ""
         self.exit(WRONG, f"{self.prog}: {message}; see --help\n")
 
@@ -114,20 +122,21 @@ def read_functions(
     lent = next(iter(read_meshes([text for text in given.mesh[:1] if text], given.explicit)), None)
     known, folders = set[str](), [target for target in targets if os.path.isdir(target)]
     files = {target: files_below(Path(target)) for target in folders}
-    for target in [each for given_one in targets for each in files.get(given_one, [given_one])]:
+    for target in [file for given_target in targets for file in files.get(given_target, [given_target])]:
         try:
             with early_progress(f"{given.name}: importing") as report:
                 report(target)
-                found = find_functions(target, values, lent)
-            known.update(name for each in found for name in names_taken(each, target, values))
+                functions_here = find_functions(target, values, lent)
+            known.update(name for function in functions_here for name in names_taken(function, target, values))
         except NothingTyped as error:
             unusable += [] if folders and target not in targets else [error]
             continue
         except UsageError as error:
             unusable.append(error)
             continue
-        for each in found:
-            functions.setdefault(id(each.function), each if [target] == list(targets) else each.with_module)
+        for function in functions_here:
+            is_alone = [target] == list(targets)
+            functions.setdefault(id(function.function), function if is_alone else function.with_module)
     if not functions:
         below = [f"{folder}: no function below it was made by typed_shard_map or typed_jit" for folder in folders]
         raise UsageError("\n".join(map(str, unusable or below)))
@@ -142,10 +151,8 @@ def names_taken(function: Function, target: str, values: Iterable[str]) -> Itera
     """The names of the sizes and arguments of a function."""
     if function.is_plain:
         return _parameters_of(function.function) or values
-    try:
+    with misuse(f"{target}: "):
         return taken_names(function.typed)
-    except TypedShmapError as error:
-        raise UsageError(f"{target}: {error}") from None
 
 
 def read_meshes(texts: Sequence[str], explicit: bool) -> list[AbstractMesh]:
@@ -155,14 +162,20 @@ def read_meshes(texts: Sequence[str], explicit: bool) -> list[AbstractMesh]:
       UsageError: for what is not a mesh.
     """
     kind = AxisType.Explicit if explicit else AxisType.Auto
-    meshes: list[AbstractMesh] = []
-    for text in texts:
-        try:
-            sizes = parse_mesh(text)
-        except ValueError as error:
-            raise UsageError(f"--mesh {excerpt(text) or repr(text)}: {error}") from None
-        meshes.append(AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(kind,) * len(sizes)))
-    return meshes
+    return [
+        AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(kind,) * len(sizes))
+        for sizes in map(read_axis_sizes, texts)
+    ]
+
+
+def read_axis_sizes(text: str) -> dict[str, int]:
+    """The sizes of the axes in ``--mesh``.
+
+    Raises:
+      UsageError: for what is not a mesh.
+    """
+    with misuse(f"--mesh {excerpt(text) or repr(text)}: "):
+        return parse_mesh(text)
 
 
 _MOST_DIGITS = 18
@@ -185,7 +198,7 @@ def read_values(sizes: Sequence[str], arguments: Sequence[str]) -> dict[str, Any
     Raises:
       UsageError: for what is not a name and a value, and for what is not a size.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for text in " ".join(sizes).split():
         name, value = _split_pair(text, "--size", "batch=32")
         numbers = [number for number in value.split(",") if number]
@@ -194,14 +207,14 @@ def read_values(sizes: Sequence[str], arguments: Sequence[str]) -> dict[str, Any
             raise UsageError(f"--size {excerpt(text)}: {problem}")
         if max(map(len, numbers)) > _MOST_DIGITS:
             raise UsageError(f"--size {excerpt(text)}: a size has at most {_MOST_DIGITS} digits")
-        found[name] = tuple(map(int, numbers)) if "," in value else int(value)
+        values[name] = tuple(map(int, numbers)) if "," in value else int(value)
     for text in arguments:
         name, value = _split_pair(text, "--arg", "scale=0.5")
         try:
-            found[name] = ast.literal_eval(value)
+            values[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 def _split_pair(text: str, option: str, example: str) -> tuple[str, str]:
@@ -236,11 +249,15 @@ class Function(NamedTuple):
     def typed(self) -> HintedSignature:
         return self.made_of.signature.read(bound_self(self.function))
 
+    def on(self, mesh: AbstractMesh) -> AbstractMesh:
+        """A mesh whose axes have the types of the function's own mesh."""
+        return mesh_like(mesh, self.made_of.mesh)
+
     @property
     def mark(self) -> Mapping[str, Any]:
         """The sizes, arguments and options of its ``mesh_invariant``."""
-        found = find_mark(self.function)
-        return {} if found is None else found.options
+        mark = find_mark(self.function)
+        return {} if mark is None else mark.options
 
 
 def find_functions(target: str, values: Mapping[str, Any], mesh: AbstractMesh | None) -> list[Function]:
@@ -257,22 +274,22 @@ def find_functions(target: str, values: Mapping[str, Any], mesh: AbstractMesh | 
         what is not a function; for a plain one without its arguments, or without ``shard_map``.
     """
     path, _, name = target.partition(":")
-    found: Any = _import_module(path)
+    value: Any = _import_module(path)
     if not name:
-        return _find_all(found, path)
+        return _find_all(value, path)
     for step in name.split("."):
-        if not hasattr(found, step):
-            raise UsageError(f"{path}: has no '{name}'{did_you_mean(step, dir(found))}")
-        found = getattr(found, step)
-    made_of = find_decorated(found)
+        if not hasattr(value, step):
+            raise UsageError(f"{path}: has no '{name}'{did_you_mean(step, dir(value))}")
+        value = getattr(value, step)
+    made_of = find_decorated(value)
     if made_of is not None:
-        return [Function(name, found, made_of, path)]
-    if not callable(found):
+        return [Function(name, value, made_of, path)]
+    if not callable(value):
         raise UsageError(f"{path}: '{name}' is not a function")
-    takes = _parameters_of(found)
+    takes = _parameters_of(value)
     arguments = {key: _read_array(value) for key, value in values.items() if takes is None or key in takes}
     try:
-        hinted, _ = with_hints(path, found, (), arguments, mesh)
+        hinted, _ = with_hints(path, value, (), arguments, mesh)
     except StructureError as error:
         problem = str(error).partition("\n")[0]
         raise UsageError(f'{problem}\n\nHint: its arguments are given as in --arg "x=f32[8,16]"') from None
@@ -288,7 +305,8 @@ def _parameters_of(f: Any) -> set[str] | None:
         parameters = inspect.signature(f).parameters
     except (TypeError, ValueError):
         return None
-    return None if any(each.kind is each.VAR_KEYWORD for each in parameters.values()) else set(parameters)
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return None if takes_any else set(parameters)
 
 
 _ARRAY = re.compile(r"(?P<dtype>[a-z0-9_]+)\[(?P<shape>[0-9, ]*)\]")
@@ -322,13 +340,13 @@ def files_below(folder: Path) -> list[str]:
 
     Passed over are hidden folders, virtual environments, and those that tools fill with copies of sources.
     """
-    found: list[Path] = []
+    paths: list[Path] = []
     for path, folders, files in os.walk(folder):
         below = [name for name in sorted(folders) if name not in _NOT_SOURCES and not name.startswith(".")]
         folders[:] = [name for name in below if not os.path.exists(os.path.join(path, name, "pyvenv.cfg"))]
         sources = [Path(path, name) for name in files if name.endswith(".py") and not name.startswith(".")]
-        found += [file for file in sources if file.is_file() and _names_library(file)]
-    return [str(file) for file in sorted(found)]
+        paths += [file for file in sources if file.is_file() and _names_library(file)]
+    return [str(file) for file in sorted(paths)]
 
 
 def _names_library(file: Path) -> bool:
@@ -346,10 +364,10 @@ def _import_module(path: str) -> ModuleType:
     try:
         if not path.endswith(".py"):
             return importlib.import_module(path)
-        root, package = package_of(file)
+        root, name = module_of(file)
         sys.path.insert(0, str(root))
-        if package:
-            return importlib.import_module(".".join([*package, *([] if file.stem == "__init__" else [file.stem])]))
+        if name:
+            return importlib.import_module(name)
         spec = importlib.util.spec_from_file_location(file.stem, file)
         assert spec is not None and spec.loader is not None
         module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
@@ -358,16 +376,16 @@ def _import_module(path: str) -> ModuleType:
     except (Exception, SystemExit) as error:  # whatever the module raises
         if isinstance(error, ModuleNotFoundError) and error.name and f"{path}.".startswith(f"{error.name}."):
             raise UsageError(f"{path}: there is no such module (a file is named with its .py)") from None
-        found = f"it found {count_text(jax.device_count(), 'device')}; --devices gives another number of virtual ones"
-        raise UsageError(f"{path}: cannot be imported ({found})\n{indent(format_error(error), '    ')}") from error
+        devices = f"it found {count_text(jax.device_count(), 'device')}; --devices gives another number of virtual ones"
+        raise UsageError(f"{path}: cannot be imported ({devices})\n{indent(format_error(error), '    ')}") from error
 
 
-def package_of(file: Path) -> tuple[Path, list[str]]:
-    """The folder from which a file is imported, and its packages below that folder."""
-    root, package = file.resolve().parent, list[str]()
+def module_of(file: Path) -> tuple[Path, str]:
+    """The folder from which a file is imported, and its name as a module of a package; empty outside of packages."""
+    root, names = file.resolve().parent, [] if file.stem == "__init__" else [file.stem]
     while (root / "__init__.py").exists():
-        root, package = root.parent, [root.name, *package]
-    return root, package
+        root, names = root.parent, [root.name, *names]
+    return root, ".".join(names) if root != file.resolve().parent else ""
 
 
 def _find_all(module: ModuleType, path: str) -> list[Function]:
@@ -378,7 +396,7 @@ def _find_all(module: ModuleType, path: str) -> list[Function]:
         if not callable(value) or getattr(value, "__module__", module.__name__) != module.__name__:
             continue
         if inspect.isclass(value):
-            methods += [f"{value.__name__}.{each}" for each, method in vars(value).items() if _mapped(method)]
+            methods += [f"{value.__name__}.{attribute}" for attribute, method in vars(value).items() if _mapped(method)]
         elif made_of := _mapped(value):
             functions.setdefault(id(value), Function(name, value, made_of, path))
     if not functions and not methods:
@@ -395,9 +413,6 @@ def _mapped(value: Any) -> DecoratedInfo | None:
     return made_of if made_of is not None and made_of.verb != "typed" else None
 
 
-_LITERALS = (bool, int, float, complex, str, list, tuple, dict)
-
-
 def arguments_for(function: Function, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values that a function takes, and the arguments that its mark gives; the sizes of a mark are for its meshes.
 
@@ -410,19 +425,18 @@ def arguments_for(function: Function, values: Mapping[str, Any]) -> dict[str, An
     known = taken_names(typed)
     marked = {name: value for name, value in function.mark.items() if name in known}
     sizes = sizes_among(typed, marked)
-    found = {name: value for name, value in marked.items() if name not in sizes}
-    found |= function.mark.get("arguments") or {}
-    found |= {name: value for name, value in values.items() if name.partition(".")[0] in known}
+    arguments = {name: value for name, value in marked.items() if name not in sizes}
+    arguments |= function.mark.get("arguments") or {}
+    arguments |= {name: value for name, value in values.items() if name.partition(".")[0] in known}
     problems: list[str] = []
     for name, node in required_arguments(typed, bound_self(function.function)).items():
-        if name not in found:
-            is_literal = isinstance(node, Static) and node.hint in _LITERALS
-            given = f"give it by @mesh_invariant({name}={example_text(node)}), which is in typedshmap.testing"
-            cure = f"pass --arg {name}=..." if is_literal else given
+        if name not in arguments:
+            cure = f"give it by @mesh_invariant({name}={example_text(node)}), which is in typedshmap.testing"
+            cure = f"pass --arg {name}=..." if is_literal(node) else cure
             problems.append(f"{needed_text(name, node)}; {cure}")
     if problems:
         raise StructureError(f"{function.name}: {'; '.join(problems)}")
-    return found
+    return arguments
 
 
 def add_target(parser: Parser) -> None:
@@ -475,11 +489,7 @@ def read_size_flags(given: argparse.Namespace, unknown: Sequence[str]) -> list[s
 
 
 def require_one_module(target: str) -> None:
-    """Raise for a folder.
-
-    Raises:
-      UsageError: for one.
-    """
+    """Raise a UsageError for a folder."""
     if os.path.isdir(target):
         raise UsageError(f"{target}: it is a folder; name a module, a file.py or one function of it")
 
@@ -488,7 +498,7 @@ def page_to_write(name: str | None, is_forced: bool) -> Path | None:
     """The file of ``--html``.
 
     Raises:
-      UsageError: for one that exists and is not a page, unless that is forced, and for one in no folder.
+      UsageError: for a file that exists and is not a page, unless it is forced, and for a folder that is not there.
     """
     page = None if name is None else Path(name)
     if page is not None and not page.parent.is_dir():
@@ -499,11 +509,7 @@ def page_to_write(name: str | None, is_forced: bool) -> Path | None:
 
 
 def write_page(page: Path, text: str) -> None:
-    """Write the file of ``--html``.
-
-    Raises:
-      UsageError: where it cannot be written.
-    """
+    """Write the file of ``--html``, or raise a UsageError if it cannot be written."""
     try:
         page.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -511,20 +517,21 @@ def write_page(page: Path, text: str) -> None:
 
 
 MOST = 512
-_FLAG = "xla_force_host_platform_device_count"
+DEVICES_FLAG = "--xla_force_host_platform_device_count"
+
+
+def require_device_count(count: int) -> None:
+    """Raise a UsageError for no virtual devices, or for more than one machine has room for."""
+    if not 1 <= count <= MOST:
+        raise UsageError(f"{count} virtual CPU devices are asked for; 1 to {MOST} can be made")
 
 
 def virtual_devices(count: int) -> None:
-    """Make virtual CPU devices, unless the environment sets their number; call it before JAX looks for devices.
-
-    Raises:
-      UsageError: for none, or for more than one machine has room for.
-    """
-    if not 1 <= count <= MOST:
-        raise UsageError(f"{count} virtual CPU devices are asked for; 1 to {MOST} can be made")
+    """Make virtual CPU devices, unless the environment sets their number; call it before JAX looks for devices."""
+    require_device_count(count)
     if "JAX_PLATFORMS" not in os.environ:
         jax.config.update("jax_platforms", "cpu")
-    if _FLAG not in os.environ.get("XLA_FLAGS", ""):
+    if DEVICES_FLAG not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", count)
 
 
@@ -549,12 +556,12 @@ def print_failure(line: str, error: BaseException, more: str = "") -> None:
 
 
 def finding_of_error(function: Function, error: BaseException, where: str) -> Finding:
-    """What is wrong with a function, as a finding: where it is, else where the function is, on one line.
+    """The error of a function as a finding, at the place of the error, else at that of the function.
 
     Args:
       function: the function.
-      error: what it raised.
-      where: on which mesh.
+      error: the error.
+      where: the words for the mesh.
     """
     file, line = function.line
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_of_user(frame.filename)]
@@ -565,7 +572,7 @@ def finding_of_error(function: Function, error: BaseException, where: str) -> Fi
     name = type(error).__name__.removesuffix("Error")
     kind = "invariance" if isinstance(error, AssertionError) else re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
     first, *rest = str(error).splitlines() or [name]
-    cure = "".join(f"; {each.removeprefix('Hint: ')}" for each in rest if each.startswith("Hint: "))
+    cure = "".join(f"; {text.removeprefix('Hint: ')}" for text in rest if text.startswith("Hint: "))
     return Finding("error", kind, f"{first} ({where}){cure}", file, line, function.name)
 
 

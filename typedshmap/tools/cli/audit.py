@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
 import jax
 
-from ...errors import StructureError
-from ...meshes import parse_mesh
 from .. import cli
 from ..audit import audit
-from ..audit.findings import Finding
 from ..audit.formats import FORMATS, write_report
 from ..audit.silenced import Baseline, write_baseline
 from .programs import add_program, make_devices, require_program, run_program
@@ -54,14 +51,9 @@ def run(given: argparse.Namespace) -> int:
     """
     if given.hints and given.format not in ("text", "json"):
         raise cli.UsageError(f"--hints is printed as text or json, not as {given.format}")
-    try:
-        lengths = parse_mesh(given.mesh) if given.mesh is not None else {}
-    except ValueError as error:
-        raise cli.UsageError(f"--mesh {given.mesh}: {error}") from None
-    try:
+    lengths = cli.read_axis_sizes(given.mesh) if given.mesh is not None else {}
+    with cli.misuse("--baseline "):
         baseline = Baseline.read(given.baseline) if given.baseline is not None else None
-    except StructureError as error:
-        raise cli.UsageError(f"--baseline {error}") from None
     require_program(given.program, given.module)
     if given.devices is not None:
         make_devices(given.devices)
@@ -73,16 +65,9 @@ def run(given: argparse.Namespace) -> int:
         print("audit: the program found 1 device; --devices 8 makes as many virtual ones", file=sys.stderr)
     findings = report.findings if baseline is None else baseline.new(report.findings)
     if given.write_baseline is not None:
-        try:
+        with cli.misuse("--write-baseline "):
             write_baseline(given.write_baseline, findings)
-        except StructureError as error:
-            raise cli.UsageError(f"--write-baseline {error}") from None
     hints = report.hints if given.hints else None
     print(write_report(given.format, findings, report.regions, hints=hints), flush=True)
-    if given.write_baseline is not None:
-        return code
-    return code or (cli.FAILED if _is_wrong(findings, given.strict) else cli.DONE)
-
-
-def _is_wrong(findings: Sequence[Finding], is_strict: bool) -> bool:
-    return any(is_strict or found.severity == "error" for found in findings)
+    is_wrong = any(given.strict or finding.severity == "error" for finding in findings)
+    return code or (cli.FAILED if is_wrong and given.write_baseline is None else cli.DONE)

@@ -13,16 +13,14 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, use_abstract_mesh
 
-from ... import _jax
 from ...errors import ShapeError, TypedShmapError
 from ...errors.phrases import count_text, mesh_text
-from ...inspection import reading_thoroughly
-from ...meshes import mesh_like, override_mesh
+from ...inspection import on_mesh, reading_thoroughly
 from ...testing import assert_mesh_invariant
 from .. import cli
 from ..audit import audit
-from ..audit.findings import AuditedRegion, Finding
 from ..audit.formats import write_report
+from ..audit.report import AuditedRegion, Finding
 from ..sample.arguments import FlatCall, taken_names
 from ..sample.meshes import has_marks, map_over_shards, needs_manual_region
 from ..sample.plan import UnplacedInputs, plan_inputs
@@ -61,24 +59,24 @@ def run(given: argparse.Namespace) -> int:
         functions, values, unusable = cli.read_functions(given, given.targets, devices)
         for error in unusable:
             print(f"check: {error}", file=sys.stderr, flush=True)
-        found: list[Finding | None] = []
+        findings: list[Finding | None] = []
         with cli.early_progress("check: tracing") as report:
-            for each, mesh in product(functions, meshes):
-                report(each.name)
-                found.append(_check(each, mesh, values, given.seed))
-        found += [_compare_meshes(each, meshes, values) for each in functions if given.numerics]
-        failed, on = len(found) - found.count(None), "1 mesh" if len(meshes) == 1 else f"{len(meshes)} meshes"
+            for function, mesh in product(functions, meshes):
+                report(function.name)
+                findings.append(_check(function, mesh, values, given.seed))
+        findings += [_compare_meshes(function, meshes, values) for function in functions if given.numerics]
+        failed, on = len(findings) - findings.count(None), "1 mesh" if len(meshes) == 1 else f"{len(meshes)} meshes"
         summary = f"{count_text(len(functions), 'function')} on {on}: {f'{failed} failed' if failed else 'all right'}"
         print(summary, flush=True)
     if given.format != "text":
-        regions = [AuditedRegion(each.name, *each.line, True, ()) for each in functions]
-        print(write_report(given.format, [finding for finding in found if finding is not None], regions, summary))
+        regions = [AuditedRegion(function.name, *function.line, True, ()) for function in functions]
+        print(write_report(given.format, [finding for finding in findings if finding is not None], regions, summary))
     return cli.WRONG if unusable else cli.FAILED if failed else cli.DONE
 
 
 def _check(function: cli.Function, mesh: AbstractMesh, values: Mapping[str, Any], seed: int) -> Finding | None:
     """Trace a function; print a line, and its error."""
-    mesh, drawn_sizes = mesh_like(mesh, function.made_of.mesh), dict[str, Any]()
+    mesh, drawn_sizes = function.on(mesh), dict[str, Any]()
     label = f"{function.name}  {mesh_text(mesh.shape_tuple)}"
     try:
         arguments = cli.arguments_for(function, values)
@@ -104,26 +102,24 @@ def _trace(function: cli.Function, drawn: UnplacedInputs, mesh: AbstractMesh) ->
     f, made_of = function.function, function.made_of
 
     def trace(f: Any, mesh: AbstractMesh) -> None:
-        call = FlatCall(drawn.structs(mesh), *_jax.array.SHAPES)
-        with (
-            reading_thoroughly(),
-            override_mesh(mesh),
-            nullcontext() if made_of.mesh is not None else use_abstract_mesh(mesh),
-        ):
+        call = FlatCall(drawn.structs(mesh), jax.ShapeDtypeStruct)
+        ambient = nullcontext() if made_of.mesh is not None else use_abstract_mesh(mesh)
+        with reading_thoroughly(), on_mesh(mesh), ambient:
             jax.make_jaxpr(lambda *arrays: call.run(f, arrays))(*call.arrays)
 
     if made_of.verb != "typed":
         trace(f, mesh)
     elif has_marks(function.typed) or needs_manual_region(lambda: trace(f, mesh)):
         # Over Explicit axes a result may be unreduced.
-        trace(map_over_shards(f, made_of), _jax.mesh.with_axis_type(mesh, AxisType.Explicit))
+        types = (AxisType.Explicit,) * len(mesh.axis_names)
+        trace(map_over_shards(f, made_of), AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=types))
 
 
 def _compare_meshes(
     function: cli.Function, meshes: Sequence[AbstractMesh], values: Mapping[str, Any]
 ) -> Finding | None:
     """Run a function on the meshes and on one device; print a line, and the difference."""
-    devices, like = np.array(jax.devices()), [mesh_like(mesh, function.made_of.mesh) for mesh in meshes]
+    devices, like = np.array(jax.devices()), [function.on(mesh) for mesh in meshes]
     placed = [Mesh(devices[: m.size].reshape(m.axis_sizes), m.axis_names, axis_types=m.axis_types) for m in like]
     try:
         known, arguments = taken_names(function.typed), cli.arguments_for(function, values)

@@ -14,9 +14,7 @@ from typing import Any
 from jax.sharding import AbstractMesh
 
 from ...drawing import document
-from ...errors import MeshAxisError, StructureError
 from ...errors.phrases import excerpt, mesh_text
-from ...meshes import mesh_like
 from .. import cli
 from ..explain import explain_call
 from ..explain.compiled import read_target, require_as_many
@@ -64,29 +62,25 @@ def run(given: argparse.Namespace) -> int:
     cli.require_one_module(given.target)
     meshes = cli.read_meshes(given.mesh, given.explicit)
     bandwidth = {name.strip(): value.strip() for name, _, value in (text.partition("=") for text in given.bandwidth)}
-    try:
+    with cli.misuse():
         for mesh in meshes:
             read_bandwidth("--bandwidth", bandwidth, mesh.shape_tuple)
         hardware = read_hardware("--hardware", given.hardware)
-    except (MeshAxisError, StructureError) as error:
-        raise cli.UsageError(str(error)) from None
     page = cli.page_to_write(given.html, given.force)
     lock = _read_lock(given)
     functions, values, _ = cli.read_functions(given, [given.target], min(meshes[0].size, cli.MOST))
-    calls = [(function, [mesh_like(mesh, function.made_of.mesh) for mesh in meshes]) for function in functions]
+    calls = [(function, [function.on(mesh) for mesh in meshes]) for function in functions]
     keys: list[str] = []
     if lock is not None:  # an entry stands for itself, while meshes that are compared have the same sizes
         calls = [(function, [mesh]) for function, own_meshes in calls for mesh in own_meshes]
         keys = [_entry_key(lock, function, mesh, values, given) for function, (mesh,) in calls]
         if given.lock is None:
             _require_entries(lock, keys)
-    try:
+    with cli.misuse():
         target = read_target("--compile", given.compile)
         for mesh in meshes:
             require_as_many("explain", target, mesh)
-    except (MeshAxisError, StructureError) as error:
-        raise cli.UsageError(str(error)) from None
-    found: list[Explanation | Comparison] = []
+    explained: list[Explanation | Comparison] = []
     has_changed = False
     with cli.early_progress("explain: tracing") as report:
         for at, (function, own_meshes) in enumerate(calls):
@@ -94,7 +88,7 @@ def run(given: argparse.Namespace) -> int:
             mesh = own_meshes[0] if len(own_meshes) == 1 else own_meshes
             try:
                 arguments = cli.arguments_for(function, values)
-                one = explain_call(
+                explanation = explain_call(
                     function.function,
                     (),
                     arguments,
@@ -108,20 +102,19 @@ def run(given: argparse.Namespace) -> int:
                 where = "; ".join(mesh_text(mesh.shape_tuple) for mesh in own_meshes)
                 cli.print_failure(f"FAIL   {function.name}  {where}", error, "\n")
                 continue
-            found.append(one)
+            explained.append(explanation)
             if lock is None:
-                print(f"{one}\n\n{one.tables}\n" if given.values else f"{one}\n", flush=True)
-            elif isinstance(one, Explanation):
-                changes = _compare(lock, keys[at], one, given.lock is not None)
+                print(f"{explanation}\n\n{explanation.tables}\n" if given.values else f"{explanation}\n", flush=True)
+            elif isinstance(explanation, Explanation):
+                changes = _compare(lock, keys[at], explanation, given.lock is not None)
                 has_changed = has_changed or (changes and given.lock is None)
     if page is not None:
-        cli.write_page(page, document(given.target, "\n<hr>\n".join(one.html for one in found)))
+        cli.write_page(page, document(given.target, "\n<hr>\n".join(explanation.html for explanation in explained)))
     if lock is not None and given.lock is not None:
-        try:
+        with cli.misuse("--lock "):
             lock.write()
-        except StructureError as error:
-            raise cli.UsageError(f"--lock {error}") from None
-    has_failed = any(isinstance(one, Comparison) and one.failures for one in found) or len(found) < len(calls)
+    comparisons = [explanation for explanation in explained if isinstance(explanation, Comparison)]
+    has_failed = len(explained) < len(calls) or any(comparison.failures for comparison in comparisons)
     return cli.FAILED if has_failed or has_changed else cli.DONE
 
 
@@ -136,10 +129,8 @@ def _read_lock(given: argparse.Namespace) -> LockFile | None:
         if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
             raise cli.UsageError(f"--lock {path}: there is no folder '{path.parent}' in which a file can be made")
         return LockFile(path)
-    try:
+    with cli.misuse(f"{option} "):
         lock = LockFile.read(path)
-    except StructureError as error:
-        raise cli.UsageError(f"{option} {error}") from None
     if option == "--lock" and not os.access(path, os.W_OK):
         raise cli.UsageError(f"--lock {path}: the file cannot be written")
     return lock
@@ -166,8 +157,8 @@ def _module_name(target: str, lock: LockFile) -> str:
     if not path.endswith(".py"):
         return target
     file, folder = Path(path).resolve(), lock.path.parent.resolve()
-    if package := cli.package_of(file)[1]:
-        return ".".join([*package, *([] if file.stem == "__init__" else [file.stem])])
+    if name := cli.module_of(file)[1]:
+        return name
     return file.relative_to(folder).as_posix() if file.is_relative_to(folder) else file.stem
 
 
@@ -180,9 +171,9 @@ def _require_entries(lock: LockFile, keys: Sequence[str]) -> None:
         raise cli.UsageError(f"--check {lock.path}: it has no entry for '{excerpt(missing[0])}'{more}; {cure}")
 
 
-def _compare(lock: LockFile, key: str, found: Explanation, is_recorded: bool) -> bool:
+def _compare(lock: LockFile, key: str, explanation: Explanation, is_recorded: bool) -> bool:
     """Print the differences from a lock file, and record them there; returns whether there are any."""
-    is_new, costs = key not in lock.entries, Costs.of(found)
+    is_new, costs = key not in lock.entries, Costs.of(explanation)
     changes = lock.entries[key].changes(costs) if not is_new else []
     if is_recorded and (is_new or changes):
         lock.entries[key] = costs

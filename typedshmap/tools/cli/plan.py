@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from jax.sharding import AxisType
 
-from ...errors import MeshAxisError, StructureError
 from ...meshes import MOST_DEVICES
 from .. import cli
 from ..explain import Choice, choose_call
@@ -53,18 +52,16 @@ def run(given: argparse.Namespace) -> int:
     cli.require_one_module(given.target)
     if not 1 <= given.devices <= MOST_DEVICES:
         raise cli.UsageError(f"--devices {given.devices}: a mesh has 1 to {MOST_DEVICES} devices")
-    try:
+    with cli.misuse():
         hardware, free = read_hardware("--hardware", given.hardware), read_free_mesh("--mesh", given.mesh)
         if all(free.values()):
             meshes_to_try("--mesh", given.devices, {**free, "": None})
-    except (MeshAxisError, StructureError) as error:
-        raise cli.UsageError(str(error)) from None
     assert hardware is not None
     page = cli.page_to_write(given.html, given.force)
     there = argparse.Namespace(**vars(given))
     there.mesh, there.devices = [",".join(f"{axis}=1" for axis in free)], None
     functions, values, _ = cli.read_functions(there, [given.target], min(given.devices, cli.MOST))
-    found: list[Choice] = []
+    choices: list[Choice] = []
     with cli.early_progress("plan") as report:
         for function in functions:
             report(function.name)
@@ -74,7 +71,7 @@ def run(given: argparse.Namespace) -> int:
 
             try:
                 arguments = cli.arguments_for(function, values)
-                one = choose_call(
+                choice = choose_call(
                     function.function,
                     (),
                     arguments,
@@ -88,8 +85,8 @@ def run(given: argparse.Namespace) -> int:
             except (Exception, SystemExit) as error:  # of the function's own code: the next one is planned
                 cli.print_failure(f"FAIL   {function.name}", error, "\n")
             else:
-                print(f"{one}\n", flush=True)
-                found.append(one)
+                print(f"{choice}\n", flush=True)
+                choices.append(choice)
     if page is not None:
-        cli.write_page(page, document(given.target, "\n<hr>\n".join(one.html for one in found)))
-    return cli.DONE if len(found) == len(functions) and all(one.ranked for one in found) else cli.FAILED
+        cli.write_page(page, document(given.target, "\n<hr>\n".join(choice.html for choice in choices)))
+    return cli.DONE if len(choices) == len(functions) and all(choice.ranked for choice in choices) else cli.FAILED

@@ -36,21 +36,19 @@ def require_program(program: str, is_module: bool) -> None:
         return
     sys.path.insert(0, os.getcwd())
     try:
-        found = importlib.util.find_spec(program)
+        spec = importlib.util.find_spec(program)
     except (ImportError, ValueError, OSError):
-        found = None
-    if found is None:
+        spec = None
+    if spec is None:
         raise cli.UsageError(f"{program}: there is no such module")
 
 
 def make_devices(count: int) -> None:
     """Make virtual CPU devices by the environment, so that a program may still make others."""
-    if not 1 <= count <= cli.MOST:
-        raise cli.UsageError(f"{count} virtual CPU devices are asked for; 1 to {cli.MOST} can be made")
+    cli.require_device_count(count)
     jax.config.update("jax_platforms", "cpu")
-    flag = "--xla_force_host_platform_device_count"
-    flags = [each for each in os.environ.get("XLA_FLAGS", "").split() if not each.startswith(f"{flag}=")]
-    os.environ["XLA_FLAGS"] = " ".join([*flags, f"{flag}={count}"])
+    others = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if not flag.startswith(f"{cli.DEVICES_FLAG}=")]
+    os.environ["XLA_FLAGS"] = " ".join([*others, f"{cli.DEVICES_FLAG}={count}"])
 
 
 def run_program(program: str, is_module: bool, arguments: Sequence[str]) -> int:

@@ -53,7 +53,7 @@ class TreeToMake:
 
 
 def makes_tree(value: Any, node: Node) -> bool:
-    """Whether what is given for a tree like parameters is a function that makes it, and not a module, say."""
+    """Whether the value for a tree like parameters is a function that makes it, and not, say, a module."""
     if not callable(value) or not isinstance(choose_member(node), LikeOf):
         return False
     return any(leaf is value for leaf in _jax.tree.leaves(value))
@@ -134,10 +134,10 @@ def arguments_of(
             nodes = nodes if len(items) == len(nodes) else [nodes[0]] * len(items)
         subjects = [Subject("argument", name, f"[{at}]") for at in range(len(nodes))]
         values = items or [value_of(str(subject), node) for subject, node in zip(subjects, nodes, strict=True)]
-        return [(name, *each) for each in zip(subjects, nodes, values, strict=True)]
+        return [(name, *bound) for bound in zip(subjects, nodes, values, strict=True)]
 
     parameters, required = _parameters(typed, owner), required_arguments(typed, owner)
-    found, defaults = list[BoundArgument](), list[BoundArgument]()
+    arguments, defaults = list[BoundArgument](), list[BoundArgument]()
     for parameter, nodes in parameters:
         name, node, is_keyword = parameter.name, nodes[0], parameter.kind is parameter.KEYWORD_ONLY
         subject = Subject("argument", name)
@@ -155,22 +155,22 @@ def arguments_of(
             defaults += [] if is_keyword else [(name, subject, structure.Untyped(), parameter.default)]
             continue
         if made and not is_keyword:
-            found, defaults = found + defaults, []
-        found += made
+            arguments, defaults = arguments + defaults, []
+        arguments += made
     known = [parameter.name for parameter, _ in parameters]
     problems += [unknown_name_text(name, known) for name in given if name not in used]
     if problems:
         raise StructureError(f"{verb}: {typed.name}: {'; '.join(problems)}")
-    return found
+    return arguments
 
 
 def _parameters(typed: HintedSignature, owner: tuple[Any, ...]) -> list[tuple[inspect.Parameter, tuple[Node, ...]]]:
     """The parameters that a call fills, each with the hints from its own on; ``*args`` without has two of its own."""
-    found: list[tuple[inspect.Parameter, tuple[Node, ...]]] = []
+    parameters: list[tuple[inspect.Parameter, tuple[Node, ...]]] = []
     for at, parameter in enumerate(typed.signature.parameters.values()):
         by_position = typed.positional[at:] if parameter.kind is not parameter.KEYWORD_ONLY else ()
-        found.append((parameter, by_position or (typed.parameters.get(parameter.name, structure.Untyped()),) * 2))
-    return [pair for pair in found[len(typed.given) + len(owner) :] if pair[0].kind is not pair[0].VAR_KEYWORD]
+        parameters.append((parameter, by_position or (typed.parameters.get(parameter.name, structure.Untyped()),) * 2))
+    return [pair for pair in parameters[len(typed.given) + len(owner) :] if pair[0].kind is not pair[0].VAR_KEYWORD]
 
 
 def required_arguments(typed: HintedSignature, owner: tuple[Any, ...]) -> dict[str, Node]:
@@ -193,8 +193,16 @@ def needed_text(name: str, node: Node) -> str:
 
 
 def example_text(node: Node) -> str:
-    """What may be given for an argument."""
+    """An example of a value for an argument."""
     return "optimizer.init" if isinstance(choose_member(node), LikeOf) else "..."
+
+
+_LITERALS = (bool, int, float, complex, str, list, tuple, dict)
+
+
+def is_literal(node: Node) -> bool:
+    """Whether Python has literals for an argument, so that it may be given as text."""
+    return isinstance(node, structure.Static) and node.hint in _LITERALS
 
 
 def unknown_name_text(name: str, known: Sequence[str]) -> str:
@@ -215,7 +223,7 @@ def sizes_among(typed: HintedSignature, given: Mapping[str, Any]) -> dict[str, A
         is_number = isinstance(value, (int, np.integer, tuple)) and not isinstance(value, bool)
         if name not in typed.signature.parameters:
             return is_number or name in dims
-        return is_number and name in dims and name in typed.parameters and declares_arrays(typed.parameters[name])
+        return is_number and name in dims and declares_arrays(typed.parameters.get(name, structure.Untyped()))
 
     return {name: value for name, value in given.items() if is_size(name, value)}
 
@@ -309,10 +317,10 @@ class Inputs(tuple[Any, ...]):
     @property
     def by_name(self) -> dict[str, Any]:
         """The arguments by their names; those of ``*args`` as a tuple."""
-        found = dict(zip(self.names, self, strict=False))
+        by_name = dict(zip(self.names, self, strict=False))
         for name in {name for name in self.names if self.names.count(name) > 1}:
-            found[name] = tuple(value for own, value in zip(self.names, self, strict=False) if own == name)
-        return {**found, **self.kwargs}
+            by_name[name] = tuple(value for argument, value in zip(self.names, self, strict=False) if argument == name)
+        return {**by_name, **self.kwargs}
 
     def call(self, f: Callable[..., Any]) -> Any:
         """Call a function with these arguments."""
@@ -339,7 +347,7 @@ jax.tree_util.register_pytree_node(
 
 @dataclass(frozen=True, eq=False)
 class CallForm:
-    """What decides which program a call is traced to: all of its arguments but the values of the arrays.
+    """The arguments of a call without the values of its arrays, which determine the traced program.
 
     Attributes:
       structure: the structure of the arguments.
@@ -352,16 +360,16 @@ class CallForm:
     statics: tuple[Any, ...]
 
     def is_like(self, other: CallForm) -> bool:
-        """Whether another call is traced to the same program; of objects but numbers and texts they are the same."""
+        """Whether another call is traced to the same program: numbers and texts are equal, other objects the same."""
         with suppress(Exception):  # what structures hold may not be comparable
             is_like = (self.structure, self.types) == (other.structure, other.types)
             return is_like and all(map(_is_same, self.statics, other.statics))
         return False
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    is_written = type(one) is type(other) and type(one) in (bool, int, float, complex, str, bytes)
-    return one is other or (is_written and repr(one) == repr(other))  # by their texts, since 0.0 and -0.0 are equal
+def _is_same(a: Any, b: Any) -> bool:
+    is_written = type(a) is type(b) and type(a) in (bool, int, float, complex, str, bytes)
+    return a is b or (is_written and repr(a) == repr(b))  # by their texts, since 0.0 and -0.0 are equal
 
 
 class FlatCall:
@@ -379,20 +387,20 @@ class FlatCall:
           made: the arguments.
           kinds: the classes that count as arrays.
         """
-        found, self._structure = jax.tree_util.tree_flatten_with_path((list(made.args), made.kwargs))
-        self._leaves = [leaf for _, leaf in found]
+        leaves, self._structure = jax.tree_util.tree_flatten_with_path((list(made.args), made.kwargs))
+        self._leaves = [leaf for _, leaf in leaves]
         self._places = [at for at, leaf in enumerate(self._leaves) if isinstance(leaf, kinds)]
         self.arrays = [self._leaves[at] for at in self._places]
         names = made.names
         labels = [f"{n}[{at - names.index(n)}]" if names.count(n) > 1 else n for at, n in enumerate(names)]
         self.names: list[str] = []
-        for (is_keyword, first, *path), _ in (found[at] for at in self._places):
+        for (is_keyword, first, *path), _ in (leaves[at] for at in self._places):
             argument = first.key if is_keyword.idx else labels[first.idx]
             self.names.append(argument + jax.tree_util.keystr(tuple(path)))
 
     @property
     def form(self) -> CallForm:
-        """What decides which program it is traced to."""
+        """The arguments without the values of the arrays."""
         places = set(self._places)
         statics = [leaf for at, leaf in enumerate(self._leaves) if at not in places]
         return CallForm(self._structure, tuple((jax.typeof(x), x.sharding) for x in self.arrays), tuple(statics))

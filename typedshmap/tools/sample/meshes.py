@@ -52,10 +52,10 @@ def needs_manual_region(trace: Callable[[], Any]) -> bool:
 
 def axes_of_hints(made_of: DecoratedInfo, typed: HintedSignature) -> list[str]:
     """The mesh axes that a function's hints name, by the aliases and rules in force, in their order."""
-    context, found = MeshContext.over(None, current_axis_naming(made_of.naming)), list[str]()
+    context, names = MeshContext.over(None, current_axis_naming(made_of.naming)), list[str]()
     for hint in (*typed.argument_hints, *typed.result_hints):
         layout = context.layout(hint)
         if isinstance(layout, Layout):
             sharded = [axis for axes in layout.dim_axes for axis in axes]
-            found += [*sharded, *sorted(layout.axes - set(sharded))]
-    return list(dict.fromkeys([*found, *sorted(made_of.axis_names)]))
+            names += [*sharded, *sorted(layout.axes - set(sharded))]
+    return list(dict.fromkeys([*names, *sorted(made_of.axis_names)]))

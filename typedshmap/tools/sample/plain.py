@@ -1,7 +1,6 @@
-"""A function without hints that calls ``jax.shard_map``: hints for its arguments and results are read off its regions.
+"""Hints for a function without hints that calls ``jax.shard_map``, from the specs of its regions.
 
-What enters a region, or leaves it, is sharded as its ``in_specs`` and ``out_specs`` say. With these hints the tools for
-decorated functions take it; where they run it on another mesh, its regions run on that one, too."""
+With these hints the tools for decorated functions accept it; on another mesh, its regions run there, too."""
 
 from __future__ import annotations
 
@@ -37,15 +36,15 @@ def with_hints(
     Args:
       verb: the function that messages name.
       f: a function that calls ``jax.shard_map``, or that it made; also under ``jax.jit``.
-      args: its arguments by position, arrays or ``jax.ShapeDtypeStruct``s, in any trees; what is not an array is fixed.
-      kwargs: its arguments by name.
-      ambient: a mesh that is ambient where it needs one, there is none, and no argument was placed on one.
+      args: its positional arguments, arrays or ``jax.ShapeDtypeStruct``s, in any trees; other leaves are static.
+      kwargs: its keyword arguments.
+      ambient: the ambient mesh if it needs one, and neither an ambient one nor that of an argument is known.
 
     Returns:
       The function, and the arrays among its arguments by their paths.
 
     Raises:
-      StructureError: for arguments that it does not take, and for one that traces no region.
+      StructureError: for wrong arguments, and for a function that traces no region.
     """
     args, kwargs, names = _bind(verb, f, args, kwargs)
     leaves, treedef = jax.tree.flatten((args, kwargs))
@@ -63,18 +62,18 @@ def with_hints(
     placed = (mesh for array in arrays if (mesh := _jax.mesh.value_mesh(array)) is not None)
     ambient = next(placed, ambient)
     traced, results, is_ambient = _trace(verb, f, call, arrays, ambient)
-    found = [*_outer_meshes(traced)]
-    if not found:
+    region_meshes = [*_outer_meshes(traced)]
+    if not region_meshes:
         raise StructureError(
             f"{verb}: {name}: it has no hints, and no shard_map is traced in it\n\nHint: pass a function made by "
             "typed_shard_map, typed_jit or typed, or one that calls jax.shard_map, with its arguments"
         )
     meshes = [_jax.mesh.context_mesh(), ambient]
-    own = next((mesh for mesh in meshes if mesh and found[0] in (mesh, _as_auto(mesh))), found[0])
+    own_mesh = next((mesh for mesh in meshes if mesh and region_meshes[0] in (mesh, _as_auto(mesh))), region_meshes[0])
     entering, leaving = _jax.jaxpr.boundary_specs(traced)
     pairs = zip(arrays, entering, strict=True)
     specs = iter([_placed_spec(array) if spec is None else spec for array, spec in pairs])
-    named = zip(names, (*args, *(kwargs[each] for each in sorted(kwargs))), strict=True)
+    named = zip(names, (*args, *(kwargs[key] for key in sorted(kwargs))), strict=True)
     nodes = [(parameter, _node(value, specs)) for parameter, value in named]
     parameters = {parameter: node for parameter, node in nodes if node is not None}
     given, values = dict[str, Any](), iter(arrays)
@@ -83,8 +82,8 @@ def with_hints(
 
     def on_its_mesh(*values: Any) -> Any:
         mesh = override_mesh.value
-        if mesh is not None and (missing := [axis for axis in own.axis_names if axis not in mesh.axis_names]):
-            problem = f"its shard_map is over {quoted_axes(own.axis_names)}, and the mesh has no '{missing[0]}'"
+        if mesh is not None and (missing := [axis for axis in own_mesh.axis_names if axis not in mesh.axis_names]):
+            problem = f"its shard_map is over {quoted_axes(own_mesh.axis_names)}, and the mesh has no '{missing[0]}'"
             raise MeshAxisError(f"{verb}: {name}: {problem}\n\nMesh: {mesh_text(mesh.shape_tuple)}")
         with nullcontext() if mesh is None else moved(mesh, is_ambient):
             return call(jax.tree.leaves(values))
@@ -93,7 +92,7 @@ def with_hints(
     signature = inspect.Signature([inspect.Parameter(parameter, kind) for parameter in parameters])
     result = _node(results, iter(leaving), Untyped())
     known = HintedSignature(on_its_mesh, name, signature, parameters, (), result)
-    hinted = wraps(f, DecoratedInfo("typed_jit", LazySignature.of(known), mesh=own))(on_its_mesh)
+    hinted = wraps(f, DecoratedInfo("typed_jit", LazySignature.of(known), mesh=own_mesh))(on_its_mesh)
     return hinted, {path: array for path, array in given.items() if isinstance(array, _jax.array.ARRAYS)}
 
 
@@ -102,7 +101,7 @@ _NUMBERS = (bool, int, float, complex, np.generic)
 
 
 def _outer_meshes(jaxpr: Any) -> Iterator[_jax.mesh.AnyMesh]:
-    """The meshes of regions that are not within others."""
+    """The meshes of the outermost regions."""
     regions = (eqn for eqn in _jax.jaxpr.all_equations(jaxpr) if eqn.primitive.name == "shard_map")
     return (eqn.params["mesh"] for eqn in regions if not eqn.params["mesh"].manual_axes)
 
@@ -137,7 +136,7 @@ def _bind(
     except TypeError as error:
         problem = f"it has no hints and needs its arguments, arrays or jax.ShapeDtypeStruct: {error}"
         raise StructureError(f"{verb}: {name_of(f)}: {problem}") from None
-    names = [each.name for each in signature.parameters.values() if each.kind in POSITIONAL]
+    names = [parameter.name for parameter in signature.parameters.values() if parameter.kind in POSITIONAL]
     names += [f"arg{at}" for at in range(len(names), len(bound.args))]
     return bound.args, bound.kwargs, [*names[: len(bound.args)], *sorted(bound.kwargs)]
 
@@ -149,9 +148,9 @@ def _trace(
     arrays: Sequence[Any],
     lent: _jax.mesh.AnyMesh | None,
 ) -> tuple[Any, Any, bool]:
-    """A call's jaxpr, the types of its results, and whether its regions are over the ambient mesh, or one that is lent.
+    """A call's jaxpr, the types of its results, and whether its regions are over the ambient mesh.
 
-    A mesh is lent where the call cannot be traced as it is.
+    If the call cannot be traced as it is, the mesh ``lent`` is ambient.
     """
 
     def run(*values: Any) -> Any:
@@ -204,12 +203,12 @@ def _is_plain_tree(value: Any) -> bool:
 
 
 def _node(value: Any, specs: Iterator[PartitionSpec | None], other: Node | None = None) -> Node | None:
-    """The hint of a tree by its arrays, as dicts and lists; what holds none is left out, or has another hint.
+    """The hint of a tree, as dicts and lists; parts without arrays are left out, or have another hint.
 
     Args:
       value: the tree.
-      specs: how its arrays are sharded, in their order.
-      other: the hint of what holds no arrays, and of an array of which it is not known how it is sharded.
+      specs: the specs of its arrays, in their order; None if one is not known.
+      other: the hint of a part without arrays, and of an array without a spec.
     """
     if isinstance(value, _KINDS):
         spec = next(specs)
@@ -224,13 +223,13 @@ def _node(value: Any, specs: Iterator[PartitionSpec | None], other: Node | None 
 
 
 def _placed_spec(array: Any) -> PartitionSpec | None:
-    """How an array is sharded that was placed."""
+    """The spec of an array that was placed."""
     sharding = getattr(array, "sharding", None)
     return sharding.spec if isinstance(sharding, NamedSharding) else None
 
 
 def array_hint_of(array: Any, spec: PartitionSpec | None) -> ArrayHint:
-    """The hint of an array of this shape and dtype that is sharded so; where that is not known, unsharded."""
+    """The hint of an array by its shape, dtype and spec; unsharded without a spec."""
     shape, dtype = array.shape, str(jax.dtypes.canonicalize_dtype(array.dtype, allow_extended_dtype=True))
     layout = _jax.array.spec_entries(spec if spec is not None else PartitionSpec(), len(shape))
     dims = [

@@ -85,25 +85,27 @@ def plan_inputs(
     parameters, source = typed.signature.parameters, f"{verb}: {typed.name}"
     sizes = sizes_among(typed, given)
     values = {name: value for name, value in given.items() if name not in sizes}
-    found = arguments_of(typed, owner, verb, {**values, **(arguments or {})})
+    bound_arguments = arguments_of(typed, owner, verb, {**values, **(arguments or {})})
     contexts = [placement_context_over(source, mesh, naming) for mesh in meshes]
-    hints = [*(hint for _, _, node, _ in found for hint in array_hints(node)), *typed.result_hints]
+    hints = [*(hint for _, _, node, _ in bound_arguments for hint in array_hints(node)), *typed.result_hints]
     names = names_of(hints)
     if unknown := [name for name in sizes if name not in names]:
         raise StructureError(f"{source}: {unknown_name_text(unknown[0], [*names, *parameters])}")
     refuse_wrong_sizes(source, hints, sizes, must_all=False)
     named = {name: parameter.default for name, parameter in parameters.items() if parameter.default is not EMPTY}
     named.update(zip(parameters, (*typed.given, *owner), strict=False))
-    named.update((name, value) for name, subject, _, value in found if not subject.path)
+    named.update((name, value) for name, subject, _, value in bound_arguments if not subject.path)
     # Arguments that are given in full bind sizes.
-    in_full = [argument for argument in found if not is_to_draw(argument[-1])]
+    in_full = [argument for argument in bound_arguments if not is_to_draw(argument[-1])]
     known = _check(in_full, named, contexts[0]).sizes
     bound = {name.removeprefix("*"): size.size for name, size in known if " at " not in name}
-    drawn = [(subject, array.hint) for _, subject, _, value in found for array in arrays_to_draw(value)]
+    drawn = [(subject, array.hint) for _, subject, _, value in bound_arguments for array in arrays_to_draw(value)]
     requirements = size_requirements([*drawn, *((RETURN, hint) for hint in typed.result_hints)], contexts)
     drawn_hints = [hint for _, hint in drawn]
     factors = factors_of(drawn_hints, requirements)
-    return InputPlan(source, typed, naming, found, named, drawn_hints, requirements, factors, {**bound, **sizes})
+    return InputPlan(
+        source, typed, naming, bound_arguments, named, drawn_hints, requirements, factors, {**bound, **sizes}
+    )
 
 
 def _check(given: Sequence[BoundArgument], named: Mapping[str, Any], context: PlacementContext) -> CheckedArguments:
@@ -159,14 +161,19 @@ class InputPlan:
         rests = dict.fromkeys(dim.name or REST for dim in dims if isinstance(dim, Rest))
         # The check of the arguments reports given sizes that do not divide, with the argument and the mesh.
         undetermined = [
-            each
-            for each in self.requirements
-            if not given.keys() >= {*names_in_expression(each.expression)} or each.misfit(given, self.named, 1)
+            requirement
+            for requirement in self.requirements
+            if not given.keys() >= {*names_in_expression(requirement.expression)}
+            or requirement.misfit(given, self.named, 1)
         ]
         misfits: list[str] = []
         for attempt in range(_TRIES):
             drawn = {**draw_once(factors, rests, given, rng, spread=4 + attempt // 50), **given}
-            misfits = [misfit for each in undetermined if (misfit := each.misfit(drawn, self.named, each.factor))]
+            misfits = [
+                misfit
+                for requirement in undetermined
+                if (misfit := requirement.misfit(drawn, self.named, requirement.factor))
+            ]
             if not misfits and (attempt >= _TRIES // 4 or are_distinct(drawn, factors, given)):
                 return UnplacedInputs(self, drawn, seed)
         problem = misfits[0] if misfits else "no two sizes are different"
@@ -191,7 +198,7 @@ class UnplacedInputs:
       sizes: the size of each name.
       seed: the seed that they were drawn from.
       compared: by argument, numbers that the program compares it with; some entries are drawn close to them.
-      factor: what floats are multiplied by.
+      factor: the factor of drawn floats.
     """
 
     plan: InputPlan
@@ -238,7 +245,7 @@ class UnplacedInputs:
                 below = bound_of(hint, self.plan.hints, self.sizes)
                 try:
                     drawn = draw_value(shape, dtype, below or 2, seed)
-                except (TooLarge, MemoryError):
+                except MemoryError:
                     problem = f"{hint.text} is of shape {shape}, which is too large to be drawn here"
                     raise ShapeError(f"{self.plan.source}: {problem}") from None
                 if self.factor != 1 and _jax.array.is_inexact(dtype):
@@ -334,25 +341,25 @@ def size_requirements(
     Raises:
       MeshAxisError: for an axis that a mesh does not have.
     """
-    found: list[SizeRequirement] = []
+    requirements: list[SizeRequirement] = []
     for subject, hint in hints:
-        layouts = [(each.layout(hint, subject), dict(each.context.mesh or ())) for each in contexts]
+        layouts = [(context.layout(hint, subject), dict(context.context.mesh or ())) for context in contexts]
         for at, dim in enumerate(hint.spec.dims):
             if isinstance(dim, Dim):
                 factor = lcm(*(prod(sizes.get(axis, 1) for axis in layout.dim_axes[at]) for layout, sizes in layouts))
-                found.append(SizeRequirement(dim.size, factor, str(hint.text)))
-    return found
+                requirements.append(SizeRequirement(dim.size, factor, str(hint.text)))
+    return requirements
 
 
 def factors_of(hints: Sequence[ArrayHint], requirements: Iterable[SizeRequirement]) -> dict[str, int]:
     """The number by which the drawn size of each name, and of ``_``, has to be divisible."""
-    found = {name: 1 for name, is_rest in names_of(hints).items() if not is_rest}
+    factors = {name: 1 for name, is_rest in names_of(hints).items() if not is_rest}
     sizes = [dim.size for hint in hints for dim in hint.spec.dims if isinstance(dim, Dim)]
-    found |= {str(size): 1 for size in sizes if isinstance(size, Anything)}
+    factors |= {str(size): 1 for size in sizes if isinstance(size, Anything)}
     for requirement in requirements:
-        if (name := str(requirement.expression)) in found:
-            found[name] = lcm(found[name], requirement.factor)
-    return found
+        if (name := str(requirement.expression)) in factors:
+            factors[name] = lcm(factors[name], requirement.factor)
+    return factors
 
 
 def draw_once(
@@ -403,7 +410,7 @@ def shape_of(hint: ArrayHint, sizes: SizeValues, arguments: Mapping[str, Any]) -
 
 
 def _require_parameters(make: Callable[..., Any], given: Sequence[Any], subject: str) -> None:
-    """Refuse a function of the user's that does not take a key and a shape; of some in C that is not known."""
+    """Raise for a function that does not take a key and a shape, if its signature is known."""
     try:
         signature = inspect.signature(make)
     except (TypeError, ValueError):
@@ -414,13 +421,9 @@ def _require_parameters(make: Callable[..., Any], given: Sequence[Any], subject:
         raise StructureError(f"{subject} is given a key and a shape, which it does not take: {error}") from None
 
 
-class TooLarge(Exception):
-    """An array of more bytes than this machine has."""
-
-
 @cache
 def _memory() -> int:
-    """The bytes of memory that this machine has; where it does not say so, those that it can address."""
+    """The bytes of this machine's memory; if they are not known, those that it can address."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):  # on Windows there is no such function
@@ -437,12 +440,11 @@ def draw_value(shape: tuple[int, ...], dtype: Any, below: int, seed: Sequence[in
       seed: the seed, on which alone the value depends.
 
     Raises:
-      TooLarge: for more bytes than this machine has.
-      MemoryError: for more than it lends.
+      MemoryError: for more bytes than this machine has, or lends.
     """
     jnp = jax.numpy
     if 8 * prod(shape) > _memory():
-        raise TooLarge
+        raise MemoryError
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         key = key_of(seed)
         return jax.random.split(key, prod(shape)).reshape(shape) if shape else key
@@ -469,8 +471,8 @@ def mix_in(values: Any, compared: Iterable[ComparedNumber], below: int | None, s
     Args:
       values: an array.
       compared: the numbers.
-      below: the exclusive upper bound of integers that are indices; others are put there only where it is asked
-        whether they are equal, as for the id of padding.
+      below: the exclusive upper bound of integers that are indices; larger ones are mixed in only for comparisons by
+        equality, as with the id of padding.
       seed: the seed.
     """
     is_integer = jax.numpy.issubdtype(values.dtype, jax.numpy.integer)
@@ -505,11 +507,11 @@ def bound_of(hint: ArrayHint, others: Iterable[ArrayHint], sizes: SizeValues) ->
     It is the smallest dim that they may index: the last dim of an array with which they share dims (logits and their
     labels), the first dim of an array with which they share none (a table).
     """
-    own, bounds = names_of([hint]), list[int]()
-    for other in others:
-        names = [dim.size.name for dim in other.spec.dims if isinstance(dim, Dim) and isinstance(dim.size, Name)]
-        free = [name for name in names if name not in own]
-        if other is not hint and free and len(other.spec.dims) > 1:
+    own_names, bounds = names_of([hint]), list[int]()
+    for other_hint in others:
+        names = [dim.size.name for dim in other_hint.spec.dims if isinstance(dim, Dim) and isinstance(dim.size, Name)]
+        free = [name for name in names if name not in own_names]
+        if other_hint is not hint and free and len(other_hint.spec.dims) > 1:
             size = sizes.get(free[-1] if len(free) < len(names) else free[0])
             bounds += [size] if isinstance(size, int) else []
     return min(bounds, default=None)

@@ -1,4 +1,4 @@
-"""Check that all processes run the same program, before they run it, so that none waits forever for the others.
+"""Check that all processes run the same program before they run it, so that none waits forever.
 
 The function, its static arguments and the lowered text are compared by one exchange of hashes between the processes.
 Invariant: all processes get the same reports, so that all of them raise the same error."""
@@ -57,18 +57,19 @@ def _compressed(text: str) -> bytes:
     return zlib.compress(text[:_MOST_TEXT].encode())
 
 
-def _difference(first: Mapping[str, Any], second: Mapping[str, Any], texts: Sequence[str], other: int) -> str:
+def _difference(first: Mapping[str, Any], second: Mapping[str, Any], texts: Sequence[str], process: int) -> str:
     if first["function"] != second["function"]:
-        return f"process {other} calls '{second['function']}' where process 0 calls '{first['function']}'"
+        return f"process {process} calls '{second['function']}' where process 0 calls '{first['function']}'"
     for name in {**first["static"], **second["static"]}:
-        one, two = (program["static"].get(name, "no plain value") for program in (first, second))
-        if one != two:
-            return f"static argument '{name}' is {two} on process {other}, but {one} on process 0"
+        value, other_value = (program["static"].get(name, "no plain value") for program in (first, second))
+        if value != other_value:
+            return f"static argument '{name}' is {other_value} on process {process}, but {value} on process 0"
     lines = [text.splitlines() for text in texts]
-    for number, (one, two) in enumerate(zip(*lines, strict=False), 1):
-        if one != two:
+    for number, (line, other_line) in enumerate(zip(*lines, strict=False), 1):
+        if line != other_line:
             return (
-                f"process {other} runs another program than process 0, from line {number} of its lowered text:\n\n"
-                f"    process 0: {shortened(one.strip(), 500)}\n    process {other}: {shortened(two.strip(), 500)}"
+                f"process {process} runs another program than process 0, from line {number} of its lowered text:\n\n"
+                f"    process 0: {shortened(line.strip(), 500)}\n"
+                f"    process {process}: {shortened(other_line.strip(), 500)}"
             )
-    return f"process {other} runs another program than process 0, of {len(lines[1])} lines for {len(lines[0])}"
+    return f"process {process} runs another program than process 0, of {len(lines[1])} lines for {len(lines[0])}"

@@ -18,11 +18,8 @@ from jax.sharding import PartitionSpec
 
 from ... import _jax
 from ...errors.places import running_place
-from ...hints.array_hint import ArrayHint
 from ...hints.check_tree import TreeCheck
-from ...hints.context import MeshContext
 from ...notation.layout import Layout
-from ...notation.match import Sizes
 from ...observers import HintedValue
 from .comparison import compare_shards
 from .reports import ReplicaComparison, Replicated, expect, receiver
@@ -31,94 +28,95 @@ _REGIONS = "typed_call"
 _numbers = count()
 
 
-class Comparer:
-    """Compares the values of one function.
-
-    Args:
-      function: its name, for messages.
-      mesh: the mesh.
-      axes: the mesh axes over which values may be the same, with their sizes.
-      region: the mesh context that reads hints.
-      sizes: the sizes of dims, for messages.
-    """
-
-    def __init__(
-        self,
-        function: str,
-        mesh: _jax.mesh.AnyMesh,
-        axes: tuple[tuple[str, int], ...],
-        region: MeshContext,
-        sizes: Sizes,
-    ) -> None:
-        self.function, self.mesh, self.axes, self.region, self.sizes = function, mesh, axes, region, sizes
-
-    def claims(self, values: Iterable[HintedValue]) -> Iterator[tuple[Any, ArrayHint, Replicated]]:
-        """The values that are replicated over some nontrivial axes, each with that claim."""
-        for value, hint, subject, find_place in values:
-            layout = self.region.layout(hint)
-            assert isinstance(layout, Layout)
-            mentioned = layout.sharded | layout.unreduced | layout.varying
-            agreeing = tuple(axis for axis, size in self.axes if size > 1 and axis not in mentioned)
-            if agreeing and not jnp.issubdtype(_dtype(value), jax.dtypes.float0):
-                got = _jax.array.type_text(value)
-                yield value, hint, Replicated(subject, hint.text, got, agreeing, find_place)
-
-    def comparison(self, claims: Sequence[Replicated], manual: tuple[tuple[str, int], ...]) -> ReplicaComparison:
-        number = next(_numbers)
-        return ReplicaComparison(self.function, tuple(claims), manual, self.region, self.sizes, self.mesh, number)
-
-    def compare_inside(self, values: Iterable[HintedValue], is_due: Any) -> None:
-        """Compare shards while their region is traced."""
-        compared = [(_jax.array.undifferentiated(value), claim) for value, _, claim in self.claims(values)]
-        if not compared:
-            return
-        shards, claims = zip(*compared, strict=True)
-        # All shards, and so all processes, learn of a difference, unless some may not reach this operation.
-        manual = self.axes if _jax.trace.may_diverge(_REGIONS) else self.region.manual
-        report = receiver(self.comparison(claims, manual))
-        axes, agreeing = tuple(name for name, _ in manual), [claim.axes for claim in claims]
-        compare = partial(compare_shards, agreeing=agreeing, manual=axes, has_vma=self.region.has_vma, report=report)
-        _under(is_due, compare, shards)
-
-    def compare_global(self, values: Iterable[HintedValue], is_due: Any = True) -> None:
-        """Compare global values: at once if they are concrete, else in the program that is being traced."""
-        candidates = [
-            (_jax.array.undifferentiated(value), self.region.spec(hint, len(_jax.array.aval_of(value).shape)), claim)
-            for value, hint, claim in self.claims(values)
-            if self._has_replicas(value)
-        ]
-        candidates = [compared for compared in candidates if not compared[1].unreduced]  # an addend has no global value
-        if not candidates:
-            return
-        arrays, specs, claims = zip(*candidates, strict=True)
-        agreeing, comparison = tuple(claim.axes for claim in claims), self.comparison(claims, self.axes)
-        names = tuple(name for name, _ in self.axes)
-        if is_due is True and not _jax.trace.is_staged() and not any(map(_jax.array.is_tracer, arrays)):
-            expect(comparison, _checker(self.mesh, names, specs, agreeing)(*arrays))
-            return
-        compare = partial(compare_shards, agreeing=agreeing, manual=names, has_vma=True, report=receiver(comparison))
-        gated = [] if is_due is True else [is_due]
-
-        def compare_if_due(*shards: Any) -> None:
-            _under(shards[0] if gated else True, compare, shards[len(gated) :])
-
-        _jax.mesh.shard_map(
-            compare_if_due,
-            mesh=self.mesh,
-            in_specs=(*(PartitionSpec() for _ in gated), *specs),
-            out_specs=None,
-            axis_names=frozenset(names),
-        )(*gated, *arrays)
-
-    def _has_replicas(self, value: Any) -> bool:
-        """Whether several devices hold a value, or will hold the copies of the processes."""
-        if _jax.array.is_tracer(value) or _jax.array.committed_sharding(value) is not None:
-            return True
-        return jax.process_count() > 1 and not self.region.explicit
+def _claims(comparison: ReplicaComparison, values: Iterable[HintedValue]) -> Iterator[tuple[HintedValue, Replicated]]:
+    """The values that are replicated over some nontrivial axes, each with that claim."""
+    for hinted in values:
+        value, hint, subject, find_place = hinted
+        layout = comparison.region.layout(hint)
+        assert isinstance(layout, Layout)
+        mentioned = layout.sharded | layout.unreduced | layout.varying
+        agreeing = tuple(axis for axis, size in comparison.axes if size > 1 and axis not in mentioned)
+        dtype = getattr(value, "dtype", None) or jnp.result_type(value)
+        if agreeing and not jnp.issubdtype(dtype, jax.dtypes.float0):
+            yield hinted, Replicated(subject, hint.text, _jax.array.type_text(value), agreeing, find_place)
 
 
-def _dtype(value: Any) -> Any:
-    return getattr(value, "dtype", None) or jnp.result_type(value)
+def compare_inside(comparison: ReplicaComparison, values: Iterable[HintedValue], is_due: Any) -> None:
+    """Compare shards while their region is traced."""
+    claimed = [(_jax.array.undifferentiated(hinted.value), claim) for hinted, claim in _claims(comparison, values)]
+    if not claimed:
+        return
+    shards, claims = zip(*claimed, strict=True)
+    # All shards, and so all processes, hear of a difference, unless some may not reach this operation.
+    axes = comparison.axes if _jax.trace.may_diverge(_REGIONS) else comparison.region.manual
+    comparison = comparison._replace(claims=claims, axes=axes, number=next(_numbers))
+    _under(is_due, _compare(comparison, comparison.region.has_vma), shards)
+
+
+def compare_global(comparison: ReplicaComparison, values: Iterable[HintedValue], is_due: Any = True) -> None:
+    """Compare global values: at once if they are concrete, else in the program that is being traced."""
+    region, claimed = comparison.region, list[tuple[Any, PartitionSpec, Replicated]]()
+    for hinted, claim in _claims(comparison, values):
+        value = hinted.value
+        is_placed = _jax.array.is_tracer(value) or _jax.array.committed_sharding(value) is not None
+        # The copies of an array that is not placed are one, except for those of several processes.
+        if is_placed or (jax.process_count() > 1 and not region.explicit):
+            spec = region.spec(hinted.hint, len(_jax.array.aval_of(value).shape))
+            if not spec.unreduced:  # an addend has no global value
+                claimed.append((_jax.array.undifferentiated(value), spec, claim))
+    if not claimed:
+        return
+    arrays, specs, claims = zip(*claimed, strict=True)
+    comparison, names = comparison._replace(claims=claims, number=next(_numbers)), comparison.axis_names
+    if is_due is True and are_computed(arrays):
+        agreeing = tuple(claim.axes for claim in claims)
+        expect(comparison, _checker(comparison.mesh, names, specs, agreeing)(*arrays))
+        return
+    condition = [] if is_due is True else [is_due]
+
+    def compare_if_due(*shards: Any) -> None:
+        _under(shards[0] if condition else True, _compare(comparison, True), shards[len(condition) :])
+
+    _jax.mesh.shard_map(
+        compare_if_due,
+        mesh=comparison.mesh,
+        in_specs=(*(PartitionSpec() for _ in condition), *specs),
+        out_specs=None,
+        axis_names=frozenset(names),
+    )(*condition, *arrays)
+
+
+def compare_assumed(function: str, checked: TreeCheck, is_due: Any) -> None:
+    """Compare the assumed values of a body, except in a branch or a loop that some shards may not reach."""
+    if _jax.trace.may_diverge(_REGIONS):
+        return
+    region, place = checked.region, running_place()
+    axes = tuple((axis, size) for axis, size in region.manual if axis in region.checked_axes)
+    values = [
+        HintedValue(leaf.value, leaf.hint, leaf.subject, lambda: place)
+        for leaf in checked.leaves
+        if leaf.hint is not None
+    ]
+    comparison = ReplicaComparison(function, _jax.mesh.context_mesh(), axes, region, checked.sizes)
+    compare_inside(comparison, values, is_due)
+
+
+def are_computed(values: Iterable[Any]) -> bool:
+    """Whether values are concrete, perhaps under differentiation, and nothing is being traced."""
+    return not _jax.trace.is_staged() and not any(
+        _jax.array.is_tracer(_jax.array.undifferentiated(value)) for value in values
+    )
+
+
+def _compare(comparison: ReplicaComparison, has_vma: bool) -> Any:
+    """A function of shards that reports a difference."""
+    return partial(
+        compare_shards,
+        agreeing=[claim.axes for claim in comparison.claims],
+        manual=comparison.axis_names,
+        has_vma=has_vma,
+        report=receiver(comparison),
+    )
 
 
 def _under(is_due: Any, compare: Any, shards: Sequence[Any]) -> None:
@@ -144,25 +142,3 @@ def _checker(
         compare_replicas, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), axis_names=frozenset(names)
     )
     return jax.jit(mapped)
-
-
-def are_computed(values: Iterable[Any]) -> bool:
-    """Whether values are concrete, perhaps under differentiation, and nothing is being traced."""
-    return not _jax.trace.is_staged() and not any(
-        _jax.array.is_tracer(_jax.array.undifferentiated(value)) for value in values
-    )
-
-
-def compare_assumed(function: str, checked: TreeCheck, is_due: Any) -> None:
-    """Compare the assumed values of a body, except in a branch or a loop that some shards may not reach."""
-    if _jax.trace.may_diverge(_REGIONS):
-        return
-    region, place = checked.region, running_place()
-    axes = tuple((axis, size) for axis, size in region.manual if axis in region.checked_axes)
-    values = [
-        HintedValue(leaf.value, leaf.hint, leaf.subject, lambda: place)
-        for leaf in checked.leaves
-        if leaf.hint is not None
-    ]
-    mesh = _jax.mesh.context_mesh()
-    Comparer(function, mesh, axes, region, checked.sizes).compare_inside(values, is_due)

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from operator import index
 from typing import Any
 
 import jax
 
 from ... import _jax
-from ...errors import StructureError
+from ...errors import StructureError, TypedShmapError
 from ...errors.phrases import value_text
 from ...hints.check_tree import TreeCheck
-from ...observers import Boundary, HintedValue, ObservedCall, Observer, observed_by, observers
+from ...observers import Boundary, HintedValue, ObservedCall, Observer, also_observed_by, observed_by, observers
+from . import reports
 from .agreement import is_shared, require_same_program
-from .calls import Comparer, are_computed, compare_assumed
+from .calls import are_computed, compare_assumed, compare_global, compare_inside
 from .counters import is_due
-from .reports import raise_found
+from .reports import ReplicaComparison
 
 _EXAMPLE = {"sanitize: every=": "sanitize(every=100)", "sanitize=": "typed_shard_map(sanitize=100)"}
 _MOST = 2**31  # the range of a counter
@@ -49,15 +51,11 @@ _ALWAYS = _Due(True)
 _due = jax.make_user_context(default_value=None)
 
 
+@dataclass(frozen=True)  # equal sanitizers share traces
 class Sanitizer(Observer):
-    """Compare replicated values between devices, at every N-th call.
+    """The observer that compares replicated values at every N-th call of a function, beginning with the first."""
 
-    Args:
-      every: compare at every N-th call of a function, beginning with the first.
-    """
-
-    def __init__(self, every: int) -> None:
-        self.every = every
+    every: int
 
     @classmethod
     def of(cls, name: str, every: Any) -> Sanitizer:
@@ -76,15 +74,9 @@ class Sanitizer(Observer):
             raise StructureError(f"{name} is {value_text(every)}; the least is 1, which compares at every call")
         return cls(min(number, _MOST))
 
-    def __eq__(self, other: object) -> bool:  # equal sanitizers share traces
-        return isinstance(other, Sanitizer) and self.every == other.every
-
-    def __hash__(self) -> int:
-        return hash((Sanitizer, self.every))
-
     def call(self, call: ObservedCall, run: Callable[[], Any]) -> Any:
         """Run a call, and compare the values of its boundary if that is due."""
-        raise_found()
+        reports.raise_found()
         if _jax.trace.is_jit_disabled() or call.is_in_region:  # nothing is compiled, or values are shards: see `body`
             return run()
         is_computed = are_computed(call.values)
@@ -98,15 +90,15 @@ class Sanitizer(Observer):
                 require_same_program(call.function, boundary.static, boundary.lowered())
         else:
             due = _Due(is_due(self.every, boundary.mesh) if around is None else around.value)
-        now, comparer = due.value, _comparer(call.function, boundary)
+        now, comparison = due.value, _comparison(call.function, boundary)
         if boundary.may_donate and not boundary.is_within:
-            comparer.compare_global(boundary.arguments, now)
+            compare_global(comparison, boundary.arguments, now)
         # Inner regions compare when this call does: in a separate program, or by its count.
         with due.asking():
             returned = run()
         if not boundary.is_within:
             arguments = () if boundary.may_donate else boundary.arguments
-            comparer.compare_global([*arguments, *boundary.results(returned)], now)
+            compare_global(comparison, [*arguments, *boundary.results(returned)], now)
         return returned
 
     def body(self, call: ObservedCall, results: Sequence[Any]) -> None:
@@ -114,7 +106,7 @@ class Sanitizer(Observer):
         if call.is_in_region:
             boundary = call.boundary()
             values: list[HintedValue] = [*boundary.arguments, *boundary.results(results)]
-            _comparer(call.function, boundary).compare_inside(values, (_due.value or _ALWAYS).value)
+            compare_inside(_comparison(call.function, boundary), values, (_due.value or _ALWAYS).value)
 
     def asserted(self, function: str, checked: TreeCheck, is_assumed: bool) -> None:
         """Compare the assumed values of a body."""
@@ -122,5 +114,64 @@ class Sanitizer(Observer):
             compare_assumed(function, checked, _due.value.value)
 
 
-def _comparer(function: str, boundary: Boundary) -> Comparer:
-    return Comparer(function, boundary.mesh, boundary.axes, boundary.region, boundary.sizes)
+def _comparison(function: str, boundary: Boundary) -> ReplicaComparison:
+    return ReplicaComparison(function, boundary.mesh, boundary.axes, boundary.region, boundary.sizes)
+
+
+class sanitize:
+    """Compare replicated values between devices, at every N-th call.
+
+    Inside, the arguments and results of each ``typed_shard_map`` and ``typed_jit`` are compared over the mesh axes that
+    their hints do not mention, and so are the values that bodies `assume`: by a checksum of the bits on each device,
+    and one small exchange for each set of mesh axes. See [Replicas that drift](../sanitize.md).
+
+    ```python
+    with sanitize(every=100):
+        for batch in batches:
+            state = train_step(state, batch)
+    ```
+
+    The next call raises an error for a difference; so do `sanitize.wait` and the end of the ``with``, which wait.
+    Functions that are called inside are traced anew; programs outside are not changed.
+
+    Args:
+      every: compare at every N-th call of a function, beginning with the first. A region under ``jax.jit`` counts
+        its runs.
+
+    Raises:
+      ReplicaError: for a value that differs, with its name, the mesh axis, the shards in the minority, and the place
+        in the source; with several processes, in all of them.
+      StructureError: unless ``every`` is a positive number of calls.
+      TypedShmapError: inside of another `sanitize`.
+    """
+
+    def __init__(self, every: int = 100) -> None:
+        self._sanitizer = Sanitizer.of("sanitize: every=", every)
+        self._contexts: list[Any] = []
+
+    def __enter__(self) -> sanitize:
+        for around in observers():
+            if isinstance(around, Sanitizer):
+                raise TypedShmapError(
+                    f"sanitize: every={self._sanitizer.every} is inside of another sanitize, with every={around.every}"
+                    "\n\n"
+                    "Hint: leave that one first, or give a function a number of its own: typed_shard_map(sanitize=...)"
+                )
+        context = also_observed_by(self._sanitizer)
+        context.__enter__()
+        self._contexts.append(context)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
+        self._contexts.pop().__exit__(kind, *error)
+        if kind is None:
+            reports.wait()
+
+    @staticmethod
+    def wait() -> None:
+        """Wait for all pending comparisons, and raise an error for a difference.
+
+        Raises:
+          ReplicaError: for the first value that differs between shards.
+        """
+        reports.wait()
