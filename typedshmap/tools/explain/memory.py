@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from ... import _jax
 from .model import Alive, Memory
@@ -17,7 +18,7 @@ def memory_of(program: Program, is_differentiated: bool = False) -> Memory:
     makes them to the last one that reads them. An operation may write where one of its operands was, of the same size,
     that nothing reads any more; a result where the donated argument was, once nothing reads that.
     """
-    steps = _in_order(program.steps, program.arguments)
+    steps = sorted(program.steps, key=attrgetter("time"))
     last = {buffer: at for at, step in enumerate(steps) for buffer in (*step.writes, *step.reads)}
     until = {result: last.get(argument, -1) for result, argument in program.reused.items()}
     inside = _inside_results(program, steps, last)
@@ -65,24 +66,6 @@ def _inside_results(program: Program, steps: Sequence[ProgramStep], last: Mappin
             if step.is_in_place and one in homes and (same := _replaced(one, freed - homes)) is not None:
                 homes.add(same)
     return homes - stays
-
-
-def _in_order(steps: Sequence[ProgramStep], arguments: Sequence[Buffer]) -> list[ProgramStep]:
-    """The steps in the order in which they run, each as early as that frees more than it takes."""
-    readers: dict[Buffer, list[int]] = defaultdict(list)
-    for step in steps:
-        for buffer in step.reads:
-            readers[buffer].append(step.time)
-    times = {id(step): step.time for step in steps}
-    for step in reversed(steps):
-        if step.ready < step.time and step.writes:
-            others = {one: max((at for at in readers[one] if at != step.time), default=0) for one in step.reads}
-            freed = [one for one, other in others.items() if other < step.time and one not in arguments]
-            if sum(one.bytes for one in freed) > sum(one.bytes for one in step.writes):
-                times[id(step)] = step.ready
-                for one in step.reads:
-                    readers[one][readers[one].index(step.time)] = step.ready
-    return sorted(steps, key=lambda step: times[id(step)])
 
 
 def _kinds(program: Program, steps: Sequence[ProgramStep], is_differentiated: bool) -> Mapping[Buffer, str]:
