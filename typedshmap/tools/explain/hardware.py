@@ -16,7 +16,7 @@ from typing import Any
 from ...errors import MeshAxisError, StructureError
 from ...errors.phrases import excerpt, mesh_text, value_text
 from .links import Torus, link_rates
-from .model import Collective, Time, Work, seconds_text
+from .model import Collective, MeshSizes, Time, Work, seconds_text
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Hardware:
         wider = sorted((each for each in self.flops if _width(each) >= _width(dtype)), key=_width)
         return self.flops[wider[0] if wider else max(self.flops, key=_width)]
 
-    def rates(self, mesh: tuple[tuple[str, int], ...]) -> dict[str, float]:
+    def rates(self, mesh: MeshSizes) -> dict[str, float]:
         """The bytes that a device sends per second over each mesh axis, if known.
 
         Raises:
@@ -217,7 +217,7 @@ def time_of(
     work: Work,
     collectives: Iterable[Collective],
     hardware: Hardware,
-    mesh: tuple[tuple[str, int], ...],
+    mesh: MeshSizes,
     rates: Mapping[str, float],
 ) -> Time:
     """How long a program takes at the least.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import groupby
 from math import ceil, inf, prod
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from jax.sharding import PartitionSpec
 
@@ -21,6 +21,8 @@ from ...errors.phrases import mesh_text, value_text
 from ...ops.operation import MeshAxes
 from ...ops.resharding.plan import ring_cost
 
+MeshSizes: TypeAlias = tuple[tuple[str, int], ...]
+"""The axes of a mesh with their sizes, in order."""
 ValueKind = Literal["argument", "result", "check"]
 Pass = Literal["forward", "gradient"]
 
@@ -296,7 +298,7 @@ class Explained:
     """
 
     function: str
-    mesh: tuple[tuple[str, int], ...]
+    mesh: MeshSizes
     sizes: Mapping[str, int | tuple[int, ...]]
     values: tuple[Value, ...]
     collectives: tuple[Collective, ...]
@@ -360,7 +362,7 @@ class Failed:
       error: the error that says why.
     """
 
-    mesh: tuple[tuple[str, int], ...]
+    mesh: MeshSizes
     error: Exception
 
 
@@ -403,7 +405,7 @@ def seconds_text(seconds: float | None) -> str:
     return f"{seconds / 1e-9:.3g} ns"
 
 
-def read_bandwidth(verb: str, given: Any, mesh: tuple[tuple[str, int], ...]) -> dict[str, float]:
+def read_bandwidth(verb: str, given: Any, mesh: MeshSizes) -> dict[str, float]:
     """Bytes per second by mesh axis.
 
     Args:

@@ -5,6 +5,7 @@ Invariant: a table is rows of text; equal collectives at one line of the source 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,8 +23,32 @@ from .model import Collective, Explained, Failed, Total, Work, bytes_text, flops
 from .picture import charts, figure, lines_table
 
 
-@dataclass(frozen=True)
-class Explanation(Explained):
+class Page(ABC):
+    """A result that is shown as HTML in a notebook and can be written as a page."""
+
+    @property
+    @abstractmethod
+    def html(self) -> str:
+        """A part of a page."""
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """The title of a page of its own."""
+
+    def __repr__(self) -> str:
+        return titled(self)
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def to_html(self, path: str | Path) -> None:
+        """Write one self-contained page."""
+        Path(path).write_text(document(self.title, self.html), encoding="utf-8")
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation(Explained, Page):
     """One function on one mesh: its values, its collectives, its totals.
 
     All of `Explained`; ``str`` is a summary of at most 25 lines, a notebook shows a picture and tables.
@@ -32,8 +57,9 @@ class Explanation(Explained):
     def __str__(self) -> str:
         return "\n\n".join([summary_text(self), *map(str, compiled_tables(self))])
 
-    def __repr__(self) -> str:
-        return titled(self)
+    @property
+    def title(self) -> str:
+        return self.function
 
     @property
     def tables(self) -> str:
@@ -45,13 +71,6 @@ class Explanation(Explained):
     def html(self) -> str:
         """The same as a part of a page: memory and time as bars, what is sent in a picture, and tables."""
         return framed(*_blocks(self))
-
-    def _repr_html_(self) -> str:
-        return self.html
-
-    def to_html(self, path: str | Path) -> None:
-        """Write one self-contained page."""
-        Path(path).write_text(document(self.function, self.html), encoding="utf-8")
 
 
 def _blocks(found: Explanation) -> list[str]:
@@ -68,8 +87,8 @@ def _blocks(found: Explanation) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Page):
     """One function on several meshes, with the same sizes on all of them; printed as a table of one row each.
 
     Attributes:
@@ -102,8 +121,9 @@ class Comparison:
         failed = [f"{mesh_text(row.mesh)}: {type(row.error).__name__}: {row.error}" for row in self.failures]
         return "\n\n".join(filter(None, [self._heading, table, *failed, notes_text(self._notes)]))
 
-    def __repr__(self) -> str:
-        return titled(self)
+    @property
+    def title(self) -> str:
+        return self.explanations[0].function if self.explanations else "comparison"
 
     @property
     def tables(self) -> str:
@@ -127,32 +147,13 @@ class Comparison:
     def _notes(self) -> Iterable[str]:
         return dict.fromkeys(note for row in self.explanations for note in row.notes)
 
-    def _repr_html_(self) -> str:
-        return self.html
-
-    def to_html(self, path: str | Path) -> None:
-        """Write one self-contained page."""
-        name = self.explanations[0].function if self.explanations else "comparison"
-        Path(path).write_text(document(name, self.html), encoding="utf-8")
-
 
 NO_COLLECTIVES = "no collectives in manual regions"
 _KINDS = ("argument", "check", "result")
-_TEXT = {
-    "mesh",
-    "value",
-    "global shape",
-    "spec",
-    "shard shape",
-    "hint",
-    "part",
-    "collective",
-    "over",
-    "where",
-    "total",
-    "cost",
-    "compiled",
-}
+_TEXT = frozenset(
+    ["mesh", "value", "global shape", "spec", "shard shape", "hint", "part", "collective", "over", "where", "total"]
+) | {"cost", "compiled", "refused", "refused:", "why", ""}
+"""The columns of text."""
 
 
 class Table(NamedTuple):
