@@ -19,9 +19,9 @@ from ...errors.phrases import value_text
 from ...hints.check_arguments import check_arguments_as_traced, check_as_traced
 from ...hints.check_tree import CheckedLeaf, TreeCheck, check_value
 from ...hints.context import MeshContext, current_axis_naming
-from ...inspection import keeping_claims
+from ...inspection import keeping_claims, on_mesh
 from ...introspection import bound_self, require_decorated
-from ...meshes import mesh_like, mesh_sizes, override_mesh, why_unusable
+from ...meshes import mesh_like, mesh_sizes, why_unusable
 from ...ops.resharding.pieces import shard_shape
 from ..sample.arguments import Inputs
 from ..sample.meshes import map_over_shards
@@ -310,7 +310,7 @@ class ExplainedCall:
         """Replace the function's own mesh by another, and the ambient one where the function looks for that."""
         looks = self.made_of.mesh is None or not _jax.mesh.context_mesh().empty
         ambient = jax.sharding.use_abstract_mesh(self.mesh) if looks else nullcontext()
-        with _jax.mesh.without_ambient(), ambient, override_mesh(self.mesh), keeping_claims():
+        with _jax.mesh.without_ambient(), ambient, on_mesh(self.mesh), keeping_claims():
             yield
 
 

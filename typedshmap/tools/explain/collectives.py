@@ -14,10 +14,9 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ... import _jax
-from ...inference.claims import Claim
 from ...inference.interpreter import CLAIM, Interpreter, call
 from ...inspection.region import reshard_steps
-from .model import Collective, MeshAxes, Pass, Value, ring_bytes
+from .model import Collective, Pass, Value, ring_bytes
 
 Sources = frozenset[int]
 _NOTHING: Sources = frozenset()
@@ -175,8 +174,8 @@ def _union(sources: Sequence[Sources]) -> Sources:
 
 
 def _checked_value(ident: int, eqn: Any, sources: Sources, at: _Around) -> Value:
-    claim: Claim = eqn.params["claim"]
-    aval, stated = eqn.invars[0].aval, claim.assertion
+    claim, aval = eqn.params["claim"], eqn.invars[0].aval
+    stated = claim.assertion
     sizes = stated.region.sizes
     dim_axes = dict(zip(eqn.params["own"], claim.layout.dim_axes, strict=True))
     axes = [dim_axes.get(dim) or () for dim in range(len(aval.shape))]
@@ -248,7 +247,7 @@ def _reshard_costs(eqn: Any, sizes: Mapping[str, int]) -> Iterator[Collective]:
             yield _collective_of(operation, axes, prod(sizes[axis] for axis in axes), before, after)
 
 
-def _collective_of(operation: str, axes: MeshAxes, group: int, operand: Any, result: Any) -> Collective:
+def _collective_of(operation: str, axes: tuple[str, ...], group: int, operand: Any, result: Any) -> Collective:
     """A collective, wherever it may be, of the types of a shard before and after it."""
     before, after = (
         f"{_jax.array.short_dtype(aval.dtype)}[{','.join(map(str, aval.shape))}]" for aval in (operand, result)

@@ -18,7 +18,6 @@ from jax.sharding import PartitionSpec
 from ... import _jax
 from ...errors import MeshAxisError, StructureError
 from ...errors.phrases import mesh_text, value_text
-from ...ops.operation import MeshAxes
 from ...ops.resharding.plan import ring_cost
 
 MeshSizes: TypeAlias = tuple[tuple[str, int], ...]
@@ -60,7 +59,7 @@ class Value:
     times: int = 1
 
     @property
-    def axes(self) -> tuple[MeshAxes, ...]:
+    def axes(self) -> tuple[tuple[str, ...], ...]:
         """Per dim the mesh axes that it is sharded over."""
         return _jax.array.spec_entries(self.spec).dim_axes
 
@@ -89,7 +88,7 @@ class Collective:
 
     ident: int
     operation: str
-    axes: MeshAxes
+    axes: tuple[str, ...]
     group: int
     operand: str
     result: str
@@ -122,7 +121,7 @@ class Total:
       is_open: whether some are in a while loop of unknown length, where one iteration is counted.
     """
 
-    axes: MeshAxes
+    axes: tuple[str, ...]
     part: Pass
     count: int
     bytes_in: int
