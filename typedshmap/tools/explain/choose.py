@@ -103,7 +103,7 @@ class Choice(Page):
         """A part of a page: charts of time and of memory, and all meshes in tables."""
         first, *sizes = map(escape, self._heading.split("\n", 1))
         about = [f"<h3>{first}</h3>", *(f"<p>{line}</p>" for line in (*sizes, escape(self.why)))]
-        explained = [one.explanation for one in (*self.ranked, *self.refused) if one.explanation][:_MOST_BARS]
+        explained = [row.explanation for row in (*self.ranked, *self.refused) if row.explanation][:_MOST_BARS]
         fitting = self._table(self.ranked).html if self.ranked else ""
         refused = Table(("refused", "why"), self._refused_rows).html if self.refused else ""
         return framed(*about, charts(explained) if explained else "", fitting, refused, notes_html(self.notes))
@@ -111,7 +111,7 @@ class Choice(Page):
     @property
     def _heading(self) -> str:
         count = len(self.ranked) + len(self.refused)
-        some = next((one.explanation for one in (*self.ranked, *self.refused) if one.explanation), None)
+        some = next((row.explanation for row in (*self.ranked, *self.refused) if row.explanation), None)
         on = f"{self.function} on {self.devices:,} devices of {self.hardware.name}"
         fit = f"{len(self.ranked)} of {count:,} mesh{'es' if count != 1 else ''} fit"
         sizes = fill(mesh_text(some.sizes.items()), _WIDTH) if some else ""
@@ -119,15 +119,15 @@ class Choice(Page):
 
     def _table(self, candidates: Sequence[Candidate]) -> Table:
         """A row for each of the meshes that fit."""
-        explained = [one.explanation for one in candidates if one.explanation]
-        axes = sorted({axis for one in self.ranked if one.explanation for axis in _time(one.explanation).communicate})
+        explained = [row.explanation for row in candidates if row.explanation]
+        axes = sorted({axis for row in self.ranked if row.explanation for axis in _time(row.explanation).communicate})
         headings = ("mesh", "peak memory", "overlapped", "serial", "bound", "compute", "memory")
         cells: list[tuple[str, ...]] = []
-        for one in explained:
-            time, peak = _time(one), bytes_text(one.memory.peak)
+        for row in explained:
+            time, peak = _time(row), bytes_text(row.memory.peak)
             seconds = (time.compute, time.memory, *(time.communicate.get(axis, 0.0) for axis in axes))
             ends = (seconds_text(time.overlapped), seconds_text(time.serial), time.bound)
-            cells.append((mesh_text(one.mesh), peak, *ends, *map(seconds_text, seconds)))
+            cells.append((mesh_text(row.mesh), peak, *ends, *map(seconds_text, seconds)))
         return Table((*headings, *(f"over {axis}" for axis in axes)), cells)
 
     @property
@@ -195,25 +195,25 @@ def read_free_mesh(verb: str, given: Any) -> dict[str, int | None]:
     Raises:
       MeshAxisError: for what is not such a mesh.
     """
-    found: Any = {} if given is None else given
+    axes: Any = {} if given is None else given
     if isinstance(given, str):
         parts = [part.partition("=") for part in map(str.strip, given.split(",")) if part]
-        found = {
+        axes = {
             axis.strip(): (int(size) if size.strip().isdecimal() and len(size) < 12 else 0) if equals else None
             for axis, equals, size in parts
         }
-    is_right = isinstance(found, Mapping) and all(
+    is_right = isinstance(axes, Mapping) and all(
         isinstance(axis, str) and axis and (size is None or (type(size) is int and size > 0))
-        for axis, size in found.items()
+        for axis, size in axes.items()
     )
     if not is_right or (
-        isinstance(given, str) and len(found) != len([part for part in given.split(",") if part.strip()])
+        isinstance(given, str) and len(axes) != len([part for part in given.split(",") if part.strip()])
     ):
         raise MeshAxisError(
             f"{verb}: mesh= is {value_text(given)}\n\n"
             'Hint: it names mesh axes, with a size where that is fixed, as in {"dp": None, "tp": 8} or "dp,tp=8"'
         )
-    return dict(found)
+    return dict(axes)
 
 
 def choice_of(

@@ -161,7 +161,7 @@ class JaxprCosts(Interpreter[Sources]):
         for branch in eqn.params["branches"]:
             self.collectives = []
             results = self.interpret(branch, sources[1:])
-            branches.append((sum(one.times * one.wire for one in self.collectives), self.collectives, results))
+            branches.append((sum(op.times * op.wire for op in self.collectives), self.collectives, results))
         sent, most, results = max(branches, key=itemgetter(0))
         self.collectives = before + most
         if any(branch[0] < sent for branch in branches):
@@ -202,9 +202,9 @@ def read_jaxpr(jaxpr: Any, count: int) -> tuple[JaxprCosts, list[Sources]]:
     live.interpret(_jax.jaxpr.without_dead_equations(jaxpr), start)
     # What is left without dead code, as it is in the full jaxpr, which has the checks.
     kept, alive = live.collectives, list[Collective]()
-    for one in costs.collectives:
-        if len(alive) < len(kept) and replace(one, ident=0, after=()) == replace(kept[len(alive)], ident=0, after=()):
-            alive.append(one)
+    for op in costs.collectives:
+        if len(alive) < len(kept) and replace(op, ident=0, after=()) == replace(kept[len(alive)], ident=0, after=()):
+            alive.append(op)
     # Where dead code made another branch the costlier one they are not the same, and come without the checks.
     costs.collectives = alive if len(alive) == len(kept) else kept
     costs.outside, costs.is_transposed = live.outside, live.is_transposed

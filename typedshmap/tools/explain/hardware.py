@@ -73,13 +73,13 @@ class Hardware:
     @property
     def rounds(self) -> bool:
         """Whether it multiplies float32 in bfloat16, as TPUs do by default: it has no rate for wider dtypes."""
-        return "bf16" in self.flops and all(_width(each) <= 16 for each in self.flops)
+        return "bf16" in self.flops and all(_width(dtype) <= 16 for dtype in self.flops)
 
     def rate(self, dtype: str) -> float:
         """The operations per second in a dtype."""
         if dtype in self.flops:
             return self.flops[dtype]
-        wider = sorted((each for each in self.flops if _width(each) >= _width(dtype)), key=_width)
+        wider = sorted((known for known in self.flops if _width(known) >= _width(dtype)), key=_width)
         return self.flops[wider[0] if wider else max(self.flops, key=_width)]
 
     def rates(self, mesh: MeshSizes) -> dict[str, float]:
@@ -96,8 +96,8 @@ class Hardware:
             wanted = f"a topology of {self.torus.devices:,} devices"
             raise MeshAxisError(f"hardware {self.name!r} is {wanted}, and the mesh ({mesh_text(mesh)}) has {count:,}")
         rates = link_rates(tuple(size for _, size in mesh), self.link, self.domain, self.network, self.torus)
-        found = {axis: self.links.get(axis, rate) for (axis, _), rate in zip(mesh, rates, strict=True)}
-        return {axis: rate for axis, rate in found.items() if rate}
+        known = {axis: self.links.get(axis, rate) for (axis, _), rate in zip(mesh, rates, strict=True)}
+        return {axis: rate for axis, rate in known.items() if rate}
 
     def shaped(self, text: str) -> Hardware:
         """The same in another topology, ``8x16x16``.
@@ -183,17 +183,17 @@ def read_hardware(verb: str, given: Any) -> Hardware | None:
 _RINGS = ("all-reduce", "all-gather", "reduce-scatter")
 
 
-def _sent_over(one: Collective, sizes: Mapping[str, int], rates: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+def _sent_over(op: Collective, sizes: Mapping[str, int], rates: Mapping[str, float]) -> Iterator[tuple[str, float]]:
     """The bytes that a device sends over each axis of a collective.
 
     A ring over several axes is one over each, over the fastest first: over the next ones there is only a part of it
     left. What is not a ring counts at the slowest.
     """
-    if one.operation not in _RINGS or prod(sizes[axis] for axis in one.axes) != one.group:
-        yield min(one.axes, key=rates.__getitem__), one.wire
+    if op.operation not in _RINGS or prod(sizes[axis] for axis in op.axes) != op.group:
+        yield min(op.axes, key=rates.__getitem__), op.wire
         return
-    full, left = one.wire * one.group / (one.group - 1), 1.0
-    for axis in sorted(one.axes, key=rates.__getitem__, reverse=True):
+    full, left = op.wire * op.group / (op.group - 1), 1.0
+    for axis in sorted(op.axes, key=rates.__getitem__, reverse=True):
         yield axis, full * left * (1 - 1 / sizes[axis])
         left /= sizes[axis]
 
@@ -222,14 +222,14 @@ def time_of(
     for line in work.lines:
         compute[line.place] = sum(count / hardware.rate(dtype) for dtype, count in line.products.items())
         memory[line.place] = line.bytes / hardware.bandwidth
-    for one in collectives:
-        if missing := [axis for axis in one.axes if axis not in rates]:
+    for op in collectives:
+        if missing := [axis for axis in op.axes if axis not in rates]:
             raise MeshAxisError(
-                f"hardware {hardware.name!r} has no link over mesh axis '{missing[0]}', over which {one.place} sends"
+                f"hardware {hardware.name!r} has no link over mesh axis '{missing[0]}', over which {op.place} sends"
                 f'\n\nHint: say how fast it is: links={{"{missing[0]}": 50e9}}, in bytes per second'
             )
-        for axis, size in _sent_over(one, dict(mesh), rates):
-            sent[axis][one.place] += one.times * size / rates[axis]
+        for axis, size in _sent_over(op, dict(mesh), rates):
+            sent[axis][op.place] += op.times * size / rates[axis]
     by_line = {"compute": compute, "memory": memory, **sent}
     totals = {name: sum(times.values()) for name, times in by_line.items()}
     bound = max(totals, key=totals.__getitem__)

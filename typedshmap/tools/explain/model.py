@@ -328,17 +328,15 @@ class Explained:
         """The sums over the collectives per part and mesh axes; the function's own first."""
         names = [axis for axis, _ in self.mesh]
 
-        def order(found: Collective) -> tuple[str, int, list[int]]:
-            return found.part, len(found.axes), [names.index(axis) for axis in found.axes]
+        def order(op: Collective) -> tuple[str, int, list[int]]:
+            return op.part, len(op.axes), [names.index(axis) for axis in op.axes]
 
         totals: list[Total] = []
         for _, group in groupby(sorted(self.collectives, key=order), key=order):
-            found = list(group)
-            sums = [
-                (one.times, one.times * one.bytes_in, one.times * one.bytes_out, one.times * one.wire) for one in found
-            ]
-            is_open = any(one.is_open for one in found)
-            totals.append(Total(found[0].axes, found[0].part, *map(sum, zip(*sums, strict=True)), is_open=is_open))
+            ops = list(group)
+            counts = ((op.times, op.times * op.bytes_in, op.times * op.bytes_out, op.times * op.wire) for op in ops)
+            sums = map(sum, zip(*counts, strict=True))
+            totals.append(Total(ops[0].axes, ops[0].part, *sums, is_open=any(op.is_open for op in ops)))
         return tuple(totals)
 
     @property
@@ -426,7 +424,7 @@ def read_bandwidth(verb: str, given: Any, mesh: MeshSizes) -> dict[str, float]:
         raise MeshAxisError(
             f"{verb}: a bandwidth is given for mesh axis '{unknown[0]}', which the mesh ({known}) does not have"
         )
-    found: dict[str, float] = {}
+    bandwidths: dict[str, float] = {}
     for axis, value in given.items():
         match = _BANDWIDTH.fullmatch(value.strip()) if isinstance(value, str) else None
         bandwidth = 0.0
@@ -439,5 +437,5 @@ def read_bandwidth(verb: str, given: Any, mesh: MeshSizes) -> dict[str, float]:
                 f"{verb}: the bandwidth of mesh axis '{axis}' is {value_text(value)}\n\n"
                 'Hint: write bytes per second, as a number or as in "400GB/s" (400e9) and "100GiB/s"'
             )
-        found[str(axis)] = bandwidth
-    return found
+        bandwidths[str(axis)] = bandwidth
+    return bandwidths

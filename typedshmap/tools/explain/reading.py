@@ -99,7 +99,7 @@ def read_program(
     for buffer, size in zip(program.results, results or (), strict=False):
         buffer.bytes = size
     buffers = [*program.arguments, *program.results]
-    program.types = {one: _type(atom.aval) for one, atom in zip(buffers, (*jaxpr.invars, *jaxpr.outvars), strict=True)}
+    program.types = {buf: _type(atom.aval) for buf, atom in zip(buffers, (*jaxpr.invars, *jaxpr.outvars), strict=True)}
     if backend == "tpu":
         fuse_into_products(program)
         round_operands(program)
@@ -344,7 +344,7 @@ class _Reader:
         for branch in eqn.params["branches"]:
             self.program = Program(())
             results = [self.store(result) for result in self.read(branch, operands[1:])]
-            written = sum(one.bytes for step in self.program.steps for one in step.writes)
+            written = sum(buf.bytes for step in self.program.steps for buf in step.writes)
             branches.append((written, self.program, results))
         _, most, results = max(branches, key=itemgetter(0))
         program.steps += most.steps

@@ -27,8 +27,8 @@ def work_of(program: Program) -> Work:
     matrix, moved = defaultdict[str, Counter[str]](Counter), Counter[str]()
     for eqn, parts, around in program.equations:
         for kind, dtype, count in _operations(eqn):
-            each = -(-count // parts)
-            total, once = each * around.times, once + each
+            on_device = -(-count // parts)
+            total, once = on_device * around.times, once + on_device
             kinds[kind] += total
             flops[around.place] += total
             if kind in ("products", "transforms"):
