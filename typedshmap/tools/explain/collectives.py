@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ... import _jax
 from ...inference.interpreter import CLAIM, Interpreter, call
 from ...inspection.region import reshard_steps
-from .model import Collective, Pass, Value, ring_bytes
+from .model import Collective, Pass, Value, array_text, ring_bytes
 
 Sources = frozenset[int]
 _NOTHING: Sources = frozenset()
@@ -161,7 +161,7 @@ class JaxprCosts(Interpreter[Sources]):
         for branch in eqn.params["branches"]:
             self.collectives = []
             results = self.interpret(branch, sources[1:])
-            branches.append((sum(op.times * op.wire for op in self.collectives), self.collectives, results))
+            branches.append((sum(op.sent for op in self.collectives), self.collectives, results))
         sent, most, results = max(branches, key=itemgetter(0))
         self.collectives = before + most
         if any(branch[0] < sent for branch in branches):
@@ -249,8 +249,6 @@ def _reshard_costs(eqn: Any, sizes: Mapping[str, int]) -> Iterator[Collective]:
 
 def _collective_of(operation: str, axes: tuple[str, ...], group: int, operand: Any, result: Any) -> Collective:
     """A collective, wherever it may be, of the types of a shard before and after it."""
-    before, after = (
-        f"{_jax.array.short_dtype(aval.dtype)}[{','.join(map(str, aval.shape))}]" for aval in (operand, result)
-    )
+    before, after = (array_text(_jax.array.short_dtype(aval.dtype), aval.shape) for aval in (operand, result))
     sizes = [_jax.array.size_in_bytes(aval.shape, aval.dtype) for aval in (operand, result)]
     return Collective(0, operation, axes, group, before, after, *sizes, wire=ring_bytes(operation, group, *sizes))

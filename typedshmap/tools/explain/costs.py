@@ -48,7 +48,7 @@ class Costs:
         for op in report.collectives:
             key = f"{op.operation}/{','.join(op.axes)}"
             collectives[key] += op.times
-            wire[key] += op.times * op.wire
+            wire[key] += op.sent
         products = sum(sum(line.products.values()) for line in report.work.lines)
         sizes = mesh_text(report.sizes.items())
         return cls(sizes, dict(collectives), dict(wire), products, report.flops, report.memory.peak)

@@ -106,6 +106,16 @@ class Collective:
         """Whether it is in a while loop, so that it runs ``times`` in each of an unknown number of iterations."""
         return "while" in self.loops
 
+    @property
+    def sent(self) -> int:
+        """The bytes that one device sends in all of its runs."""
+        return self.times * self.wire
+
+    @property
+    def times_text(self) -> str:
+        """How often it runs, in words."""
+        return f"{self.times} per iteration" if self.is_open else str(self.times)
+
 
 @dataclass(frozen=True, slots=True)
 class Total:
@@ -131,9 +141,7 @@ class Total:
 
     def seconds(self, bandwidth: Mapping[str, float]) -> float | None:
         """How long it takes by the slowest of its axes; None where the bandwidth of one is not known."""
-        if not all(axis in bandwidth for axis in self.axes):
-            return None
-        return self.wire / min(bandwidth[axis] for axis in self.axes)
+        return ring_seconds(self.wire, self.axes, bandwidth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +342,7 @@ class Explained:
         totals: list[Total] = []
         for _, group in groupby(sorted(self.collectives, key=order), key=order):
             ops = list(group)
-            counts = ((op.times, op.times * op.bytes_in, op.times * op.bytes_out, op.times * op.wire) for op in ops)
+            counts = ((op.times, op.times * op.bytes_in, op.times * op.bytes_out, op.sent) for op in ops)
             sums = map(sum, zip(*counts, strict=True))
             totals.append(Total(ops[0].axes, ops[0].part, *sums, is_open=any(op.is_open for op in ops)))
         return tuple(totals)
@@ -361,6 +369,18 @@ class Failed:
 
     mesh: MeshSizes
     error: Exception
+
+
+def array_text(dtype: str, shape: tuple[int, ...]) -> str:
+    """``f32[8,16]``"""
+    return f"{dtype}[{','.join(map(str, shape))}]"
+
+
+def ring_seconds(size: int, axes: tuple[str, ...], bandwidth: Mapping[str, float]) -> float | None:
+    """How long some bytes take over the slowest of several mesh axes; None if the bandwidth of one is not known."""
+    if not all(axis in bandwidth for axis in axes):
+        return None
+    return size / min(bandwidth[axis] for axis in axes)
 
 
 def ring_bytes(operation: str, group: int, bytes_in: int, bytes_out: int) -> int:

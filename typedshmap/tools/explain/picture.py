@@ -28,7 +28,7 @@ from ...drawing import (
     track,
 )
 from ...errors.phrases import count_text, mesh_text
-from .model import Collective, Explained, Pass, Value, bytes_text, flops_text, seconds_text
+from .model import Collective, Explained, Pass, Value, bytes_text, flops_text, ring_seconds, seconds_text
 
 _FEW_ROWS = 12
 _LANES: tuple[Pass, ...] = ("forward", "gradient")
@@ -50,7 +50,7 @@ class SentRow(NamedTuple):
     @property
     def bytes(self) -> int:
         """What one device sends in all of them."""
-        return self.of.times * self.of.wire
+        return self.of.sent
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def figure(explained: Explained) -> Html:
 
 
 def _lane(block: SentBlock, most: int, explained: Explained, colours: Mapping[str, str]) -> Html:
-    seconds = [_seconds(row, explained.bandwidth) for row in block.rows]
+    seconds = [ring_seconds(row.bytes, row.of.axes, explained.bandwidth) for row in block.rows]
     known = [each for each in seconds if each is not None]
     time = f", {seconds_text(sum(known))} in a ring" if len(known) == len(seconds) else ""
     count = sum(row.of.times for row in block.rows)
@@ -144,7 +144,7 @@ def _sent(row: SentRow, most: int, explained: Explained, colours: Mapping[str, s
     op, per = row.of, " per iteration" if row.of.is_open else ""
     axes = " ".join(axis_html(axis, colours[axis]) for axis in op.axes)
     often = f"{bytes_text(op.wire)} x {op.times:,} = " if op.times > 1 else ""
-    seconds = _seconds(row, explained.bandwidth)
+    seconds = ring_seconds(row.bytes, row.of.axes, explained.bandwidth)
     amount = f"{often}{bytes_text(row.bytes)}{per}" + ("" if seconds is None else f", {seconds_text(seconds)}")
     parts = [BarPart(axis, row.bytes / len(op.axes), colours[axis]) for axis in op.axes]
     of = f" of {', '.join(row.sources)}" if row.sources else ""
@@ -156,12 +156,6 @@ def _sent(row: SentRow, most: int, explained: Explained, colours: Mapping[str, s
         f"{track(parts, most, label=over, is_thin=True)}"
         f'<div class="ends faint"><code>{escape(types)}</code><code>{escape(", ".join(row.places))}</code></div></div>'
     )
-
-
-def _seconds(row: SentRow, rates: Mapping[str, float]) -> float | None:
-    if not all(axis in rates for axis in row.of.axes):
-        return None
-    return row.bytes / min(rates[axis] for axis in row.of.axes)
 
 
 def _values(kind: str, values: Sequence[Value], colours: Mapping[str, str]) -> Html:

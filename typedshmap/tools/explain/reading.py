@@ -18,6 +18,7 @@ from ... import _jax
 from ..._jax.primitives import PRIMITIVES, primitive
 from .collectives import OPAQUE, group_size
 from .fusing import fuse_into_products, round_operands
+from .model import array_text
 from .program import Around, Buffer, Equation, Program, ProgramStep
 
 Backend = Literal["cpu", "gpu", "tpu"]
@@ -399,4 +400,4 @@ def _bytes(aval: Any) -> int:
 def _type(aval: Any) -> str:
     if not hasattr(aval, "shape"):
         return str(aval)
-    return f"{_jax.array.short_dtype(aval.dtype)}[{','.join(map(str, aval.shape))}]"
+    return array_text(_jax.array.short_dtype(aval.dtype), aval.shape)

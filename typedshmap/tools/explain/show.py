@@ -25,6 +25,7 @@ from ...placement.context import PlacementContext, placement_context_over
 from ...placement.structs import structs_of
 from ...records import Record
 from .build import meshes_of
+from .model import array_text
 
 MOST_ROWS = 64
 """The maximal number of slices in a text, and of rows or columns in a drawing."""
@@ -80,7 +81,7 @@ class ShownArray(Record):
     @property
     def types(self) -> str:
         """Its type globally and on one device."""
-        of_all, of_one = (f"{self.dtype}[{','.join(map(str, shape))}]" for shape in (self.shape, self.shard))
+        of_all, of_one = (array_text(self.dtype, shape) for shape in (self.shape, self.shard))
         return f"{of_all}, on each device {of_one}"
 
     @property

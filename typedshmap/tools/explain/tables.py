@@ -19,7 +19,7 @@ from typing import NamedTuple
 from ... import _jax
 from ...drawing import document, folded, framed, table
 from ...errors.phrases import count_text, mesh_text, titled
-from .model import Collective, Explained, Failed, Total, Work, bytes_text, flops_text, seconds_text
+from .model import Collective, Explained, Failed, Total, array_text, bytes_text, flops_text, ring_seconds, seconds_text
 from .picture import charts, figure, lines_table
 
 
@@ -224,17 +224,17 @@ def sent_text(report: Explained) -> str:
 def dearest_collectives(report: Explained) -> Table:
     """The collectives that take longest, equal ones at one place as one row; else those that send most."""
 
-    def cost(op: Collective) -> tuple[float, int]:
-        rates = [report.bandwidth.get(axis, inf) for axis in op.axes]
-        return op.times * op.wire / min(rates) if inf not in rates else inf, op.times * op.wire
+    def seconds(op: Collective) -> float | None:
+        return ring_seconds(op.sent, op.axes, report.bandwidth)
 
-    merged = sorted(merge_collectives(report.collectives), key=cost, reverse=True)
+    def cost(op: Collective) -> tuple[float, int]:
+        return inf if (known := seconds(op)) is None else known, op.sent
+
     rows: list[tuple[str, ...]] = []
-    for op in merged[:_DEAREST]:
-        seconds, sent = cost(op)
-        times = f"{op.times} per iteration" if op.is_open else str(op.times)
-        last = (seconds_text(seconds if seconds < inf else None),) if report.bandwidth else ()
-        rows.append((op.operation, ",".join(op.axes), op.part, times, bytes_text(sent), *last, op.place))
+    for op in sorted(merge_collectives(report.collectives), key=cost, reverse=True)[:_DEAREST]:
+        last = (seconds_text(seconds(op)),) if report.bandwidth else ()
+        axes, sent = ",".join(op.axes), bytes_text(op.sent)
+        rows.append((op.operation, axes, op.part, op.times_text, sent, *last, op.place))
     names = ("collective", "over", "part", "times", "on the wire", *(["seconds"] if report.bandwidth else []), "where")
     return Table(names, rows)
 
@@ -266,7 +266,7 @@ def value_table(report: Explained) -> Table:
     rows: list[tuple[str, ...]] = []
     for value in sorted(report.values, key=lambda value: _KINDS.index(value.kind)):
         name = f"check in {value.name} at {value.place}" if value.kind == "check" else value.name
-        shape, shard = (f"{value.dtype}[{','.join(map(str, sizes))}]" for sizes in (value.shape, value.shard))
+        shape, shard = (array_text(value.dtype, shape) for shape in (value.shape, value.shard))
         rows.append((name, shape, _jax.array.spec_text(value.spec), shard, bytes_text(value.bytes), value.hint))
     return Table(("value", "global shape", "spec", "shard shape", "bytes per device", "hint"), rows)
 
@@ -278,14 +278,15 @@ def memory_text(report: Explained) -> str:
     parts = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in memory.parts.items())
     lines = [
         f"per device: peak memory {bytes_text(memory.peak)}{place}: {parts}",
-        work_text(report.work),
+        work_text(report),
         time_text(report),
     ]
     return "\n".join(filter(None, lines))
 
 
-def work_text(work: Work) -> str:
+def work_text(report: Explained) -> str:
     """``per device: 1.2 TFLOP, 98% of them in products; 3.5 GiB moved, 320 FLOP per byte``"""
+    work = report.work
     matrix = sum(sum(line.products.values()) for line in work.lines)
     share = f", {matrix / work.flops:.0%} in products" if matrix else ""
     moved = f"{bytes_text(work.bytes)} to and from memory"
@@ -308,8 +309,7 @@ def collective_tables(report: Explained) -> list[Table]:
     rows, totals = list[tuple[str, ...]](), list[tuple[str, ...]]()
     for op in merge_collectives(report.collectives):
         sizes = map(bytes_text, (op.bytes_in, op.bytes_out, op.wire))
-        times = f"{op.times} per iteration" if op.is_open else str(op.times)
-        rows.append((op.part, op.operation, ",".join(op.axes), str(op.group), *sizes, times, op.place))
+        rows.append((op.part, op.operation, ",".join(op.axes), str(op.group), *sizes, op.times_text, op.place))
     for total in report.totals:
         before, after, wire = map(bytes_text, (total.bytes_in, total.bytes_out, total.wire))
         wire += " per iteration" if total.is_open else ""
