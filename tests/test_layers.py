@@ -70,6 +70,7 @@ LATE = {
     ("typedshmap.testing.plugin.typedshmap_pytest.audits", "typedshmap.tools.audit.formats"),
     ("typedshmap.testing.plugin.typedshmap_pytest.audits", "typedshmap.tools.audit.silenced"),
     ("typedshmap.hints.types", "typedshmap.hints.picture"),
+    ("typedshmap.ops.resharding.plan", "typedshmap.ops.resharding.picture"),
     ("typedshmap.testing.plugin.typedshmap_pytest.audits", "typedshmap.testing.waiting"),
     ("typedshmap.hints.python_types", "beartype"),
     ("typedshmap.hints.python_types", "beartype.door"),

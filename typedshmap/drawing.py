@@ -31,10 +31,10 @@ _STYLE = """
 .typedshmap h5 {font-size:13px; font-weight:600; text-transform:none; letter-spacing:normal; color:inherit}
 .typedshmap p {margin:.3em 0}
 .typedshmap ul {margin:.6em 0; padding-left:1.3em}
-.typedshmap pre {margin:.6em 0; white-space:pre-wrap;
+.typedshmap pre, .typedshmap code, .typedshmap td, .typedshmap th, .typedshmap .axis, .typedshmap .dim {
   font:12px/1.5 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}
-.typedshmap code, .typedshmap td, .typedshmap th {
-  font:12px/1.5 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace; background:none; padding:0; color:inherit}
+.typedshmap pre {margin:.6em 0; white-space:pre-wrap}
+.typedshmap code, .typedshmap td, .typedshmap th {background:none; padding:0; color:inherit}
 .typedshmap .side {display:grid; grid-template-columns:repeat(auto-fit,minmax(min(100%,28em),1fr)); gap:0 2rem}
 .typedshmap .side > * {min-width:0}
 .typedshmap .scroll {margin:.5em 0; overflow:auto; max-width:100%; max-height:32rem}
@@ -52,11 +52,9 @@ _STYLE = """
 .typedshmap .track b {position:absolute; top:0; bottom:0; width:3px; margin-left:-3px; background:#d1242f}
 .typedshmap .legend {display:flex; flex-wrap:wrap; gap:.1em 1.1em; font-size:13px}
 .typedshmap .legend i {display:inline-block; width:.8em; height:.8em; margin-right:.4em; border-radius:2px}
-.typedshmap .axis {display:inline-block; padding:0 .45em; border-radius:3px; white-space:nowrap;
-  font:12px/1.5 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}
+.typedshmap .axis {display:inline-block; padding:0 .45em; border-radius:3px; white-space:nowrap}
 .typedshmap .dim {display:inline-block; padding:.1em .35em; margin:.1em .2em .1em 0; white-space:nowrap;
-  border:1px solid rgba(128,128,128,.5); border-radius:4px;
-  font:12px/1.5 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}
+  border:1px solid rgba(128,128,128,.5); border-radius:4px}
 .typedshmap .cuts {display:flex; flex-wrap:wrap; gap:.6em 1.2em; margin:.4em 0; align-items:flex-start}
 .typedshmap .cuts > div {min-width:7em; max-width:100%}
 .typedshmap .cuts .pieces {display:flex; height:12px; margin-top:2px}

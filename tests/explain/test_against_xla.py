@@ -14,7 +14,7 @@ from jax import lax
 from tiers import slow
 
 from typedshmap import Array, Float32, all_gather, einsum, psum, reshard, typed_jit, typed_shard_map
-from typedshmap.tools.explain import Explanation, explain
+from typedshmap.tools.explain import explain
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
@@ -119,11 +119,56 @@ def mlp(
     return lax.scan(layer, x, (up, down))[0]
 
 
-MLP = {"x": (8, 16), "up": (3, 16, 24), "down": (3, 24, 16)}
+MLP = [(8, 16), (3, 16, 24), (3, 24, 16)]
 
 
-def agree_with_gradient(f, mesh, *shapes) -> Explanation:
-    """Compare a function and its vector-Jacobian product."""
+@typed_shard_map
+def checkpointed(x: Float32[Array, "[a/dp] b"]) -> Float32[Array, "[a/dp] b"]:
+    @jax.checkpoint
+    def layer(x):
+        return lax.pcast(lax.psum(jnp.sin(x).sum(0), "dp"), "dp", to="varying") * jnp.cos(x)
+
+    return layer(layer(x))
+
+
+@jax.custom_vjp
+def total(x):
+    return lax.psum(x, "dp")
+
+
+total.defvjp(
+    lambda x: (lax.psum(x, "dp"), lax.psum(jnp.cos(x), "dp")),
+    lambda rest, ct: (lax.pcast(rest * ct, "dp", to="varying"),),
+)
+
+
+@typed_shard_map
+def ring(q: Float32[Array, "[s/dp] d"], k: Float32[Array, "[s/dp] d"]) -> Float32[Array, "[s/dp] d"]:
+    def iteration(carry, _):
+        out, k = carry
+        return (out + jnp.tanh(q * k), lax.ppermute(k, "dp", [(i, (i + 1) % 4) for i in range(4)])), None
+
+    return lax.scan(iteration, (jnp.zeros_like(q), k), None, length=4)[0][0]
+
+
+ROWS, COLUMNS = Float32[Array, "[a/dp] b"], Float32[Array, "c b"]
+# The collectives of the forward part, and those that the gradient adds.
+GRADIENTS = {
+    "a loop": (mlp, MLP, 9, 9),
+    "what a checkpoint computes again": (checkpointed, [(32, 32)], 2, 4),
+    "what a forward rule computes more": (
+        typed_shard_map(lambda x: total(x), in_types=ROWS, out_types=COLUMNS),
+        [(32, 32)],
+        1,
+        1,
+    ),
+    "a ring": (ring, [(32, 8), (32, 8)], 4, 4),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_a_gradient_with_its_forward_part_is_counted_as_xla_compiles_it(mesh, name):
+    f, shapes, forward, gradient = GRADIENTS[name]
     args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     found = explain(f, *args, mesh=mesh, grad=True)
 
@@ -134,60 +179,8 @@ def agree_with_gradient(f, mesh, *shapes) -> Explanation:
     with jax.set_mesh(mesh):
         cotangent = jax.eval_shape(f, *args)
     assert reported(found) == compiled(jax.jit(both), mesh, [cotangent, *args])
-    return found
-
-
-def count_of(found: Explanation, part: str) -> int:
-    return sum(total.count for total in found.totals if total.part == part)
-
-
-def test_a_gradient_with_its_forward_part_is_counted_as_xla_compiles_it(mesh):
-    found = agree_with_gradient(mlp, mesh, *MLP.values())
-    assert (count_of(found, "forward"), count_of(found, "gradient")) == (9, 9)
-
-
-def test_what_a_checkpoint_computes_again_belongs_to_the_gradient(mesh):
-    @typed_shard_map
-    def f(x: Float32[Array, "[a/dp] b"]) -> Float32[Array, "[a/dp] b"]:
-        @jax.checkpoint
-        def layer(x):
-            return lax.pcast(lax.psum(jnp.sin(x).sum(0), "dp"), "dp", to="varying") * jnp.cos(x)
-
-        return layer(layer(x))
-
-    found = agree_with_gradient(f, mesh, (32, 32))
-    assert (count_of(found, "forward"), count_of(found, "gradient")) == (2, 4)
-
-
-def test_what_a_forward_rule_computes_more_belongs_to_the_gradient(mesh):
-    @jax.custom_vjp
-    def total(x):
-        return lax.psum(x, "dp")
-
-    def forward(x):
-        return lax.psum(x, "dp"), lax.psum(jnp.cos(x), "dp")
-
-    total.defvjp(forward, lambda rest, ct: (lax.pcast(rest * ct, "dp", to="varying"),))
-
-    @typed_shard_map
-    def f(x: Float32[Array, "[a/dp] b"]) -> Float32[Array, "c b"]:
-        return total(x)
-
-    found = agree_with_gradient(f, mesh, (32, 32))
-    assert (count_of(found, "forward"), count_of(found, "gradient")) == (1, 1)
-
-
-def test_a_ring_goes_round_in_the_gradient_as_well(mesh):
-    @typed_shard_map
-    def ring(q: Float32[Array, "[s/dp] d"], k: Float32[Array, "[s/dp] d"]) -> Float32[Array, "[s/dp] d"]:
-        def iteration(carry, _):
-            out, k = carry
-            return (out + jnp.tanh(q * k), lax.ppermute(k, "dp", [(i, (i + 1) % 4) for i in range(4)])), None
-
-        return lax.scan(iteration, (jnp.zeros_like(q), k), None, length=4)[0][0]
-
-    found = agree_with_gradient(ring, mesh, (32, 8), (32, 8))
-    assert (count_of(found, "forward"), count_of(found, "gradient")) == (4, 4)
+    counts = [sum(total.count for total in found.totals if total.part == part) for part in ("forward", "gradient")]
+    assert counts == [forward, gradient]
 
 
 def test_a_region_within_a_region_is_read(mesh):

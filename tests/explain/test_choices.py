@@ -168,7 +168,7 @@ def test_a_choice_is_data_and_a_page():
     assert {tuple(sorted(one.mesh.items())) for one in (*found.ranked, *found.refused)} == {
         (("dp", dp), ("tp", 12 // dp)) for dp in (1, 2, 3, 4, 6, 12)
     }
-    assert "1.50 MiB of small" in found.html and "memory of one device at the peak" in found._repr_html_()
+    assert "1.50 MiB of small" in found.html and "peak memory of one device" in found._repr_html_()
 
 
 def test_nothing_that_fits_is_no_best_mesh_and_says_what_is_the_least():
@@ -340,7 +340,7 @@ def test_the_command_writes_a_page(capsys, tmp_path):
     path, page = tmp_path / "planned_page.py", tmp_path / "page.html"
     path.write_text(MODULE, encoding="utf-8")
     assert main(["plan", f"{path}:total", "--hardware", "v5e", "--devices", "4", "--html", str(page), "--grad"]) == 0
-    assert "memory of one device at the peak" in page.read_text(encoding="utf-8")
+    assert "peak memory of one device" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

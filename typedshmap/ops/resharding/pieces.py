@@ -191,3 +191,8 @@ def _perfect_matching(senders: list[dict[int, Piece]]) -> dict[int, tuple[int, P
             receiver_of[free] = receiver
             sender_of[receiver], free = free, sender_of.get(receiver)
     return {receiver: (sender, senders[receiver].pop(sender)) for receiver, sender in sorted(sender_of.items())}
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    """``64x32``"""
+    return "x".join(map(str, shape)) or "scalar"

@@ -13,19 +13,17 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from heapq import heappop, heappush
-from html import escape
 from itertools import chain, combinations, count, groupby, permutations, product
 from math import ceil, prod
 from typing import NamedTuple
 
 from ... import _jax
-from ...drawing import BarPart, axis_html, colours_of, cut_dim, framed, track
 from ...errors.phrases import quoted_axes, titled
 from ...hints.context import SizedAxes
 from ...notation.layout import Layout, shared_prefix
 from ...records import Record
 from ..operation import MeshAxes, shard_count
-from .pieces import AxisSizes, DimAxes, is_nested, moved_axes, pieces_per_block, shard_counts, shard_shape
+from .pieces import AxisSizes, DimAxes, is_nested, moved_axes, pieces_per_block, shape_text, shard_counts, shard_shape
 
 
 def elements_missing(have: DimAxes, need: DimAxes, shape: tuple[int, ...], sizes: AxisSizes) -> int:
@@ -167,7 +165,7 @@ class Plan(Record):
         source, target = (_pattern_text(end, self.shape) for end in (self.source, self.target))
         rows = [("step", "axes", "shard", "bytes")]
         for step in self.steps:
-            shard = f"{_shape_text(step.shard_before)} -> {_shape_text(step.shard_after)}"
+            shard = f"{shape_text(step.shard_before)} -> {shape_text(step.shard_after)}"
             kind = f"{step.kind} x{step.rounds}" if step.rounds > 1 else step.kind
             rows.append((kind, ",".join(step.axes), shard, f"{ceil(step.sent * self.itemsize):,}"))
         rows.append(("total", "", "", f"{self.bytes:,}"))
@@ -176,7 +174,7 @@ class Plan(Record):
         lines = [f"reshard {source} -> {target} on {mesh}"]
         for kind, axes, shard, sent in rows:
             lines.append(f"  {kind:{widths[0]}}  {axes:{widths[1]}}  {shard:{widths[2]}}  {sent:>{widths[3]}}")
-        lines.append(f"peak shard {_shape_text(self.peak)} ({prod(self.peak) * self.itemsize:,} bytes){larger}")
+        lines.append(f"peak shard {shape_text(self.peak)} ({prod(self.peak) * self.itemsize:,} bytes){larger}")
         lines.append(f"lower bound {self.lower_bound * self.itemsize:,} bytes")
         return "\n".join(lines)
 
@@ -184,40 +182,9 @@ class Plan(Record):
         return titled(self)
 
     def _repr_html_(self) -> str:
-        """The dims before the first step and after each, and the moves in between."""
-        colours, sizes = colours_of(axis for axis, _ in self.sizes), dict(self.sizes)
+        from .picture import picture_of  # for notebooks only
 
-        def state(layout: Layout, shard: tuple[int, ...]) -> str:
-            pairs = zip(self.shape, layout.dim_axes, strict=True)
-            dims = (cut_dim(str(size), [(axis, sizes[axis], colours[axis]) for axis in axes]) for size, axes in pairs)
-            due = f"; an addend of the sum over {quoted_axes(sorted(layout.unreduced))}" if layout.unreduced else ""
-            holds = f"<p>each device holds {_shape_text(shard)}{escape(due)}</p>"
-            return f'<div class="box"><div class="cuts">{"".join(dims)}</div>{holds}</div>'
-
-        most = max((step.sent for step in self.steps), default=Fraction(0))
-        parts = [f"<h4>{escape(str(self).partition(chr(10))[0])}</h4>", state(self.source, self.shards[0])]
-        for step in self.steps:
-            sent, axes = ceil(step.sent * self.itemsize), " ".join(axis_html(axis, colours[axis]) for axis in step.axes)
-            often = f" x{step.rounds}" if step.rounds > 1 else ""
-            share = [BarPart(axis, float(step.sent) / len(step.axes), colours[axis]) for axis in step.axes]
-            parts.append(
-                f'<div class="row"><div class="ends"><span>{step.kind}{often} {axes}: {_MOVES[step.kind]}</span>'
-                f"<span>{sent:,} bytes</span></div>{track(share, float(most), is_thin=True)}</div>"
-            )
-            parts.append(state(step.after, step.shard_after))
-        peak = f"peak shard {_shape_text(self.peak)} ({prod(self.peak) * self.itemsize:,} bytes)"
-        total = f"{self.bytes:,} bytes sent, of at least {self.lower_bound * self.itemsize:,}; {peak}"
-        return framed(*parts, f"<p>{total}</p>")
-
-
-_MOVES = {
-    "slice": "each device keeps its part, and nothing is sent",
-    "all_gather": "each device sends its shard to the others",
-    "all_to_all": "each device sends every other one a part of its shard",
-    "ppermute": "each device sends a block to another",
-    "psum": "addends are summed, and each device has the sum",
-    "psum_scatter": "addends are summed, and each device keeps its part",
-}
+        return picture_of(self)
 
 
 class Unreachable(NamedTuple):
@@ -239,10 +206,6 @@ def _pattern_text(layout: Layout, shape: tuple[int, ...]) -> str:
     pairs = zip(shape, layout.dim_axes, strict=True)
     dims = [f"[{size}/{','.join(axes)}]" if axes else f"{size}" for size, axes in pairs]
     return " ".join([*dims, *(f"+{axis}" for axis in sorted(layout.unreduced))])
-
-
-def _shape_text(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape)) or "scalar"
 
 
 # Up to this number the search finds the cheapest plan. With more axes there are too many states: axes that can stay

@@ -19,9 +19,9 @@ from ...errors.phrases import value_text
 from ...hints.check_arguments import check_arguments_as_traced, check_as_traced
 from ...hints.check_tree import CheckedLeaf, TreeCheck, check_value
 from ...hints.context import MeshContext, current_axis_naming
-from ...inspection import keeping_claims
+from ...inspection import keeping_claims, on_mesh
 from ...introspection import bound_self, require_decorated
-from ...meshes import mesh_like, mesh_sizes, override_mesh, why_unusable
+from ...meshes import mesh_like, mesh_sizes, why_unusable
 from ...ops.resharding.pieces import shard_shape
 from ..sample.arguments import Inputs
 from ..sample.meshes import map_over_shards
@@ -46,22 +46,22 @@ def explanation(
     jaxpr, types = call.trace()
     costs, sources = read_jaxpr(jaxpr, len(call.traced))
     arguments = [value_of(at, "argument", leaf, call.region) for at, leaf in enumerate(call.traced.values())]
-    first = max((one.ident for one in (*costs.values, *costs.collectives)), default=len(arguments) - 1) + 1
+    first = max((value.ident for value in (*costs.values, *costs.collectives)), default=len(arguments) - 1) + 1
     leaves = call.result_leaves(types) if call.typed.result is not None else []
     results = [
         value_of(first + at, "result", leaf, call.region, sorted(source))
         for at, (leaf, source) in enumerate(zip(leaves, sources, strict=False))
     ]
     gradient, both, notes = _gradient(call, types, costs, results, first + len(results), grad)
-    cotangents = [one for one, leaf in zip(results, leaves, strict=True) if has_gradient(leaf.value)]
-    inputs, specs = [(one.name, one.bytes) for one in arguments], [one.spec for one in arguments]
+    cotangents = [value for value, leaf in zip(results, leaves, strict=True) if has_gradient(leaf.value)]
+    inputs, specs = [(value.name, value.bytes) for value in arguments], [value.spec for value in arguments]
     backend = _backend(hardware, target)
     if both is not None and grad:
-        inputs += [(f"cotangent of {one.name}", one.bytes) for one in cotangents]
-        jaxpr, specs = both, [*specs, *(cotangent_spec(one.spec) for one in cotangents)]
+        inputs += [(f"cotangent of {value.name}", value.bytes) for value in cotangents]
+        jaxpr, specs = both, [*specs, *(cotangent_spec(value.spec) for value in cotangents)]
         program = read_program(both, inputs, backend=backend)
     else:
-        program = read_program(jaxpr, inputs, [one.bytes for one in results], backend=backend)
+        program = read_program(jaxpr, inputs, [value.bytes for value in results], backend=backend)
     work, runs = work_of(program), (*costs.collectives, *(gradient if grad else ()))
     compiled = compile_program(call.typed.name, jaxpr, specs, call.mesh, target, runs) if target else None
     return Explanation(
@@ -106,7 +106,7 @@ def _notes(call: ExplainedCall, costs: JaxprCosts) -> list[str]:
 
 def _jaxpr_notes(costs: JaxprCosts) -> list[str]:
     note = "how often a while loop iterates is not known: what is in it is counted for one iteration"
-    return [*costs.notes, *([note] if any(one.is_open for one in costs.collectives) else [])]
+    return [*costs.notes, *([note] if any(op.is_open for op in costs.collectives) else [])]
 
 
 def _gradient(
@@ -132,7 +132,7 @@ def _gradient(
             reason = f"it cannot be differentiated: {type(error).__name__}: {text}"
         else:
             both, _ = read_jaxpr(jaxpr, len(call.traced) + sum(inexact))
-            ends = [one.ident for one, has in zip(results, inexact, strict=False) if has]
+            ends = [value.ident for value, has in zip(results, inexact, strict=False) if has]
             operands = dict(enumerate([*range(len(call.traced)), *ends]))
             added = _added_collectives(both.collectives, forward.collectives, operands, first)
             return added, jaxpr, _jaxpr_notes(both)
@@ -156,19 +156,19 @@ def _added_collectives(
     moved: dict[str, Any] = {"ident": 0, "after": (), "times": 1, "loops": ()}
     for ignored in (moved, {**moved, "place": ""}):
         left: defaultdict[Collective, list[int]] = defaultdict(list)
-        for one in alone:
-            if one.ident not in same.values():
-                left[replace(one, **ignored)].append(one.ident)
-        for one in both:
-            equal = left[replace(one, **ignored)]
-            if one.part == "forward" and one.ident not in same and equal:
-                same[one.ident] = equal.pop(0)
+        for op in alone:
+            if op.ident not in same.values():
+                left[replace(op, **ignored)].append(op.ident)
+        for op in both:
+            equal = left[replace(op, **ignored)]
+            if op.part == "forward" and op.ident not in same and equal:
+                same[op.ident] = equal.pop(0)
     numbers = {**numbers, **same}
-    for one in both:
-        if one.ident not in same:
-            numbers[one.ident] = ident = first + len(added)
-            after = tuple(sorted(numbers[source] for source in one.after if source in numbers))
-            added.append(replace(one, ident=ident, part="gradient", after=after))
+    for op in both:
+        if op.ident not in same:
+            numbers[op.ident] = ident = first + len(added)
+            after = tuple(sorted(numbers[source] for source in op.after if source in numbers))
+            added.append(replace(op, ident=ident, part="gradient", after=after))
     return added
 
 
@@ -263,9 +263,9 @@ class ExplainedCall:
         def leaves(*values: Any) -> list[Any]:
             nonlocal numbered
             results = self.run(values)
-            found = jax.tree_util.tree_leaves(results)
-            numbered = _jax.tree.replace_leaves(results, range(len(found)))
-            return found
+            flat = jax.tree_util.tree_leaves(results)
+            numbered = _jax.tree.replace_leaves(results, range(len(flat)))
+            return flat
 
         with self._replace_meshes():
             jaxpr, types = jax.make_jaxpr(leaves, return_shape=True)(*self.structs)
@@ -310,7 +310,7 @@ class ExplainedCall:
         """Replace the function's own mesh by another, and the ambient one where the function looks for that."""
         looks = self.made_of.mesh is None or not _jax.mesh.context_mesh().empty
         ambient = jax.sharding.use_abstract_mesh(self.mesh) if looks else nullcontext()
-        with _jax.mesh.without_ambient(), ambient, override_mesh(self.mesh), keeping_claims():
+        with _jax.mesh.without_ambient(), ambient, on_mesh(self.mesh), keeping_claims():
             yield
 
 
@@ -348,7 +348,7 @@ def meshes_of(
     if isinstance(given, (list, tuple)):
         if not given:
             raise MeshAxisError(f"{verb}: mesh= is empty")
-        return tuple(_read_mesh(each, default, verb) for each in given)
+        return tuple(_read_mesh(written, default, verb) for written in given)
     if given is None and default is None:
         leaves = (leaf for value in values for leaf in jax.tree_util.tree_leaves(value))
         default = next((mesh for leaf in leaves if (mesh := _jax.mesh.value_mesh(leaf)) is not None), None)

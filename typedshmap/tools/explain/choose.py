@@ -6,19 +6,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from itertools import accumulate, permutations
+from itertools import permutations
 from math import comb, prod
-from pathlib import Path
 from textwrap import fill
 from typing import Any, TypeAlias
 
-from ...drawing import NEUTRAL, Bar, BarPart, bars, colours_of, document, framed, kind_colours, side_by_side, table
+from ...drawing import framed
 from ...errors import MeshAxisError, StructureError
-from ...errors.phrases import mesh_text, titled, value_text
+from ...errors.phrases import mesh_text, value_text
 from .hardware import Hardware, time_of
 from .links import divisors
-from .model import Failed, bytes_text, seconds_text
-from .tables import Explanation
+from .model import Failed, MeshSizes, Time, bytes_text, seconds_text
+from .picture import charts
+from .tables import Explanation, Page, Table, notes_html, notes_text
 
 FreeMesh: TypeAlias = Mapping[str, int | None]
 """Mesh axes with their sizes; None for a size to choose."""
@@ -44,8 +44,8 @@ class Candidate:
     error: Exception | None = None
 
 
-@dataclass(frozen=True)
-class Choice:
+@dataclass(frozen=True, repr=False)
+class Choice(Page):
     """All meshes of a number of devices; printed as a table, and in a notebook as charts.
 
     Attributes:
@@ -81,105 +81,67 @@ class Choice:
         return f"none divides: {self.refused[0].why}"
 
     def __str__(self) -> str:
-        rows = [self._headings, *map(self._cells, self.ranked[:_MOST_ROWS])] if self.ranked else []
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        shown = sum(end <= _WIDTH + 2 for end in accumulate(width + 2 for width in widths))
-        formats = [f"{'>' if at else '<'}{width}" for at, width in enumerate(widths[:shown])]
-        aligned = ["  ".join(map(format, row, formats)) for row in rows]
-        width = max((len(mesh_text(candidate.mesh.items())) for candidate in self.refused[:_MOST_ROWS]), default=0)
-        refused = [
-            f"{mesh_text(candidate.mesh.items()):<{width}}  {candidate.why}" for candidate in self.refused[:_MOST_ROWS]
-        ]
+        ranked = self._table(self.ranked[:_MOST_ROWS])
+        while ranked.width > _WIDTH:
+            ranked = Table(ranked.headings[:-1], [row[:-1] for row in ranked.rows])
+        refused = Table(("refused:", ""), self._refused_rows[:_MOST_ROWS])
         blocks = [
             self._heading,
-            "\n".join([*aligned, *_more(self.ranked)]),
+            "\n".join([str(ranked), *_more(self.ranked)]) if self.ranked else "",
             self.why,
-            "\n".join(["refused:", *refused, *_more(self.refused)]) if refused else "",
-            "\n".join(f"note: {note}" for note in self.notes),
+            "\n".join([str(refused), *_more(self.refused)]) if self.refused else "",
+            notes_text(self.notes),
         ]
         return "\n\n".join(filter(None, blocks))
 
-    def __repr__(self) -> str:
-        return titled(self)
+    @property
+    def title(self) -> str:
+        return self.function
 
     @property
     def html(self) -> str:
         """A part of a page: charts of time and of memory, and all meshes in tables."""
-        ranked = [(one, one.explanation) for one in self.ranked[:_MOST_BARS] if one.explanation]
-        large = [(one, one.explanation) for one in self.refused if one.explanation][: _MOST_BARS - len(ranked)]
-        colours = colours_of(sorted({axis for one, _ in (*ranked, *large) for axis in one.mesh}))
-        kinds = kind_colours(kind for _, found in (*ranked, *large) for kind in found.memory.parts)
-        time = [Bar(mesh_text(one.mesh.items()), [*_time_parts(found, colours)], _span(found)) for one, found in ranked]
-        memory = [
-            Bar(
-                mesh_text(one.mesh.items()),
-                [BarPart(kind, size, kinds[kind], bytes_text(size)) for kind, size in found.memory.parts.items()],
-                bytes_text(found.memory.peak),
-            )
-            for one, found in (*ranked, *large)
-        ]
-        limit = f"{bytes_text(int(self.hardware.memory))} of {self.hardware.name}"
-        charts = [
-            bars("time of a device, if nothing overlaps", time) if time else "",
-            bars("memory of one device at the peak", memory, self.hardware.memory, limit) if memory else "",
-        ]
-        fitting = table(self._headings, map(self._cells, self.ranked), self._headings[1:]) if ranked else ""
-        others = table(["refused", "why"], [(mesh_text(one.mesh.items()), one.why) for one in self.refused])
         first, *sizes = map(escape, self._heading.split("\n", 1))
         about = [f"<h3>{first}</h3>", *(f"<p>{line}</p>" for line in (*sizes, escape(self.why)))]
-        notes = [f"<p>note: {escape(note)}</p>" for note in self.notes]
-        return framed(*about, side_by_side(*charts), fitting, others if self.refused else "", *notes)
-
-    def _repr_html_(self) -> str:
-        return self.html
-
-    def to_html(self, path: str | Path) -> None:
-        """Write one self-contained page."""
-        Path(path).write_text(document(self.function, self.html), encoding="utf-8")
+        explained = [row.explanation for row in (*self.ranked, *self.refused) if row.explanation][:_MOST_BARS]
+        fitting = self._table(self.ranked).html if self.ranked else ""
+        refused = Table(("refused", "why"), self._refused_rows).html if self.refused else ""
+        return framed(*about, charts(explained) if explained else "", fitting, refused, notes_html(self.notes))
 
     @property
     def _heading(self) -> str:
         count = len(self.ranked) + len(self.refused)
-        some = next((one.explanation for one in (*self.ranked, *self.refused) if one.explanation), None)
+        some = next((row.explanation for row in (*self.ranked, *self.refused) if row.explanation), None)
         on = f"{self.function} on {self.devices:,} devices of {self.hardware.name}"
         fit = f"{len(self.ranked)} of {count:,} mesh{'es' if count != 1 else ''} fit"
         sizes = fill(mesh_text(some.sizes.items()), _WIDTH) if some else ""
         return f"{on}: {fit}\n{sizes}".rstrip()
 
+    def _table(self, candidates: Sequence[Candidate]) -> Table:
+        """A row for each of the meshes that fit."""
+        explained = [row.explanation for row in candidates if row.explanation]
+        axes = sorted({axis for row in self.ranked if row.explanation for axis in _time(row.explanation).communicate})
+        headings = ("mesh", "peak memory", "overlapped", "serial", "bound", "compute", "memory")
+        cells: list[tuple[str, ...]] = []
+        for row in explained:
+            time, peak = _time(row), bytes_text(row.memory.peak)
+            seconds = (time.compute, time.memory, *(time.communicate.get(axis, 0.0) for axis in axes))
+            ends = (seconds_text(time.overlapped), seconds_text(time.serial), time.bound)
+            cells.append((mesh_text(row.mesh), peak, *ends, *map(seconds_text, seconds)))
+        return Table((*headings, *(f"over {axis}" for axis in axes)), cells)
+
     @property
-    def _headings(self) -> tuple[str, ...]:
-        times = [one.explanation.time for one in self.ranked if one.explanation]
-        axes = [f"over {axis}" for axis in sorted({axis for time in times if time for axis in time.communicate})]
-        return ("mesh", "peak memory", "overlapped", "serial", "bound", "compute", "memory", *axes)
-
-    def _cells(self, one: Candidate) -> tuple[str, ...]:
-        assert one.explanation is not None
-        time = one.explanation.time
-        assert time is not None
-        sent = [time.communicate.get(heading.removeprefix("over "), 0.0) for heading in self._headings[7:]]
-        seconds = map(seconds_text, (time.compute, time.memory, *sent))
-        ends = (seconds_text(time.overlapped), seconds_text(time.serial), time.bound)
-        return (mesh_text(one.mesh.items()), bytes_text(one.explanation.memory.peak), *ends, *seconds)
+    def _refused_rows(self) -> list[tuple[str, ...]]:
+        return [(mesh_text(candidate.mesh.items()), candidate.why) for candidate in self.refused]
 
 
-def _more(found: Sequence[Candidate]) -> list[str]:
-    return [f"and {len(found) - _MOST_ROWS:,} more"] if len(found) > _MOST_ROWS else []
+def _more(candidates: Sequence[Candidate]) -> list[str]:
+    return [f"and {len(candidates) - _MOST_ROWS:,} more"] if len(candidates) > _MOST_ROWS else []
 
 
-def _time_parts(found: Explanation, colours: Mapping[str, str]) -> Iterator[BarPart]:
-    """What a program waits for if nothing overlaps: products, memory beside them, each axis."""
-    time = found.time
-    assert time is not None
-    moving = max(0.0, time.serial - sum(time.communicate.values()) - time.compute)
-    yield BarPart("compute", time.compute, NEUTRAL[0], seconds_text(time.compute))
-    yield BarPart("memory", moving, NEUTRAL[1], seconds_text(moving))
-    for axis, seconds in time.communicate.items():
-        yield BarPart(f"over {axis}", seconds, colours[axis], seconds_text(seconds))
-
-
-def _span(found: Explanation) -> str:
-    assert found.time is not None
-    return f"{seconds_text(found.time.overlapped)} to {seconds_text(found.time.serial)}"
+def _time(explanation: Explanation) -> Time:
+    assert explanation.time is not None  # there is hardware
+    return explanation.time
 
 
 def meshes_to_try(verb: str, devices: int, axes: FreeMesh) -> list[dict[str, int]]:
@@ -233,25 +195,25 @@ def read_free_mesh(verb: str, given: Any) -> dict[str, int | None]:
     Raises:
       MeshAxisError: for what is not such a mesh.
     """
-    found: Any = {} if given is None else given
+    axes: Any = {} if given is None else given
     if isinstance(given, str):
         parts = [part.partition("=") for part in map(str.strip, given.split(",")) if part]
-        found = {
+        axes = {
             axis.strip(): (int(size) if size.strip().isdecimal() and len(size) < 12 else 0) if equals else None
             for axis, equals, size in parts
         }
-    is_right = isinstance(found, Mapping) and all(
+    is_right = isinstance(axes, Mapping) and all(
         isinstance(axis, str) and axis and (size is None or (type(size) is int and size > 0))
-        for axis, size in found.items()
+        for axis, size in axes.items()
     )
     if not is_right or (
-        isinstance(given, str) and len(found) != len([part for part in given.split(",") if part.strip()])
+        isinstance(given, str) and len(axes) != len([part for part in given.split(",") if part.strip()])
     ):
         raise MeshAxisError(
             f"{verb}: mesh= is {value_text(given)}\n\n"
             'Hint: it names mesh axes, with a size where that is fixed, as in {"dp": None, "tp": 8} or "dp,tp=8"'
         )
-    return dict(found)
+    return dict(axes)
 
 
 def choice_of(
@@ -261,51 +223,48 @@ def choice_of(
     rows: Iterable[Explanation | Failed],
     notes: Iterable[str] = (),
 ) -> Choice:
-    """Rank the meshes on which a function fits, and say of the others why they are refused."""
+    """Rank the meshes on which a function fits, and give the reason why each of the others is refused."""
     rows = list(rows)
-    found, failed = (
+    explained, failed = (
         [row for row in rows if isinstance(row, Explanation)],
         [row for row in rows if isinstance(row, Failed)],
     )
-    # Where several orders are as good, the one that is better than that of the hints for most of the others.
-    ordered = [_best_order(one, hardware, one.mesh).mesh for one in found]
-    better = Counter(tuple(dict(mesh)) for mesh, one in zip(ordered, found, strict=True) if mesh != one.mesh)
-    names = better.most_common(1)[0][0] if better else [axis for axis, _ in (found or failed)[0].mesh]
-    found = [_best_order(one, hardware, _in_order(one.mesh, names)) for one in found]
-    ranked = sorted((one for one in found if one.fits), key=_rank)
-    large = sorted((one for one in found if not one.fits), key=lambda one: one.memory.peak)
+    # Among orders that are equally good for a mesh, the one that is best for most of the others comes first.
+    best = [_best_order(row, hardware, row.mesh).mesh for row in explained]
+    better = Counter(tuple(dict(mesh)) for mesh, row in zip(best, explained, strict=True) if mesh != row.mesh)
+    names = better.most_common(1)[0][0] if better else [axis for axis, _ in rows[0].mesh]
+    explained = [_best_order(row, hardware, _in_order(row.mesh, names)) for row in explained]
+    ranked = sorted((row for row in explained if row.fits), key=_rank)
+    large = sorted((row for row in explained if not row.fits), key=lambda row: row.memory.peak)
     has = f"and {hardware.name} has {bytes_text(int(hardware.memory))}"
-    refused = [Candidate(dict(one.mesh), f"needs {bytes_text(one.memory.peak)}, {has}", one) for one in large]
+    fitting = [Candidate(dict(row.mesh), _time(row).text, row) for row in ranked]
+    refused = [Candidate(dict(row.mesh), f"needs {bytes_text(row.memory.peak)}, {has}", row) for row in large]
     refused += [
-        Candidate(dict(_in_order(one.mesh, names)), reason_of(verb, function, one.error), None, one.error)
-        for one in failed
+        Candidate(dict(_in_order(row.mesh, names)), reason_of(verb, function, row.error), None, row.error)
+        for row in failed
     ]
-    fitting = [Candidate(dict(one.mesh), one.time.text if one.time else "", one) for one in ranked]
-    said = dict.fromkeys([*notes, *(note for one in (*ranked, *large) for note in one.notes)])
-    devices = prod(size for _, size in (found or failed)[0].mesh)
-    return Choice(function, devices, hardware, tuple(fitting), tuple(refused), tuple(said))
+    all_notes = dict.fromkeys([*notes, *(note for row in (*ranked, *large) for note in row.notes)])
+    devices = prod(size for _, size in rows[0].mesh)
+    return Choice(function, devices, hardware, tuple(fitting), tuple(refused), tuple(all_notes))
 
 
-def _rank(found: Explanation) -> tuple[float, float, int]:
-    assert found.time is not None
-    return float(f"{found.time.overlapped:.3g}"), float(f"{found.time.serial:.3g}"), found.memory.peak
-
-
-MeshSizes: TypeAlias = tuple[tuple[str, int], ...]
+def _rank(explanation: Explanation) -> tuple[float, float, int]:
+    time = _time(explanation)
+    return float(f"{time.overlapped:.3g}"), float(f"{time.serial:.3g}"), explanation.memory.peak
 
 
 def _in_order(mesh: MeshSizes, names: Sequence[str]) -> MeshSizes:
     return tuple(sorted(mesh, key=lambda pair: names.index(pair[0])))
 
 
-def _best_order(found: Explanation, hardware: Hardware, first: MeshSizes) -> Explanation:
-    """The same with its mesh axes in the order in which they lie on the links best; the first of equal ones."""
+def _best_order(explanation: Explanation, hardware: Hardware, first: MeshSizes) -> Explanation:
+    """The explanation with its mesh axes in the order that suits the links best; the first of equally good ones."""
     orders = permutations(first) if len(first) <= _MOST_AXES_IN_ORDER else [first]
 
     def explained_on(mesh: MeshSizes) -> Explanation:
         rates = hardware.rates(mesh)
-        time = time_of(found.work, found.collectives, hardware, mesh, rates)
-        return replace(found, mesh=mesh, bandwidth=rates, time=time)
+        time = time_of(explanation.work, explanation.collectives, hardware, mesh, rates)
+        return replace(explanation, mesh=mesh, bandwidth=rates, time=time)
 
     return min(map(explained_on, orders), key=_rank)
 

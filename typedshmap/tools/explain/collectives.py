@@ -1,15 +1,12 @@
-"""Read a jaxpr for what communicates and what is checked, through loops, branches and calls.
+"""The collectives of a jaxpr and the values that it checks, through loops, branches and calls.
 
-This is not a second domain of `inference.interpreter`: facts are joined until they hold in every iteration, while
-costs depend on what is around an equation, and add up. Which jaxpr an equation runs on which operands is the same for
-both, and defined in `_jax.jaxpr`.
-
-Invariant: every value of the jaxpr carries the numbers of the values and collectives that it comes from directly; a
-loop's body is read once, so that these only lead forwards."""
+This is a domain of `inference.interpreter` in which a value is the numbers of the values and collectives that it comes
+from directly. A loop's body is interpreted once, and its collectives count as often as it runs."""
 
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -17,10 +14,9 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ... import _jax
-from ...inference.claims import Claim
-from ...inference.interpreter import CLAIM
+from ...inference.interpreter import CLAIM, Interpreter, call
 from ...inspection.region import reshard_steps
-from .model import Collective, MeshAxes, Pass, Value, ring_bytes
+from .model import Collective, Pass, Value, array_text, ring_bytes
 
 Sources = frozenset[int]
 _NOTHING: Sources = frozenset()
@@ -36,7 +32,7 @@ _NO_COMMUNICATION = frozenset(
 )
 
 
-class _EquationContext(NamedTuple):
+class _Around(NamedTuple):
     """What is around an equation.
 
     Attributes:
@@ -47,27 +43,28 @@ class _EquationContext(NamedTuple):
       place: the source of the call around it, for an equation without a source of its own.
     """
 
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, int] = {}
     times: int = 1
     loops: tuple[str, ...] = ()
     part: Pass = "forward"
     place: str = ""
 
-    def inside(self, loop: str, times: int = 1) -> _EquationContext:
+    def inside(self, loop: str, times: int = 1) -> _Around:
         return self._replace(times=self.times * times, loops=(*self.loops, loop))
 
 
 @dataclass
-class JaxprCosts:
-    """What is found in a jaxpr, in its order, equation by equation.
+class JaxprCosts(Interpreter[Sources]):
+    """The costs of a jaxpr, in the order of its equations.
 
     Attributes:
-      idents: the numbers of what is found.
-      values: what its body checks.
-      collectives: what communicates.
+      idents: the numbers of values and collectives.
+      values: the values that its body checks.
+      collectives: its collectives.
       notes: what cannot be seen, or not counted.
       outside: the operations on global arrays outside of manual regions, by name.
       is_transposed: whether it takes a gradient.
+      around: what is around the current equation.
     """
 
     idents: Iterator[int]
@@ -76,46 +73,66 @@ class JaxprCosts:
     notes: list[str] = field(default_factory=list[str])
     outside: list[str] = field(default_factory=list[str])
     is_transposed: bool = False
+    around: _Around = field(default_factory=_Around)
 
-    def read(self, closed_jaxpr: Any, sources: Sequence[Sources], around: _EquationContext) -> list[Sources]:
-        """Read a jaxpr; from the sources of its operands to those of its results."""
-        jaxpr = _jax.jaxpr.open_jaxpr(closed_jaxpr)
-        known: dict[Any, Sources] = dict(zip(jaxpr.invars, sources, strict=True))
+    def __post_init__(self) -> None:
+        self.rules = defaultdict(lambda: JaxprCosts._equation)
 
-        def sources_of(atom: Any) -> Sources:
-            return _NOTHING if _jax.jaxpr.is_literal(atom) else known.get(atom, _NOTHING)
+    def literal(self, atom: Any) -> Sources:
+        return _NOTHING
 
-        for eqn in jaxpr.eqns:
-            part: Pass = "gradient" if _jax.jaxpr.is_transposed(eqn) else around.part
-            self.is_transposed |= part == "gradient"
-            at = around._replace(part=part, place=_jax.source.equation_place(eqn) or around.place)
-            results = self._equation(eqn, [sources_of(atom) for atom in eqn.invars], at)
-            known.update(zip(eqn.outvars, results, strict=True))
-            if eqn.primitive.name == CLAIM and not _jax.jaxpr.is_literal(eqn.invars[0]):
-                # What is computed of a checked value takes the value itself, not what the check returns.
-                known[eqn.invars[0]] = results[0]
-        return [sources_of(atom) for atom in jaxpr.outvars]
+    def constants(self, closed_jaxpr: Any) -> Sequence[Sources]:
+        return [_NOTHING] * len(_jax.jaxpr.open_jaxpr(closed_jaxpr).constvars)
 
-    def _equation(self, eqn: Any, sources: list[Sources], at: _EquationContext) -> Sequence[Sources]:
-        name, params = eqn.primitive.name, eqn.params
-        if (found := collective_costs(eqn, at.sizes)) is not None:
-            return self._add_collectives(eqn, found, sources, at)
+    def carried(self, start: list[Sources], now: list[Sources], results: list[Sources], times: int) -> list[Sources]:
+        return now
+
+    def opaque(self, eqn: Any, values: list[Sources]) -> Sequence[Sources]:
+        """The results of an equation whose jaxprs, if it has any, count once each."""
+        jaxprs, count, at, name = _jax.jaxpr.inner_jaxprs(eqn), len(self.collectives), self.around, eqn.primitive.name
+        sources = _union(values)
+        for jaxpr in jaxprs:
+            self.interpret(jaxpr, [sources] * len(jaxpr.invars))
+        if len(self.collectives) > count:
+            self.notes.append(f"what {name} runs ({at.place}) is counted once")
+        if not at.sizes and not jaxprs and name not in _NO_COMMUNICATION:
+            shapes = [getattr(var.aval, "shape", ()) for var in (*eqn.invars, *eqn.outvars)]
+            if any(size > 1 for shape in shapes for size in shape):
+                self.outside.append(name)
+        return [sources] * len(eqn.outvars)
+
+    def _equation(self, eqn: Any, sources: list[Sources]) -> Sequence[Sources]:
+        around = self.around
+        part: Pass = "gradient" if _jax.jaxpr.is_transposed(eqn) else around.part
+        self.is_transposed |= part == "gradient"
+        self.around = around._replace(part=part, place=_jax.source.equation_place(eqn) or around.place)
+        results = self._results(eqn, sources)
+        self.around = around
+        return results
+
+    def _results(self, eqn: Any, sources: list[Sources]) -> Sequence[Sources]:
+        name, params, at = eqn.primitive.name, eqn.params, self.around
+        if (collectives := collective_costs(eqn, at.sizes)) is not None:
+            return self._add_collectives(eqn, collectives, sources)
         if name == "scan":
-            length = params["length"]
-            return self.read(params["jaxpr"], sources, at.inside(f"scan of {length}", length))
+            consts, carry, rows = _jax.jaxpr.scan_operands(eqn, sources)
+            self.around = at.inside(f"scan of {params['length']}", params["length"])
+            return self.loop(params["jaxpr"], consts, carry, rows)[1]
         if name == "while":
             conds, consts, carry = _jax.jaxpr.while_operands(eqn, sources)
-            self.read(params["cond_jaxpr"], [*conds, *carry], at.inside("while"))
-            return self.read(params["body_jaxpr"], [*consts, *carry], at.inside("while"))
+            self.around = at.inside("while")
+            self.interpret(params["cond_jaxpr"], [*conds, *carry])
+            return self.loop(params["body_jaxpr"], consts, carry)[1]
         if name == "cond":
-            return self._cond(eqn, sources, at)
+            self.around = at.inside("cond")
+            return self._cond(eqn, sources)
         if name == "shard_map":
             mesh, manual = params["mesh"], _jax.jaxpr.newly_manual_axes(params)
             sizes = {axis: size for axis, size in mesh.shape.items() if axis in manual or axis in at.sizes}
             if auto := ", ".join(axis for axis, size in mesh.shape.items() if axis not in sizes and size > 1):
                 note = "not manual in a region: there XLA splits arrays further, and what it sends is not counted"
                 self.notes.append(f"{auto} {note}")
-            return self.read(params["jaxpr"], sources, at._replace(sizes={**at.sizes, **sizes}))
+            self.around = at._replace(sizes={**at.sizes, **sizes})
         if name == CLAIM:
             if params["claim"].assertion.subject.kind != "checked":
                 return sources
@@ -123,57 +140,42 @@ class JaxprCosts:
             return [frozenset([self.values[-1].ident])]
         if name in OPAQUE:
             self.notes.append(f"communication inside of {OPAQUE[name]} ({at.place}) cannot be seen")
-        elif (called := _jax.jaxpr.called_jaxpr(eqn)) is not None:
-            return self.read(called, sources, at)
-        else:
-            self._read_inner(eqn, _union(sources), at)
-        return [_union(sources)] * len(eqn.outvars)
+            return [_union(sources)] * len(eqn.outvars)
+        return call(self, eqn, sources)
 
     def _add_collectives(
-        self, eqn: Any, found: Sequence[Collective], sources: list[Sources], at: _EquationContext
+        self, eqn: Any, collectives: Sequence[Collective], sources: list[Sources]
     ) -> Sequence[Sources]:
         """A sum takes each operand by itself; the steps of a reshard follow each other."""
-        results, is_chain = list(sources), eqn.primitive.name == "reshard_shards"
-        for place, one in enumerate(found):
+        results, at, is_chain = list(sources), self.around, eqn.primitive.name == "reshard_shards"
+        for place, cost in enumerate(collectives):
             slot, ident = 0 if is_chain else place, next(self.idents)
-            one = replace(one, ident=ident, times=at.times, loops=at.loops, place=at.place, part=at.part)
-            self.collectives.append(replace(one, after=tuple(sorted(results[slot]))))
+            cost = replace(cost, ident=ident, times=at.times, loops=at.loops, place=at.place, part=at.part)
+            self.collectives.append(replace(cost, after=tuple(sorted(results[slot]))))
             results[slot] = frozenset([ident])
         return results if len(results) == len(eqn.outvars) else [_union(results)] * len(eqn.outvars)
 
-    def _cond(self, eqn: Any, sources: list[Sources], at: _EquationContext) -> Sequence[Sources]:
+    def _cond(self, eqn: Any, sources: list[Sources]) -> Sequence[Sources]:
         """The branch that sends most; the others do not count."""
         before, branches = self.collectives, list[tuple[int, list[Collective], list[Sources]]]()
         for branch in eqn.params["branches"]:
             self.collectives = []
-            results = self.read(branch, sources[1:], at.inside("cond"))
-            branches.append((sum(one.times * one.wire for one in self.collectives), self.collectives, results))
+            results = self.interpret(branch, sources[1:])
+            branches.append((sum(op.sent for op in self.collectives), self.collectives, results))
         sent, most, results = max(branches, key=itemgetter(0))
         self.collectives = before + most
         if any(branch[0] < sent for branch in branches):
             self.notes.append("of a cond's branches the one that sends most is counted")
         return [result | sources[0] for result in results]
 
-    def _read_inner(self, eqn: Any, sources: Sources, at: _EquationContext) -> None:
-        """Jaxprs that an operation runs in a way of its own, each counted once."""
-        jaxprs, count = _jax.jaxpr.inner_jaxprs(eqn), len(self.collectives)
-        for jaxpr in jaxprs:
-            self.read(jaxpr, [sources] * len(_jax.jaxpr.open_jaxpr(jaxpr).invars), at)
-        if len(self.collectives) > count:
-            self.notes.append(f"what {eqn.primitive.name} runs ({at.place}) is counted once")
-        if not at.sizes and not jaxprs and eqn.primitive.name not in _NO_COMMUNICATION:
-            shapes = [getattr(var.aval, "shape", ()) for var in (*eqn.invars, *eqn.outvars)]
-            if any(size > 1 for shape in shapes for size in shape):
-                self.outside.append(eqn.primitive.name)
-
 
 def _union(sources: Sequence[Sources]) -> Sources:
     return _NOTHING.union(*sources)
 
 
-def _checked_value(ident: int, eqn: Any, sources: Sources, at: _EquationContext) -> Value:
-    claim: Claim = eqn.params["claim"]
-    aval, stated = eqn.invars[0].aval, claim.assertion
+def _checked_value(ident: int, eqn: Any, sources: Sources, at: _Around) -> Value:
+    claim, aval = eqn.params["claim"], eqn.invars[0].aval
+    stated = claim.assertion
     sizes = stated.region.sizes
     dim_axes = dict(zip(eqn.params["own"], claim.layout.dim_axes, strict=True))
     axes = [dim_axes.get(dim) or () for dim in range(len(aval.shape))]
@@ -196,13 +198,13 @@ def read_jaxpr(jaxpr: Any, count: int) -> tuple[JaxprCosts, list[Sources]]:
     """
     start, idents = [frozenset([at]) for at in range(count)], itertools.count(count)
     costs, live = JaxprCosts(idents), JaxprCosts(idents)
-    results = costs.read(jaxpr, start, _EquationContext({}))
-    live.read(_jax.jaxpr.without_dead_equations(jaxpr), start, _EquationContext({}))
+    results = costs.interpret(jaxpr, start)
+    live.interpret(_jax.jaxpr.without_dead_equations(jaxpr), start)
     # What is left without dead code, as it is in the full jaxpr, which has the checks.
     kept, alive = live.collectives, list[Collective]()
-    for one in costs.collectives:
-        if len(alive) < len(kept) and replace(one, ident=0, after=()) == replace(kept[len(alive)], ident=0, after=()):
-            alive.append(one)
+    for op in costs.collectives:
+        if len(alive) < len(kept) and replace(op, ident=0, after=()) == replace(kept[len(alive)], ident=0, after=()):
+            alive.append(op)
     # Where dead code made another branch the costlier one they are not the same, and come without the checks.
     costs.collectives = alive if len(alive) == len(kept) else kept
     costs.outside, costs.is_transposed = live.outside, live.is_transposed
@@ -245,10 +247,8 @@ def _reshard_costs(eqn: Any, sizes: Mapping[str, int]) -> Iterator[Collective]:
             yield _collective_of(operation, axes, prod(sizes[axis] for axis in axes), before, after)
 
 
-def _collective_of(operation: str, axes: MeshAxes, group: int, operand: Any, result: Any) -> Collective:
+def _collective_of(operation: str, axes: tuple[str, ...], group: int, operand: Any, result: Any) -> Collective:
     """A collective, wherever it may be, of the types of a shard before and after it."""
-    before, after = (
-        f"{_jax.array.short_dtype(aval.dtype)}[{','.join(map(str, aval.shape))}]" for aval in (operand, result)
-    )
+    before, after = (array_text(_jax.array.short_dtype(aval.dtype), aval.shape) for aval in (operand, result))
     sizes = [_jax.array.size_in_bytes(aval.shape, aval.dtype) for aval in (operand, result)]
     return Collective(0, operation, axes, group, before, after, *sizes, wire=ring_bytes(operation, group, *sizes))

@@ -22,7 +22,7 @@ from ... import _jax
 from ...errors import MeshAxisError, StructureError
 from ...errors.phrases import count_text, mesh_text, value_text
 from .model import Collective, Compiled
-from .program import donated_operands
+from .reading import donated_operands
 
 # Without the first three libtpu asks a server of Google's cloud what machine it is on, and waits for it where there is
 # none; without the last only one process may load it at a time.
@@ -149,7 +149,7 @@ def compile_program(
             reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             raise StructureError(f"{name}: cannot be compiled for {target.name}: {reason}") from error
         return _refused(target.name, str(error))
-    expected = Counter(one.operation for one in collectives)
+    expected = Counter(op.operation for op in collectives)
     found = _collectives_in(compiled.as_text() or "")
     flops = int((compiled.cost_analysis() or {}).get("flops", 0))
     size = _peak_of(compiled.memory_analysis(), target.name == "cpu")
@@ -167,8 +167,8 @@ def _peak_of(memory: Any, is_virtual: bool) -> int:
 
 def _collectives_in(text: str) -> Counter[str]:
     """How many collectives a compiled text has; one that runs beside products is written in several, as a chain."""
-    found = [(at, match["name"], match["chain"]) for at, match in enumerate(_COLLECTIVE.finditer(text))]
-    return Counter(name for name, _ in {(name, chain or f"at {at}") for at, name, chain in found})
+    written = [(at, match["name"], match["chain"]) for at, match in enumerate(_COLLECTIVE.finditer(text))]
+    return Counter(name for name, _ in {(name, chain or f"at {at}") for at, name, chain in written})
 
 
 def _refused(target: str, message: str) -> Compiled:

@@ -42,23 +42,23 @@ class Costs:
     memory: int
 
     @classmethod
-    def of(cls, found: Explained) -> Costs:
+    def of(cls, report: Explained) -> Costs:
         """The costs of a function that is explained."""
         collectives, wire = Counter[str](), Counter[str]()
-        for one in found.collectives:
-            key = f"{one.operation}/{','.join(one.axes)}"
-            collectives[key] += one.times
-            wire[key] += one.times * one.wire
-        products = sum(sum(line.products.values()) for line in found.work.lines)
-        sizes = mesh_text(found.sizes.items())
-        return cls(sizes, dict(collectives), dict(wire), products, found.flops, found.memory.peak)
+        for op in report.collectives:
+            key = f"{op.operation}/{','.join(op.axes)}"
+            collectives[key] += op.times
+            wire[key] += op.sent
+        products = sum(sum(line.products.values()) for line in report.work.lines)
+        sizes = mesh_text(report.sizes.items())
+        return cls(sizes, dict(collectives), dict(wire), products, report.flops, report.memory.peak)
 
     @classmethod
     def read(cls, entry: Any) -> Costs:
         """The costs in an entry of a lock file; what is no such entry is an error of some kind."""
         numbers = [entry[name] for name in ("products", "flops", "memory")]
         numbers += [*entry["collectives"].values(), *entry["wire_bytes"].values()]
-        if not isinstance(entry["sizes"], str) or not all(type(each) is int and each >= 0 for each in numbers):
+        if not isinstance(entry["sizes"], str) or not all(type(number) is int and number >= 0 for number in numbers):
             raise ValueError(entry)
         return cls(**entry)
 

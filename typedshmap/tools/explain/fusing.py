@@ -1,4 +1,4 @@
-"""What XLA:TPU fuses into products, and keeps in bfloat16 for them."""
+"""Emulate XLA:TPU, which fuses other operations into products, and rounds their operands to bfloat16."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from .program import Buffer, Program, ProgramStep
 
 
 def fuse_into_products(program: Program) -> None:
-    """Let a product write what is computed from it entry by entry, where all else that this takes is there before.
+    """Let a product write what is computed from its result, if its other operands exist before.
 
-    A stack of a loop is written by the product, too, whose result an iteration puts there.
+    If an iteration of a loop puts that in a stack, the product writes to the stack.
     """
-    count = Counter(one for step in program.steps for one in step.reads)
+    count = Counter(buffer for step in program.steps for buffer in step.reads)
     kept = list[ProgramStep]()
     for step in program.steps:
         product = step.product
@@ -23,40 +23,31 @@ def fuse_into_products(program: Program) -> None:
             or written not in step.reads
             or count[written] > 1
             or written in program.results
-            or product.around.times != step.around.times
-            or not all(one is written or one.made < product.time for one in step.reads)
+            or not all(buffer is written or buffer.made < product.time for buffer in step.reads)
         ):
             kept.append(step)
             continue
         del step.reads[written]
         product.reads, product.writes, product.fills = {**step.reads, **product.reads}, step.writes, step.fills
-        for one in product.writes:
-            one.made = product.time
+        for buffer in product.writes:
+            buffer.made = product.time
     program.steps = kept
 
 
 def round_operands(program: Program) -> None:
-    """Halve what is in memory for products only: a device that multiplies float32 in bfloat16 keeps it in bfloat16."""
+    """Halve the buffers that only products read, if they multiply float32 in bfloat16."""
     readers = defaultdict[Buffer, list[ProgramStep]](list)
     for step in program.steps:
-        for one in step.reads:
-            if step.reads[one] and one not in step.fills:
-                readers[one].append(step)
+        for buffer, size in step.reads.items():
+            if size and buffer not in step.fills:
+                readers[buffer].append(step)
     kept = {*program.arguments, *program.results}
-    rounded = {one for one in readers if one.type.startswith("f32[") and one not in kept}
-    before = 0
-    while before != len(rounded):
-        before = len(rounded)
-        rounded = {
-            one for one in rounded if all(one in step.multiplied or _moves_into(step, rounded) for step in readers[one])
-        }
+    rounded = {
+        buffer
+        for buffer, steps in readers.items()
+        if buffer.type.startswith("f32[") and buffer not in kept and all(buffer in step.multiplied for step in steps)
+    }
     for step in program.steps:
-        step.reads.update({one: step.reads[one] // 2 for one in rounded & step.reads.keys()})
-    for one in rounded:
-        one.bytes, one.type = one.bytes // 2, one.type.replace("f32", "bf16", 1)
-
-
-def _moves_into(step: ProgramStep, rounded: set[Buffer]) -> bool:
-    """Whether a step only moves entries to buffers of a set."""
-    is_move = all(one.operation in ("scan", "transpose") for one in step.writes)
-    return is_move and bool(step.writes or step.fills) and rounded.issuperset((*step.writes, *step.fills))
+        step.reads.update({buffer: step.reads[buffer] // 2 for buffer in rounded & step.reads.keys()})
+    for buffer in rounded:
+        buffer.bytes, buffer.type = buffer.bytes // 2, buffer.type.replace("f32", "bf16", 1)

@@ -16,7 +16,7 @@ from typing import Any
 from ...errors import MeshAxisError, StructureError
 from ...errors.phrases import excerpt, mesh_text, value_text
 from .links import Torus, link_rates
-from .model import Collective, Time, Work, seconds_text
+from .model import Collective, MeshSizes, Time, Work, seconds_text
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,16 @@ class Hardware:
     @property
     def rounds(self) -> bool:
         """Whether it multiplies float32 in bfloat16, as TPUs do by default: it has no rate for wider dtypes."""
-        return "bf16" in self.flops and all(_width(each) <= 16 for each in self.flops)
+        return "bf16" in self.flops and all(_width(dtype) <= 16 for dtype in self.flops)
 
     def rate(self, dtype: str) -> float:
         """The operations per second in a dtype."""
         if dtype in self.flops:
             return self.flops[dtype]
-        wider = sorted((each for each in self.flops if _width(each) >= _width(dtype)), key=_width)
+        wider = sorted((known for known in self.flops if _width(known) >= _width(dtype)), key=_width)
         return self.flops[wider[0] if wider else max(self.flops, key=_width)]
 
-    def rates(self, mesh: tuple[tuple[str, int], ...]) -> dict[str, float]:
+    def rates(self, mesh: MeshSizes) -> dict[str, float]:
         """The bytes that a device sends per second over each mesh axis, if known.
 
         Raises:
@@ -96,8 +96,8 @@ class Hardware:
             wanted = f"a topology of {self.torus.devices:,} devices"
             raise MeshAxisError(f"hardware {self.name!r} is {wanted}, and the mesh ({mesh_text(mesh)}) has {count:,}")
         rates = link_rates(tuple(size for _, size in mesh), self.link, self.domain, self.network, self.torus)
-        found = {axis: self.links.get(axis, rate) for (axis, _), rate in zip(mesh, rates, strict=True)}
-        return {axis: rate for axis, rate in found.items() if rate}
+        known = {axis: self.links.get(axis, rate) for (axis, _), rate in zip(mesh, rates, strict=True)}
+        return {axis: rate for axis, rate in known.items() if rate}
 
     def shaped(self, text: str) -> Hardware:
         """The same in another topology, ``8x16x16``.
@@ -125,8 +125,11 @@ def _width(dtype: str) -> int:
     return int(digits[0]) if digits else 8
 
 
-def _tpu(name: str, rates: Mapping[str, float], gib: float, bandwidth: float, link: float, **beyond: Any) -> Hardware:
-    return Hardware(name, rates, gib * 2**30, bandwidth, link=link, **beyond)
+def _tpu(
+    name: str, rates: Mapping[str, float], gib: float, bandwidth: float, link: float, domain: int, network: float,
+    torus: Torus,
+) -> Hardware:  # fmt: skip
+    return Hardware(name, rates, gib * 2**30, bandwidth, {}, link, domain, network, torus)
 
 
 def _gpu(name: str, rates: Mapping[str, float], gigabytes: int, bandwidth: float, link: float) -> Hardware:
@@ -139,36 +142,18 @@ def _gpu(name: str, rates: Mapping[str, float], gigabytes: int, bandwidth: float
 # into a switch half of it. Of a TPU7x a device is one of two chiplets, and has half of what the chip has. The memory of
 # TPUs is what XLA compiles a program for, somewhat less than a chip has.
 _SQUARE, _CUBE = Torus(dims=2, ring=16), Torus(dims=3, ring=4)
+_PAIRS = replace(_CUBE, pair=600e9)
+_H100 = {"f8": 1979e12, "i8": 1979e12, "bf16": 989e12, "f16": 989e12, "f32": 494.7e12, "f64": 67e12}
+_B200 = {"f8": 4500e12, "i8": 4500e12, "bf16": 2250e12, "f16": 2250e12, "f32": 1100e12, "f64": 40e12}
 KNOWN = {
-    each.name: each
-    for each in (
-        _tpu("v5e", {"bf16": 197e12, "i8": 393e12}, 15.75, 819e9, 100e9, domain=256, network=3.125e9, torus=_SQUARE),
-        _tpu("v5p", {"bf16": 459e12, "i8": 918e12}, 95, 2765e9, 200e9, domain=6144, network=6.25e9, torus=_CUBE),
-        _tpu("v6e", {"bf16": 918e12, "i8": 1836e12}, 31.24, 1638e9, 200e9, domain=256, network=12.5e9, torus=_SQUARE),
-        _tpu(
-            "v7x",
-            {"bf16": 1153.5e12, "f8": 2307e12},
-            94.74,
-            3690e9,
-            100e9,
-            domain=18432,
-            network=6.25e9,
-            torus=replace(_CUBE, pair=600e9),
-        ),
-        _gpu(
-            "h100",
-            {"f8": 1979e12, "i8": 1979e12, "bf16": 989e12, "f16": 989e12, "f32": 494.7e12, "f64": 67e12},
-            80,
-            3350e9,
-            450e9,
-        ),
-        _gpu(
-            "b200",
-            {"f8": 4500e12, "i8": 4500e12, "bf16": 2250e12, "f16": 2250e12, "f32": 1100e12, "f64": 40e12},
-            180,
-            8000e9,
-            900e9,
-        ),
+    hardware.name: hardware
+    for hardware in (
+        _tpu("v5e", {"bf16": 197e12, "i8": 393e12}, 15.75, 819e9, 100e9, 256, 3.125e9, _SQUARE),
+        _tpu("v5p", {"bf16": 459e12, "i8": 918e12}, 95, 2765e9, 200e9, 6144, 6.25e9, _CUBE),
+        _tpu("v6e", {"bf16": 918e12, "i8": 1836e12}, 31.24, 1638e9, 200e9, 256, 12.5e9, _SQUARE),
+        _tpu("v7x", {"bf16": 1153.5e12, "f8": 2307e12}, 94.74, 3690e9, 100e9, 18432, 6.25e9, _PAIRS),
+        _gpu("h100", _H100, 80, 3350e9, 450e9),
+        _gpu("b200", _B200, 180, 8000e9, 900e9),
     )
 }
 
@@ -198,17 +183,17 @@ def read_hardware(verb: str, given: Any) -> Hardware | None:
 _RINGS = ("all-reduce", "all-gather", "reduce-scatter")
 
 
-def _sent_over(one: Collective, sizes: Mapping[str, int], rates: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+def _sent_over(op: Collective, sizes: Mapping[str, int], rates: Mapping[str, float]) -> Iterator[tuple[str, float]]:
     """The bytes that a device sends over each axis of a collective.
 
     A ring over several axes is one over each, over the fastest first: over the next ones there is only a part of it
     left. What is not a ring counts at the slowest.
     """
-    if one.operation not in _RINGS or prod(sizes[axis] for axis in one.axes) != one.group:
-        yield min(one.axes, key=rates.__getitem__), one.wire
+    if op.operation not in _RINGS or prod(sizes[axis] for axis in op.axes) != op.group:
+        yield min(op.axes, key=rates.__getitem__), op.wire
         return
-    full, left = one.wire * one.group / (one.group - 1), 1.0
-    for axis in sorted(one.axes, key=rates.__getitem__, reverse=True):
+    full, left = op.wire * op.group / (op.group - 1), 1.0
+    for axis in sorted(op.axes, key=rates.__getitem__, reverse=True):
         yield axis, full * left * (1 - 1 / sizes[axis])
         left /= sizes[axis]
 
@@ -217,7 +202,7 @@ def time_of(
     work: Work,
     collectives: Iterable[Collective],
     hardware: Hardware,
-    mesh: tuple[tuple[str, int], ...],
+    mesh: MeshSizes,
     rates: Mapping[str, float],
 ) -> Time:
     """How long a program takes at the least.
@@ -237,14 +222,14 @@ def time_of(
     for line in work.lines:
         compute[line.place] = sum(count / hardware.rate(dtype) for dtype, count in line.products.items())
         memory[line.place] = line.bytes / hardware.bandwidth
-    for one in collectives:
-        if missing := [axis for axis in one.axes if axis not in rates]:
+    for op in collectives:
+        if missing := [axis for axis in op.axes if axis not in rates]:
             raise MeshAxisError(
-                f"hardware {hardware.name!r} has no link over mesh axis '{missing[0]}', over which {one.place} sends"
+                f"hardware {hardware.name!r} has no link over mesh axis '{missing[0]}', over which {op.place} sends"
                 f'\n\nHint: say how fast it is: links={{"{missing[0]}": 50e9}}, in bytes per second'
             )
-        for axis, size in _sent_over(one, dict(mesh), rates):
-            sent[axis][one.place] += one.times * size / rates[axis]
+        for axis, size in _sent_over(op, dict(mesh), rates):
+            sent[axis][op.place] += op.times * size / rates[axis]
     by_line = {"compute": compute, "memory": memory, **sent}
     totals = {name: sum(times.values()) for name, times in by_line.items()}
     bound = max(totals, key=totals.__getitem__)

@@ -69,19 +69,19 @@ def place_on_torus(sizes: Shape, shape: Shape) -> tuple[Shape, ...]:
     Whole dims come first, and the more of them the better, as ``create_device_mesh`` of ``jax.experimental.mesh_utils``
     has it with ``allow_split_physical_axes=True``.
     """
-    taken, found = [1] * len(shape), list[Shape]()
+    taken, places = [1] * len(shape), list[Shape]()
     for size in reversed(sizes):
 
         def preference(parts: Shape, taken: Sequence[int] = tuple(taken)) -> tuple[int, int, int, Shape]:
             full = [part for part, length in zip(parts, shape, strict=True) if part == length]
-            shared = prod(part for part, others in zip(parts, taken, strict=True) if others > 1)
+            shared = prod(part for part, used in zip(parts, taken, strict=True) if used > 1)
             return prod(full), sum(length > 1 for length in full), shared, parts
 
-        free = [length // others for length, others in zip(shape, taken, strict=True)]
+        free = [length // used for length, used in zip(shape, taken, strict=True)]
         parts = max(_products(size, free), key=preference)
-        taken = [others * part for others, part in zip(taken, parts, strict=True)]
-        found.append(parts)
-    return tuple(reversed(found))
+        taken = [used * part for used, part in zip(taken, parts, strict=True)]
+        places.append(parts)
+    return tuple(reversed(places))
 
 
 def _products(size: int, free: Sequence[int]) -> Iterator[Shape]:
@@ -106,8 +106,8 @@ def slice_shape(chips: int, dims: int) -> Shape:
 @lru_cache(maxsize=1024)
 def divisors(number: int) -> tuple[int, ...]:
     """The divisors of a number, the smallest first."""
-    small = [each for each in range(1, isqrt(number) + 1) if number % each == 0]
-    return tuple(sorted({*small, *(number // each for each in small)}))
+    small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
+    return tuple(sorted({*small, *(number // divisor for divisor in small)}))
 
 
 def link_rates(
@@ -125,7 +125,7 @@ def link_rates(
       network: beyond.
       torus: the torus; None for a switch.
     """
-    domain = max(each for each in divisors(prod(sizes)) if each <= (domain or inf))
+    domain = max(speed for speed in divisors(prod(sizes)) if speed <= (domain or inf))
     cores, chips = _cut(sizes, gcd(domain, torus.devices_per_chip if torus else 1))
     within, nodes = _cut(chips, domain // prod(cores))
     pair, local = (torus.pair, torus.rates(within, link)) if torus else (0.0, [link] * len(sizes))
@@ -133,8 +133,8 @@ def link_rates(
     for axis, size in enumerate(sizes):
         levels = ((cores[axis], pair), (within[axis], local[axis]), (nodes[axis], network))
         inner, rate = 1, inf
-        for count, each in levels:
-            rate = min(rate, inner * each) if count > 1 else rate
+        for count, speed in levels:
+            rate = min(rate, inner * speed) if count > 1 else rate
             inner *= count
         rates.append(link if size == 1 else rate)
     return rates

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from ... import _jax
 from .model import Alive, Memory
@@ -17,91 +18,73 @@ def memory_of(program: Program, is_differentiated: bool = False) -> Memory:
     makes them to the last one that reads them. An operation may write where one of its operands was, of the same size,
     that nothing reads any more; a result where the donated argument was, once nothing reads that.
     """
-    steps = _in_order(program.steps, program.arguments)
+    steps = sorted(program.steps, key=attrgetter("time"))
     last = {buffer: at for at, step in enumerate(steps) for buffer in (*step.writes, *step.reads)}
     until = {result: last.get(argument, -1) for result, argument in program.reused.items()}
     inside = _inside_results(program, steps, last)
-    held = Counter({one: one.bytes for one in (*program.arguments, *program.results) if one not in program.reused})
-    arguments, stays = sum(one.bytes for one in program.arguments), {*program.arguments, *program.results}
+    held = Counter({buf: buf.bytes for buf in (*program.arguments, *program.results) if buf not in program.reused})
+    arguments, stays = sum(buf.bytes for buf in program.arguments), {*program.arguments, *program.results}
     total = peak = sum(held.values())
     alive, place = dict(held), ""
     for at, step in enumerate(steps):
-        freed = {one for one in step.reads if last[one] == at and one not in stays}
-        for one in step.writes:
-            size = 0 if one in inside else one.bytes
-            if step.is_in_place and (same := _replaced(one, freed & held.keys())) is not None:
+        freed = {buf for buf in step.reads if last[buf] == at and buf not in stays}
+        for buf in step.writes:
+            size = 0 if buf in inside else buf.bytes
+            if step.is_in_place and (same := _replaced(buf, freed & held.keys())) is not None:
                 total -= held.pop(same)
-            if one in until and (until[one] < at or (until[one] == at and step.is_in_place)):
+            if buf in until and (until[buf] < at or (until[buf] == at and step.is_in_place)):
                 size = 0
-            total += size - held[one]
-            held[one] = size
+            total += size - held[buf]
+            held[buf] = size
         if total > peak:
             peak, alive, place = total, dict(held), step.around.place
-        ended = {one for one in step.writes if last[one] == at and one not in stays}
+        ended = {buf for buf in step.writes if last[buf] == at and buf not in stays}
         ended |= {result for result, end in until.items() if end == at and result in held}
-        for one in freed | ended:
-            total -= held.pop(one, 0)
+        for buf in freed | ended:
+            total -= held.pop(buf, 0)
     kinds = _kinds(program, steps, is_differentiated)
-    found = [Alive(size, _text(one), one.place, kinds[one]) for one, size in alive.items() if size]
-    found.sort(key=lambda one: -one.bytes)
+    present = [Alive(size, _text(buf), buf.place, kinds[buf]) for buf, size in alive.items() if size]
+    present.sort(key=lambda buf: -buf.bytes)
     parts = Counter[str]()
-    for one in found:
-        parts[one.kind] += one.bytes
-    results, reused = sum(one.bytes for one in program.results), sum(one.bytes for one in program.reused)
-    return Memory(arguments, results, reused, peak, place, dict(parts.most_common()), tuple(found))
+    for buf in present:
+        parts[buf.kind] += buf.bytes
+    results, reused = sum(buf.bytes for buf in program.results), sum(buf.bytes for buf in program.reused)
+    return Memory(arguments, results, reused, peak, place, dict(parts.most_common()), tuple(present))
 
 
 def _replaced(buffer: Buffer, freed: Iterable[Buffer]) -> Buffer | None:
     """In the place of which buffer another may be written."""
-    return next((one for one in freed if one.bytes == buffer.bytes), None)
+    return next((candidate for candidate in freed if candidate.bytes == buffer.bytes), None)
 
 
 def _inside_results(program: Program, steps: Sequence[ProgramStep], last: Mapping[Buffer, int]) -> set[Buffer]:
     """The buffers in whose place a result is written in the end: they are in its memory from the start."""
     homes, stays = {*program.results} - program.reused.keys(), {*program.results, *program.arguments}
     for at, step in reversed([*enumerate(steps)]):
-        freed = {one for one in step.reads if last[one] == at} - stays
-        for one in step.writes:
-            if step.is_in_place and one in homes and (same := _replaced(one, freed - homes)) is not None:
+        freed = {buf for buf in step.reads if last[buf] == at} - stays
+        for buf in step.writes:
+            if step.is_in_place and buf in homes and (same := _replaced(buf, freed - homes)) is not None:
                 homes.add(same)
     return homes - stays
 
 
-def _in_order(steps: Sequence[ProgramStep], arguments: Sequence[Buffer]) -> list[ProgramStep]:
-    """The steps in the order in which they run, each as early as that frees more than it takes."""
-    readers: dict[Buffer, list[int]] = defaultdict(list)
-    for step in steps:
-        for buffer in step.reads:
-            readers[buffer].append(step.time)
-    times = {id(step): step.time for step in steps}
-    for step in reversed(steps):
-        if step.ready < step.time and step.writes:
-            others = {one: max((at for at in readers[one] if at != step.time), default=0) for one in step.reads}
-            freed = [one for one, other in others.items() if other < step.time and one not in arguments]
-            if sum(one.bytes for one in freed) > sum(one.bytes for one in step.writes):
-                times[id(step)] = step.ready
-                for one in step.reads:
-                    readers[one][readers[one].index(step.time)] = step.ready
-    return sorted(steps, key=lambda step: times[id(step)])
-
-
 def _kinds(program: Program, steps: Sequence[ProgramStep], is_differentiated: bool) -> Mapping[Buffer, str]:
     """What each buffer is to a reader of the program; the arguments of a gradient by all of them are arguments."""
-    is_last_transposed = {one: step.around.is_transposed for step in steps for one in step.reads}
+    is_last_transposed = {buf: step.around.is_transposed for step in steps for buf in step.reads}
     arguments, sources = _argument_kinds(program)
     arguments = dict.fromkeys(arguments, "arguments") if is_differentiated else arguments
-    weights = {one for one, kind in arguments.items() if kind == "weights"}
+    weights = {buf for buf, kind in arguments.items() if kind == "weights"}
     kinds: dict[Buffer, str] = {}
-    for one in (one for step in steps for one in step.writes):
-        operation, is_read_back = one.operation.removesuffix("_start"), is_last_transposed.get(one, one.is_transposed)
+    for buf in (buf for step in steps for buf in step.writes):
+        operation, is_read_back = buf.operation.removesuffix("_start"), is_last_transposed.get(buf, buf.is_transposed)
         if (collective := _jax.jaxpr.COLLECTIVES.get(operation)) == "all-gather":
-            kinds[one] = "gathered weights" if sources[one] and sources[one] <= weights else "gathered"
+            kinds[buf] = "gathered weights" if sources[buf] and sources[buf] <= weights else "gathered"
         elif collective is not None:
-            kinds[one] = "collectives"
-        elif one.is_transposed != is_read_back:
-            kinds[one] = "gradients" if one.is_transposed else "saved activations"
+            kinds[buf] = "collectives"
+        elif buf.is_transposed != is_read_back:
+            kinds[buf] = "gradients" if buf.is_transposed else "saved activations"
         else:
-            kinds[one] = "temporaries"
+            kinds[buf] = "temporaries"
     return {**kinds, **dict.fromkeys(program.results, "results"), **arguments}
 
 
@@ -111,20 +94,20 @@ def _argument_kinds(program: Program) -> tuple[dict[Buffer, str], Mapping[Buffer
     Weights are arguments on which a gradient depends, of the type of a result that depends on the gradient: of their
     gradient or their update. Optimizer state is not needed for the gradient, and a result of its type depends on it.
     """
-    sources = defaultdict[Buffer, frozenset[Buffer]](frozenset, {one: frozenset([one]) for one in program.arguments})
+    sources = defaultdict[Buffer, frozenset[Buffer]](frozenset, {buf: frozenset([buf]) for buf in program.arguments})
     updated, needed = set[Buffer](), set[Buffer]()
     for step in program.steps:
-        found = frozenset[Buffer]().union(*(sources[one] for one in step.reads))
+        origins = frozenset[Buffer]().union(*(sources[buf] for buf in step.reads))
         after = step.around.is_transposed or not updated.isdisjoint(step.reads)
-        needed |= found if step.around.is_transposed else frozenset()
-        for one in (*step.writes, *step.fills):
-            sources[one] |= found
-            updated |= {one} if after else frozenset()
+        needed |= origins if step.around.is_transposed else frozenset()
+        for buf in (*step.writes, *step.fills):
+            sources[buf] |= origins
+            updated |= {buf} if after else frozenset()
     kinds = dict.fromkeys(program.arguments, "arguments")
     for result in program.results if needed else ():
-        for one in sources[result]:
-            if program.types[one] == program.types[result] and (one not in needed or result in updated):
-                kinds[one] = "weights" if one in needed else "optimizer state"
+        for buf in sources[result]:
+            if program.types[buf] == program.types[result] and (buf not in needed or result in updated):
+                kinds[buf] = "weights" if buf in needed else "optimizer state"
     return kinds, sources
 
 

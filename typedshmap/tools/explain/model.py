@@ -11,16 +11,17 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import groupby
 from math import ceil, inf, prod
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from jax.sharding import PartitionSpec
 
 from ... import _jax
 from ...errors import MeshAxisError, StructureError
 from ...errors.phrases import mesh_text, value_text
-from ...ops.operation import MeshAxes
 from ...ops.resharding.plan import ring_cost
 
+MeshSizes: TypeAlias = tuple[tuple[str, int], ...]
+"""The axes of a mesh with their sizes, in order."""
 ValueKind = Literal["argument", "result", "check"]
 Pass = Literal["forward", "gradient"]
 
@@ -58,7 +59,7 @@ class Value:
     times: int = 1
 
     @property
-    def axes(self) -> tuple[MeshAxes, ...]:
+    def axes(self) -> tuple[tuple[str, ...], ...]:
         """Per dim the mesh axes that it is sharded over."""
         return _jax.array.spec_entries(self.spec).dim_axes
 
@@ -87,7 +88,7 @@ class Collective:
 
     ident: int
     operation: str
-    axes: MeshAxes
+    axes: tuple[str, ...]
     group: int
     operand: str
     result: str
@@ -105,6 +106,16 @@ class Collective:
         """Whether it is in a while loop, so that it runs ``times`` in each of an unknown number of iterations."""
         return "while" in self.loops
 
+    @property
+    def sent(self) -> int:
+        """The bytes that one device sends in all of its runs."""
+        return self.times * self.wire
+
+    @property
+    def times_text(self) -> str:
+        """How often it runs, in words."""
+        return f"{self.times} per iteration" if self.is_open else str(self.times)
+
 
 @dataclass(frozen=True, slots=True)
 class Total:
@@ -120,7 +131,7 @@ class Total:
       is_open: whether some are in a while loop of unknown length, where one iteration is counted.
     """
 
-    axes: MeshAxes
+    axes: tuple[str, ...]
     part: Pass
     count: int
     bytes_in: int
@@ -130,9 +141,7 @@ class Total:
 
     def seconds(self, bandwidth: Mapping[str, float]) -> float | None:
         """How long it takes by the slowest of its axes; None where the bandwidth of one is not known."""
-        if not all(axis in bandwidth for axis in self.axes):
-            return None
-        return self.wire / min(bandwidth[axis] for axis in self.axes)
+        return ring_seconds(self.wire, self.axes, bandwidth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +305,7 @@ class Explained:
     """
 
     function: str
-    mesh: tuple[tuple[str, int], ...]
+    mesh: MeshSizes
     sizes: Mapping[str, int | tuple[int, ...]]
     values: tuple[Value, ...]
     collectives: tuple[Collective, ...]
@@ -327,17 +336,15 @@ class Explained:
         """The sums over the collectives per part and mesh axes; the function's own first."""
         names = [axis for axis, _ in self.mesh]
 
-        def order(found: Collective) -> tuple[str, int, list[int]]:
-            return found.part, len(found.axes), [names.index(axis) for axis in found.axes]
+        def order(op: Collective) -> tuple[str, int, list[int]]:
+            return op.part, len(op.axes), [names.index(axis) for axis in op.axes]
 
         totals: list[Total] = []
         for _, group in groupby(sorted(self.collectives, key=order), key=order):
-            found = list(group)
-            sums = [
-                (one.times, one.times * one.bytes_in, one.times * one.bytes_out, one.times * one.wire) for one in found
-            ]
-            is_open = any(one.is_open for one in found)
-            totals.append(Total(found[0].axes, found[0].part, *map(sum, zip(*sums, strict=True)), is_open=is_open))
+            ops = list(group)
+            counts = ((op.times, op.times * op.bytes_in, op.times * op.bytes_out, op.sent) for op in ops)
+            sums = map(sum, zip(*counts, strict=True))
+            totals.append(Total(ops[0].axes, ops[0].part, *sums, is_open=any(op.is_open for op in ops)))
         return tuple(totals)
 
     @property
@@ -360,8 +367,20 @@ class Failed:
       error: the error that says why.
     """
 
-    mesh: tuple[tuple[str, int], ...]
+    mesh: MeshSizes
     error: Exception
+
+
+def array_text(dtype: str, shape: tuple[int, ...]) -> str:
+    """``f32[8,16]``"""
+    return f"{dtype}[{','.join(map(str, shape))}]"
+
+
+def ring_seconds(size: int, axes: tuple[str, ...], bandwidth: Mapping[str, float]) -> float | None:
+    """How long some bytes take over the slowest of several mesh axes; None if the bandwidth of one is not known."""
+    if not all(axis in bandwidth for axis in axes):
+        return None
+    return size / min(bandwidth[axis] for axis in axes)
 
 
 def ring_bytes(operation: str, group: int, bytes_in: int, bytes_out: int) -> int:
@@ -403,7 +422,7 @@ def seconds_text(seconds: float | None) -> str:
     return f"{seconds / 1e-9:.3g} ns"
 
 
-def read_bandwidth(verb: str, given: Any, mesh: tuple[tuple[str, int], ...]) -> dict[str, float]:
+def read_bandwidth(verb: str, given: Any, mesh: MeshSizes) -> dict[str, float]:
     """Bytes per second by mesh axis.
 
     Args:
@@ -425,7 +444,7 @@ def read_bandwidth(verb: str, given: Any, mesh: tuple[tuple[str, int], ...]) -> 
         raise MeshAxisError(
             f"{verb}: a bandwidth is given for mesh axis '{unknown[0]}', which the mesh ({known}) does not have"
         )
-    found: dict[str, float] = {}
+    bandwidths: dict[str, float] = {}
     for axis, value in given.items():
         match = _BANDWIDTH.fullmatch(value.strip()) if isinstance(value, str) else None
         bandwidth = 0.0
@@ -438,5 +457,5 @@ def read_bandwidth(verb: str, given: Any, mesh: tuple[tuple[str, int], ...]) -> 
                 f"{verb}: the bandwidth of mesh axis '{axis}' is {value_text(value)}\n\n"
                 'Hint: write bytes per second, as a number or as in "400GB/s" (400e9) and "100GiB/s"'
             )
-        found[str(axis)] = bandwidth
-    return found
+        bandwidths[str(axis)] = bandwidth
+    return bandwidths

@@ -28,7 +28,7 @@ from ...drawing import (
     track,
 )
 from ...errors.phrases import count_text, mesh_text
-from .model import Collective, Explained, Pass, Value, bytes_text, flops_text, seconds_text
+from .model import Collective, Explained, Pass, Value, bytes_text, flops_text, ring_seconds, seconds_text
 
 _FEW_ROWS = 12
 _LANES: tuple[Pass, ...] = ("forward", "gradient")
@@ -50,7 +50,7 @@ class SentRow(NamedTuple):
     @property
     def bytes(self) -> int:
         """What one device sends in all of them."""
-        return self.of.times * self.of.wire
+        return self.of.sent
 
 
 @dataclass(frozen=True)
@@ -79,26 +79,26 @@ class SentBlock:
 def sent_in(explained: Explained, part: Pass) -> SentBlock:
     """What is sent in one part of a program, by its loops."""
     names = {value.ident: value.name for value in explained.values if value.kind != "result"}
-    chosen = [one for one in explained.collectives if one.part == part]
+    chosen = [op for op in explained.collectives if op.part == part]
     return _block(part, chosen, 0, names)
 
 
 def _block(title: str, collectives: Sequence[Collective], depth: int, names: Mapping[int, str]) -> SentBlock:
     """Collectives that have ``depth`` loops around them in common; those after each other are in the same loop."""
-    own: defaultdict[Collective, list[Collective]] = defaultdict(list)
+    equal: defaultdict[Collective, list[Collective]] = defaultdict(list)
     inner: list[SentBlock] = []
-    for loop, group in groupby(collectives, key=lambda one: one.loops[depth : depth + 1]):
+    for loop, group in groupby(collectives, key=lambda op: op.loops[depth : depth + 1]):
         if loop:
             inner.append(_block(loop[0], list(group), depth + 1, names))
-        for one in () if loop else group:
-            own[replace(one, ident=0, after=(), times=0, place="")].append(one)
+        for op in () if loop else group:
+            equal[replace(op, ident=0, after=(), times=0, place="")].append(op)
     rows = [
         SentRow(
-            replace(same[0], times=sum(one.times for one in same)),
-            tuple(dict.fromkeys(one.place for one in same if one.place)),
-            tuple(dict.fromkeys(names[at] for one in same if len(one.after) == 1 for at in one.after if at in names)),
+            replace(same[0], times=sum(op.times for op in same)),
+            tuple(dict.fromkeys(op.place for op in same if op.place)),
+            tuple(dict.fromkeys(names[at] for op in same if len(op.after) == 1 for at in op.after if at in names)),
         )
-        for same in own.values()
+        for same in equal.values()
     ]
     return SentBlock(title, tuple(sorted([*rows, *inner], key=lambda item: -item.bytes)))
 
@@ -111,16 +111,16 @@ def figure(explained: Explained) -> Html:
     lanes = [_lane(block, most, explained, colours) for block in blocks]
     mesh = " ".join(axis_html(f"{axis}={size}", colours[axis]) for axis, size in explained.mesh)
     values = [
-        _values(kind, found, colours)
+        _values(kind, chosen, colours)
         for kind in ("argument", "check", "result")
-        if (found := [value for value in explained.values if value.kind == kind])
+        if (chosen := [value for value in explained.values if value.kind == kind])
     ]
     sent = Html(f"<h4>What each device sends</h4>{side_by_side(*lanes)}") if lanes else ""
     return Html(f"<p>mesh {mesh}</p>{sent}<h4>What each device holds</h4>{''.join(values)}")
 
 
 def _lane(block: SentBlock, most: int, explained: Explained, colours: Mapping[str, str]) -> Html:
-    seconds = [_seconds(row, explained.bandwidth) for row in block.rows]
+    seconds = [ring_seconds(row.bytes, row.of.axes, explained.bandwidth) for row in block.rows]
     known = [each for each in seconds if each is not None]
     time = f", {seconds_text(sum(known))} in a ring" if len(known) == len(seconds) else ""
     count = sum(row.of.times for row in block.rows)
@@ -129,59 +129,54 @@ def _lane(block: SentBlock, most: int, explained: Explained, colours: Mapping[st
 
 
 def _items(block: SentBlock, most: int, explained: Explained, colours: Mapping[str, str]) -> str:
-    found: list[str] = []
+    blocks: list[str] = []
     for item in block.items:
         if isinstance(item, SentBlock):
             title = f'<h5 class="ends"><span>{escape(item.title)}</span><span>{bytes_text(item.bytes)}</span></h5>'
-            found.append(f'<section class="box">{title}{_items(item, most, explained, colours)}</section>')
+            blocks.append(f'<section class="box">{title}{_items(item, most, explained, colours)}</section>')
         else:
-            found.append(_sent(item, most, explained, colours))
-    return "".join(found)
+            blocks.append(_sent(item, most, explained, colours))
+    return "".join(blocks)
 
 
 def _sent(row: SentRow, most: int, explained: Explained, colours: Mapping[str, str]) -> str:
     """The collective, its bytes and how often it runs; its types; where it is; and a bar in its axes' colours."""
-    one, per = row.of, " per iteration" if row.of.is_open else ""
-    axes = " ".join(axis_html(axis, colours[axis]) for axis in one.axes)
-    often = f"{bytes_text(one.wire)} x {one.times:,} = " if one.times > 1 else ""
-    seconds = _seconds(row, explained.bandwidth)
+    op, per = row.of, " per iteration" if row.of.is_open else ""
+    axes = " ".join(axis_html(axis, colours[axis]) for axis in op.axes)
+    often = f"{bytes_text(op.wire)} x {op.times:,} = " if op.times > 1 else ""
+    seconds = ring_seconds(row.bytes, row.of.axes, explained.bandwidth)
     amount = f"{often}{bytes_text(row.bytes)}{per}" + ("" if seconds is None else f", {seconds_text(seconds)}")
-    parts = [BarPart(axis, row.bytes / len(one.axes), colours[axis]) for axis in one.axes]
+    parts = [BarPart(axis, row.bytes / len(op.axes), colours[axis]) for axis in op.axes]
     of = f" of {', '.join(row.sources)}" if row.sources else ""
-    types = f"{one.operand} → {one.result}{of}"
-    over = f"{one.operation} over {', '.join(one.axes)}: {amount}"
+    types = f"{op.operand} → {op.result}{of}"
+    over = f"{op.operation} over {', '.join(op.axes)}: {amount}"
     return (
-        f'<div class="row" title="{escape(f"{over}, {one.group} devices", quote=True)}">'
-        f'<div class="ends"><span>{escape(one.operation)} {axes}</span><span>{escape(amount)}</span></div>'
+        f'<div class="row" title="{escape(f"{over}, {op.group} devices", quote=True)}">'
+        f'<div class="ends"><span>{escape(op.operation)} {axes}</span><span>{escape(amount)}</span></div>'
         f"{track(parts, most, label=over, is_thin=True)}"
         f'<div class="ends faint"><code>{escape(types)}</code><code>{escape(", ".join(row.places))}</code></div></div>'
     )
 
 
-def _seconds(row: SentRow, rates: Mapping[str, float]) -> float | None:
-    if not all(axis in rates for axis in row.of.axes):
-        return None
-    return row.bytes / min(rates[axis] for axis in row.of.axes)
-
-
 def _values(kind: str, values: Sequence[Value], colours: Mapping[str, str]) -> Html:
     """Arrays with their dims: the global size, the shard's, and the mesh axes of what is sharded; the largest first."""
     same: defaultdict[tuple[object, ...], list[Value]] = defaultdict(list)
-    for one in values:
+    for value in values:
         # Of a training state the weights and each of the optimizer's copies of them.
-        root, leaf = re.split(r"[.[]", one.name, maxsplit=1)[0], one.name.rpartition(".")[2]
-        same[one.name if kind == "check" else root, leaf, one.spec, one.shape, one.dtype, one.hint].append(one)
-    groups = sorted(same.values(), key=lambda group: -sum(one.bytes for one in group))
+        root, leaf = re.split(r"[.[]", value.name, maxsplit=1)[0], value.name.rpartition(".")[2]
+        name = value.name if kind == "check" else root
+        same[name, leaf, value.spec, value.shape, value.dtype, value.hint].append(value)
+    groups = sorted(same.values(), key=lambda group: -sum(value.bytes for value in group))
     rows = [
         (
             _dims(group[0], colours),
             group[0].dtype,
             f"{len(group)} x {bytes_text(group[0].bytes)}" if len(group) > 1 else bytes_text(group[0].bytes),
-            ", ".join(f"{one.name} at {one.place}" if one.place else one.name for one in group),
+            ", ".join(f"{value.name} at {value.place}" if value.place else value.name for value in group),
         )
         for group in groups
     ]
-    total = sum(one.bytes for one in values)
+    total = sum(value.bytes for value in values)
     what = "checked value" if kind == "check" else kind
     summary = f"{count_text(len(values), what)}: {bytes_text(total)}"
     body = table(("dims: global → shard", "dtype", "bytes per device", "which"), rows, ("bytes per device",))
@@ -199,74 +194,75 @@ def _dims(value: Value, colours: Mapping[str, str]) -> Html:
 # Charts
 
 
-def charts(found: Sequence[Explained]) -> Html:
+def charts(reports: Sequence[Explained]) -> Html:
     """Memory, and time or bytes on the wire, of one program or of several on the same scales."""
-    return side_by_side(memory_chart(found), time_chart(found) if any(one.time for one in found) else wire_chart(found))
+    chart = time_chart if any(report.time for report in reports) else wire_chart
+    return side_by_side(memory_chart(reports), chart(reports))
 
 
-def memory_chart(found: Sequence[Explained]) -> Html:
+def memory_chart(reports: Sequence[Explained]) -> Html:
     """The peak of memory by kind, against the memory of the chip."""
     sizes = Counter[str]()
-    for one in found:
-        sizes.update(one.memory.parts)
+    for report in reports:
+        sizes.update(report.memory.parts)
     colours = kind_colours(kind for kind, _ in sizes.most_common())
     rows = [
         Bar(
-            mesh_text(one.mesh),
+            mesh_text(report.mesh),
             [
-                BarPart(kind, one.memory.parts[kind], colours[kind], bytes_text(one.memory.parts[kind]))
+                BarPart(kind, report.memory.parts[kind], colours[kind], bytes_text(report.memory.parts[kind]))
                 for kind in colours
-                if one.memory.parts.get(kind)
+                if report.memory.parts.get(kind)
             ],
-            bytes_text(one.memory.peak) + ("" if one.fits is not False else ", does not fit"),
+            bytes_text(report.memory.peak) + ("" if report.fits is not False else ", does not fit"),
         )
-        for one in found
+        for report in reports
     ]
-    time = next((one.time for one in found if one.time), None)
+    time = next((report.time for report in reports if report.time), None)
     limit = (time.limit, f"{bytes_text(int(time.limit))} of {time.hardware}") if time else (0.0, "")
     return bars("peak memory of one device", rows, *limit)
 
 
-def time_chart(found: Sequence[Explained]) -> Html:
+def time_chart(reports: Sequence[Explained]) -> Html:
     """Seconds of computing, of memory and of each mesh axis, below each other on one scale."""
     compute, memory = NEUTRAL
-    colours, rows = colours_of(dict.fromkeys(axis for one in found for axis, _ in one.mesh)), list[Bar]()
-    for one in found:
-        if (time := one.time) is None:
+    colours, rows = colours_of(dict.fromkeys(axis for report in reports for axis, _ in report.mesh)), list[Bar]()
+    for report in reports:
+        if (time := report.time) is None:
             continue
         seconds = [("compute", time.compute, compute), ("memory", time.memory, memory)]
-        seconds += [(f"over {axis}", each, colours[axis]) for axis, each in time.communicate.items()]
-        parts = [BarPart(what, each, colour, seconds_text(each)) for what, each, colour in seconds]
-        if len(found) == 1:
+        seconds += [(f"over {axis}", amount, colours[axis]) for axis, amount in time.communicate.items()]
+        parts = [BarPart(what, amount, colour, seconds_text(amount)) for what, amount, colour in seconds]
+        if len(reports) == 1:
             rows = [Bar(part.what, [part], part.text) for part in parts]
         else:
-            rows.append(Bar(mesh_text(one.mesh), parts, f"{seconds_text(time.overlapped)}, {time.bound}"))
-    hardware = next(one.time.hardware for one in found if one.time)
+            rows.append(Bar(mesh_text(report.mesh), parts, f"{seconds_text(time.overlapped)}, {time.bound}"))
+    hardware = next(report.time.hardware for report in reports if report.time)
     return bars(f"time on {hardware}, at the least", rows, is_stacked=False)
 
 
-def wire_chart(found: Sequence[Explained]) -> Html:
+def wire_chart(reports: Sequence[Explained]) -> Html:
     """The bytes that one device sends, by mesh axes."""
-    axes = dict.fromkeys(axis for one in found for axis, _ in one.mesh)
+    axes = dict.fromkeys(axis for report in reports for axis, _ in report.mesh)
     colours = colours_of(axes)
     rows: list[Bar] = []
-    for one in found:
+    for report in reports:
         sent = Counter[tuple[str, ...]]()
-        for total in one.totals:
+        for total in report.totals:
             sent[total.axes] += total.wire
         parts = [
             BarPart(f"over {', '.join(over)}", size, _mixed(over, colours), bytes_text(size))
             for over, size in sent.most_common()
             if size
         ]
-        rows.append(Bar(mesh_text(one.mesh), parts, bytes_text(sent.total())))
+        rows.append(Bar(mesh_text(report.mesh), parts, bytes_text(sent.total())))
     return bars("bytes that one device sends", rows) if any(row.parts for row in rows) else Html("")
 
 
 def _mixed(axes: Sequence[str], colours: Mapping[str, str]) -> str:
     """The colour of an axis; of several a gradient of theirs."""
-    found = [colours[axis] for axis in axes]
-    return found[0] if len(found) == 1 else f"linear-gradient(90deg,{','.join(found)})"
+    mixed = [colours[axis] for axis in axes]
+    return mixed[0] if len(mixed) == 1 else f"linear-gradient(90deg,{','.join(mixed)})"
 
 
 def lines_table(explained: Explained) -> Html:

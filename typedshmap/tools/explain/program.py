@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ... import _jax
-
 
 @dataclass(eq=False, slots=True)
 class Buffer:
@@ -38,7 +36,6 @@ class ProgramStep:
 
     Attributes:
       time: when it runs.
-      ready: when it can run at the earliest.
       reads: the bytes that it reads of each buffer.
       writes: the buffers that it makes.
       around: how often it runs, and where it is.
@@ -49,7 +46,6 @@ class ProgramStep:
     """
 
     time: int
-    ready: int
     reads: dict[Buffer, int]
     writes: Sequence[Buffer]
     around: Around
@@ -100,22 +96,3 @@ class Program:
     reused: dict[Buffer, Buffer] = field(default_factory=dict[Buffer, Buffer])
     steps: list[ProgramStep] = field(default_factory=list[ProgramStep])
     equations: list[Equation] = field(default_factory=list[Equation])
-
-
-def donated_operands(jaxpr: Any) -> list[int]:
-    """The numbers of the operands that a call in a jaxpr may write over."""
-    calls = [zip(eqn.invars, eqn.params.get("donated_invars", ()), strict=False) for eqn in jaxpr.eqns]
-    donated = {var for call in calls for var, is_donated in call if is_donated and not _jax.jaxpr.is_literal(var)}
-    return [at for at, var in enumerate(jaxpr.invars) if var in donated]
-
-
-def reused_arguments(program: Program, donated: Sequence[int]) -> dict[Buffer, Buffer]:
-    """Which result takes the place of which donated argument: the first of its type."""
-    offered, reused = [program.arguments[at] for at in donated], dict[Buffer, Buffer]()
-    for result in program.results:
-        wanted = (program.types[result], result.bytes)
-        same = next((each for each in offered if (program.types[each], each.bytes) == wanted), None)
-        if same is not None:
-            offered.remove(same)
-            reused[result] = same
-    return reused

@@ -25,6 +25,7 @@ from ...placement.context import PlacementContext, placement_context_over
 from ...placement.structs import structs_of
 from ...records import Record
 from .build import meshes_of
+from .model import array_text
 
 MOST_ROWS = 64
 """The maximal number of slices in a text, and of rows or columns in a drawing."""
@@ -80,7 +81,7 @@ class ShownArray(Record):
     @property
     def types(self) -> str:
         """Its type globally and on one device."""
-        of_all, of_one = (f"{self.dtype}[{','.join(map(str, shape))}]" for shape in (self.shape, self.shard))
+        of_all, of_one = (array_text(self.dtype, shape) for shape in (self.shape, self.shard))
         return f"{of_all}, on each device {of_one}"
 
     @property
@@ -102,7 +103,7 @@ class Shown(Record):
     arrays: tuple[ShownArray, ...]
 
     def __str__(self) -> str:
-        tables = (_table(each) for each in self.arrays)
+        tables = (_table(array) for array in self.arrays)
         return "\n\n".join([f"mesh {', '.join(f'{axis}={size}' for axis, size in self.mesh)}", *tables])
 
     def __repr__(self) -> str:
@@ -115,7 +116,7 @@ class Shown(Record):
     def drawings(self) -> list[str]:
         """An SVG for each array: a grid of slices with their devices, in the colours of the mesh axes."""
         colours = colours_of(axis for axis, _ in self.mesh)
-        return [_drawing(each, colours) for each in self.arrays]
+        return [_drawing(array, colours) for array in self.arrays]
 
 
 def show(T: Any, /, mesh: Any = None, **sizes: int | tuple[int, ...]) -> Shown:
@@ -308,9 +309,9 @@ def _names(array: ShownArray, dims: Sequence[int]) -> str:
 
 def _left_out(rows: Sequence[Any], columns: Sequence[Any]) -> list[str]:
     """What a drawing does not show."""
-    found = [
+    cuts = [
         f"the first {MOST_ROWS} of {len(some)} {what}"
         for some, what in ((rows, "rows"), (columns, "columns"))
         if len(some) > MOST_ROWS
     ]
-    return [", ".join(found)] if found else []
+    return [", ".join(cuts)] if cuts else []

@@ -5,6 +5,7 @@ Invariant: a table is rows of text; equal collectives at one line of the source 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +19,36 @@ from typing import NamedTuple
 from ... import _jax
 from ...drawing import document, folded, framed, table
 from ...errors.phrases import count_text, mesh_text, titled
-from .model import Collective, Explained, Failed, Total, Work, bytes_text, flops_text, seconds_text
+from .model import Collective, Explained, Failed, Total, array_text, bytes_text, flops_text, ring_seconds, seconds_text
 from .picture import charts, figure, lines_table
 
 
-@dataclass(frozen=True)
-class Explanation(Explained):
+class Page(ABC):
+    """A result that is shown as HTML in a notebook and can be written as a page."""
+
+    @property
+    @abstractmethod
+    def html(self) -> str:
+        """A part of a page."""
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """The title of a page of its own."""
+
+    def __repr__(self) -> str:
+        return titled(self)
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def to_html(self, path: str | Path) -> None:
+        """Write one self-contained page."""
+        Path(path).write_text(document(self.title, self.html), encoding="utf-8")
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation(Explained, Page):
     """One function on one mesh: its values, its collectives, its totals.
 
     All of `Explained`; ``str`` is a summary of at most 25 lines, a notebook shows a picture and tables.
@@ -32,8 +57,9 @@ class Explanation(Explained):
     def __str__(self) -> str:
         return "\n\n".join([summary_text(self), *map(str, compiled_tables(self))])
 
-    def __repr__(self) -> str:
-        return titled(self)
+    @property
+    def title(self) -> str:
+        return self.function
 
     @property
     def tables(self) -> str:
@@ -46,30 +72,23 @@ class Explanation(Explained):
         """The same as a part of a page: memory and time as bars, what is sent in a picture, and tables."""
         return framed(*_blocks(self))
 
-    def _repr_html_(self) -> str:
-        return self.html
 
-    def to_html(self, path: str | Path) -> None:
-        """Write one self-contained page."""
-        Path(path).write_text(document(self.function, self.html), encoding="utf-8")
-
-
-def _blocks(found: Explanation) -> list[str]:
-    lines = "".join(f"<p>{escape(line)}</p>" for line in memory_text(found).splitlines())
-    tables = "".join(table.html for table in collective_tables(found)) or f"<p>{NO_COLLECTIVES}</p>"
+def _blocks(report: Explanation) -> list[str]:
+    lines = "".join(f"<p>{escape(line)}</p>" for line in memory_text(report).splitlines())
+    tables = "".join(table.html for table in collective_tables(report)) or f"<p>{NO_COLLECTIVES}</p>"
     return [
-        f"<h3>{escape(heading(found))}</h3>{lines}",
-        *(table.html for table in compiled_tables(found)),
-        charts([found]),
-        figure(found),
-        f"<h4>What each device computes</h4>{lines_table(found)}",
-        folded("tables", value_table(found).html + tables),
-        notes_html(found.notes),
+        f"<h3>{escape(heading(report))}</h3>{lines}",
+        *(table.html for table in compiled_tables(report)),
+        charts([report]),
+        figure(report),
+        f"<h4>What each device computes</h4>{lines_table(report)}",
+        folded("tables", value_table(report).html + tables),
+        notes_html(report.notes),
     ]
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Page):
     """One function on several meshes, with the same sizes on all of them; printed as a table of one row each.
 
     Attributes:
@@ -102,8 +121,9 @@ class Comparison:
         failed = [f"{mesh_text(row.mesh)}: {type(row.error).__name__}: {row.error}" for row in self.failures]
         return "\n\n".join(filter(None, [self._heading, table, *failed, notes_text(self._notes)]))
 
-    def __repr__(self) -> str:
-        return titled(self)
+    @property
+    def title(self) -> str:
+        return self.explanations[0].function if self.explanations else "comparison"
 
     @property
     def tables(self) -> str:
@@ -127,32 +147,13 @@ class Comparison:
     def _notes(self) -> Iterable[str]:
         return dict.fromkeys(note for row in self.explanations for note in row.notes)
 
-    def _repr_html_(self) -> str:
-        return self.html
-
-    def to_html(self, path: str | Path) -> None:
-        """Write one self-contained page."""
-        name = self.explanations[0].function if self.explanations else "comparison"
-        Path(path).write_text(document(name, self.html), encoding="utf-8")
-
 
 NO_COLLECTIVES = "no collectives in manual regions"
 _KINDS = ("argument", "check", "result")
-_TEXT = {
-    "mesh",
-    "value",
-    "global shape",
-    "spec",
-    "shard shape",
-    "hint",
-    "part",
-    "collective",
-    "over",
-    "where",
-    "total",
-    "cost",
-    "compiled",
-}
+_TEXT = frozenset(
+    ["mesh", "value", "global shape", "spec", "shard shape", "hint", "part", "collective", "over", "where", "total"]
+) | {"cost", "compiled", "refused", "refused:", "why", ""}
+"""The columns of text."""
 
 
 class Table(NamedTuple):
@@ -181,19 +182,19 @@ _WIDTH, _LINES, _DEAREST = 100, 25, 5
 """A summary has so many columns and lines at the most, and so many of the dearest collectives and lines."""
 
 
-def summary_text(found: Explained) -> str:
+def summary_text(report: Explained) -> str:
     """What a device holds, computes and sends, what bounds it, and what costs most."""
-    costs = [*memory_text(found).splitlines(), sent_text(found)]
-    blocks = [[line for text in (heading(found), *costs) for line in _wrapped(text)]]
-    dearest = (str(table).splitlines() for table in (dearest_collectives(found), dearest_lines(found)) if table.rows)
+    costs = [*memory_text(report).splitlines(), sent_text(report)]
+    blocks = [[line for text in (heading(report), *costs) for line in _wrapped(text)]]
+    dearest = (str(table).splitlines() for table in (dearest_collectives(report), dearest_lines(report)) if table.rows)
     blocks += [[line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..." for line in table] for table in dearest]
     lines = "\n\n".join("\n".join(block) for block in blocks).splitlines()
-    if found.notes and len(lines) < _LINES - 1:
+    if report.notes and len(lines) < _LINES - 1:
         lines.append("")
-    for at, note in enumerate(found.notes, 1):
+    for at, note in enumerate(report.notes, 1):
         text = _wrapped(f"note: {note}")
-        if len(lines) + len(text) + (at < len(found.notes)) > _LINES:
-            return "\n".join([*lines, f"more notes ({len(found.notes) - at + 1}) are with the tables of values"])
+        if len(lines) + len(text) + (at < len(report.notes)) > _LINES:
+            return "\n".join([*lines, f"more notes ({len(report.notes) - at + 1}) are with the tables of values"])
         lines += text
     return "\n".join(lines)
 
@@ -205,42 +206,42 @@ def _wrapped(text: str) -> list[str]:
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
-def sent_text(found: Explained) -> str:
+def sent_text(report: Explained) -> str:
     """``per device: 3 collectives: forward 63 MiB over dp, 448 MiB over tp; 2.5 ms one after the other``"""
-    if not found.totals:
+    if not report.totals:
         return NO_COLLECTIVES
     parts: dict[str, list[str]] = {}
-    for total in found.totals:
+    for total in report.totals:
         unit = " per iteration" if total.is_open else ""
         parts.setdefault(total.part, []).append(f"{bytes_text(total.wire)}{unit} over {','.join(total.axes)}")
-    count = sum(total.count for total in found.totals)
+    count = sum(total.count for total in report.totals)
     texts = [f"{part} {', '.join(sums)}" for part, sums in parts.items()]
-    if found.seconds is not None:
-        texts.append(f"{seconds_text(found.seconds)} one after the other")
+    if report.seconds is not None:
+        texts.append(f"{seconds_text(report.seconds)} one after the other")
     return f"per device: {count_text(count, 'collective')}: {'; '.join(texts)}"
 
 
-def dearest_collectives(found: Explained) -> Table:
+def dearest_collectives(report: Explained) -> Table:
     """The collectives that take longest, equal ones at one place as one row; else those that send most."""
 
-    def cost(one: Collective) -> tuple[float, int]:
-        rates = [found.bandwidth.get(axis, inf) for axis in one.axes]
-        return one.times * one.wire / min(rates) if inf not in rates else inf, one.times * one.wire
+    def seconds(op: Collective) -> float | None:
+        return ring_seconds(op.sent, op.axes, report.bandwidth)
 
-    merged = sorted(merge_collectives(found.collectives), key=cost, reverse=True)
+    def cost(op: Collective) -> tuple[float, int]:
+        return inf if (known := seconds(op)) is None else known, op.sent
+
     rows: list[tuple[str, ...]] = []
-    for one in merged[:_DEAREST]:
-        seconds, sent = cost(one)
-        times = f"{one.times} per iteration" if one.is_open else str(one.times)
-        last = (seconds_text(seconds if seconds < inf else None),) if found.bandwidth else ()
-        rows.append((one.operation, ",".join(one.axes), one.part, times, bytes_text(sent), *last, one.place))
-    names = ("collective", "over", "part", "times", "on the wire", *(["seconds"] if found.bandwidth else []), "where")
+    for op in sorted(merge_collectives(report.collectives), key=cost, reverse=True)[:_DEAREST]:
+        last = (seconds_text(seconds(op)),) if report.bandwidth else ()
+        axes, sent = ",".join(op.axes), bytes_text(op.sent)
+        rows.append((op.operation, axes, op.part, op.times_text, sent, *last, op.place))
+    names = ("collective", "over", "part", "times", "on the wire", *(["seconds"] if report.bandwidth else []), "where")
     return Table(names, rows)
 
 
-def dearest_lines(found: Explained) -> Table:
+def dearest_lines(report: Explained) -> Table:
     """The lines that take longest; where no hardware is known, those that compute most."""
-    lines, times = found.work.lines, found.time.lines if found.time else {}
+    lines, times = report.work.lines, report.time.lines if report.time else {}
     rows: list[tuple[str, ...]] = []
     for line in sorted(lines, key=lambda line: times.get(line.place, 0), reverse=True)[:_DEAREST]:
         last = (seconds_text(times.get(line.place)),) if times else ()
@@ -248,99 +249,99 @@ def dearest_lines(found: Explained) -> Table:
     return Table(("computes", "moves", "FLOP per byte", *(["seconds"] if times else []), "where"), rows)
 
 
-def heading(found: Explained) -> str:
+def heading(report: Explained) -> str:
     """``train_step on dp=4, tp=2 (8 devices): batch=32, seq=64``"""
-    devices = f"{found.devices:,} device{'s' if found.devices != 1 else ''}"
-    return f"{found.function} on {mesh_text(found.mesh)} ({devices}){sizes_text(found)}"
+    devices = f"{report.devices:,} device{'s' if report.devices != 1 else ''}"
+    return f"{report.function} on {mesh_text(report.mesh)} ({devices}){sizes_text(report)}"
 
 
-def sizes_text(found: Explained) -> str:
+def sizes_text(report: Explained) -> str:
     """``: batch=32, seq=64``"""
-    sizes = mesh_text(found.sizes.items())
+    sizes = mesh_text(report.sizes.items())
     return f": {sizes}" if sizes else ""
 
 
-def value_table(found: Explained) -> Table:
+def value_table(report: Explained) -> Table:
     """One row per value: arguments, what is checked, results."""
     rows: list[tuple[str, ...]] = []
-    for one in sorted(found.values, key=lambda one: _KINDS.index(one.kind)):
-        name = f"check in {one.name} at {one.place}" if one.kind == "check" else one.name
-        shape, shard = (f"{one.dtype}[{','.join(map(str, sizes))}]" for sizes in (one.shape, one.shard))
-        rows.append((name, shape, _jax.array.spec_text(one.spec), shard, bytes_text(one.bytes), one.hint))
+    for value in sorted(report.values, key=lambda value: _KINDS.index(value.kind)):
+        name = f"check in {value.name} at {value.place}" if value.kind == "check" else value.name
+        shape, shard = (array_text(value.dtype, shape) for shape in (value.shape, value.shard))
+        rows.append((name, shape, _jax.array.spec_text(value.spec), shard, bytes_text(value.bytes), value.hint))
     return Table(("value", "global shape", "spec", "shard shape", "bytes per device", "hint"), rows)
 
 
-def memory_text(found: Explained) -> str:
+def memory_text(report: Explained) -> str:
     """``per device: peak memory 12 MiB at train.py:12 (step): arguments 8 MiB, temporaries 4 MiB``"""
-    memory = found.memory
+    memory = report.memory
     place = f" at {memory.place}" if memory.place else ""
     parts = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in memory.parts.items())
     lines = [
         f"per device: peak memory {bytes_text(memory.peak)}{place}: {parts}",
-        work_text(found.work),
-        time_text(found),
+        work_text(report),
+        time_text(report),
     ]
     return "\n".join(filter(None, lines))
 
 
-def work_text(work: Work) -> str:
+def work_text(report: Explained) -> str:
     """``per device: 1.2 TFLOP, 98% of them in products; 3.5 GiB moved, 320 FLOP per byte``"""
+    work = report.work
     matrix = sum(sum(line.products.values()) for line in work.lines)
     share = f", {matrix / work.flops:.0%} in products" if matrix else ""
     moved = f"{bytes_text(work.bytes)} to and from memory"
     return f"per device: {flops_text(work.flops)}{share}; {moved}, {work.intensity:.3g} FLOP per byte"
 
 
-def time_text(found: Explained) -> str:
+def time_text(report: Explained) -> str:
     """``on v5p: fits in 95 GiB; 12 ms if all overlaps, 15 ms if nothing does; compute-bound: 7 ms of 12 ms at ...``"""
-    if (time := found.time) is None:
+    if (time := report.time) is None:
         return ""
-    fits = f"{'fits' if found.fits else 'does not fit'} in {bytes_text(int(time.limit))}"
+    fits = f"{'fits' if report.fits else 'does not fit'} in {bytes_text(int(time.limit))}"
     seconds = f"{seconds_text(time.overlapped)} if all overlaps, {seconds_text(time.serial)} if nothing does"
     return f"on {time.hardware}: {fits}; {seconds}; {time.text}"
 
 
-def collective_tables(found: Explained) -> list[Table]:
+def collective_tables(report: Explained) -> list[Table]:
     """A row per kind of collective at one place, and one per part and mesh axes; nothing where there are none."""
-    if not found.collectives:
+    if not report.collectives:
         return []
     rows, totals = list[tuple[str, ...]](), list[tuple[str, ...]]()
-    for one in merge_collectives(found.collectives):
-        sizes = map(bytes_text, (one.bytes_in, one.bytes_out, one.wire))
-        times = f"{one.times} per iteration" if one.is_open else str(one.times)
-        rows.append((one.part, one.operation, ",".join(one.axes), str(one.group), *sizes, times, one.place))
-    for total in found.totals:
+    for op in merge_collectives(report.collectives):
+        sizes = map(bytes_text, (op.bytes_in, op.bytes_out, op.wire))
+        rows.append((op.part, op.operation, ",".join(op.axes), str(op.group), *sizes, op.times_text, op.place))
+    for total in report.totals:
         before, after, wire = map(bytes_text, (total.bytes_in, total.bytes_out, total.wire))
         wire += " per iteration" if total.is_open else ""
-        seconds = [seconds_text(total.seconds(found.bandwidth))] if found.bandwidth else []
+        seconds = [seconds_text(total.seconds(report.bandwidth))] if report.bandwidth else []
         totals.append((total.part, ",".join(total.axes), f"{total.count:,}", before, after, wire, *seconds))
     sent = ("in", "out", "on the wire")
     return [
         Table(("part", "collective", "over", "devices", *sent, "times", "where"), rows),
-        Table(("total", "over", "collectives", *sent, *(["seconds"] if found.bandwidth else [])), totals),
+        Table(("total", "over", "collectives", *sent, *(["seconds"] if report.bandwidth else [])), totals),
     ]
 
 
 def merge_collectives(collectives: Iterable[Collective]) -> list[Collective]:
     """Equal collectives at one place of the source as one, which runs as often as all of them."""
     groups: dict[Collective, Collective] = {}
-    for one in collectives:
-        key = replace(one, ident=0, after=(), times=0)
+    for op in collectives:
+        key = replace(op, ident=0, after=(), times=0)
         known = groups.get(key)
-        groups[key] = one if known is None else replace(known, times=known.times + one.times)
+        groups[key] = op if known is None else replace(known, times=known.times + op.times)
     return sorted(groups.values(), key=attrgetter("part"))
 
 
-def compiled_tables(found: Explained) -> list[Table]:
+def compiled_tables(report: Explained) -> list[Table]:
     """What the compiler says beside the estimate; nothing where it was not asked."""
-    if (compiled := found.compiled) is None:
+    if (compiled := report.compiled) is None:
         return []
     needed = f"{bytes_text(compiled.memory)} does not fit" if compiled.error else bytes_text(compiled.memory)
-    ratio = f"{found.memory.peak / compiled.memory:.2f}" if compiled.memory else ""
-    rows = [("peak memory", bytes_text(found.memory.peak), needed, ratio)]
+    ratio = f"{report.memory.peak / compiled.memory:.2f}" if compiled.memory else ""
+    rows = [("peak memory", bytes_text(report.memory.peak), needed, ratio)]
     if compiled.flops is not None:
-        ratio = f"{found.work.once / compiled.flops:.2f}" if compiled.flops else ""
-        rows.append(("FLOP, loops once", flops_text(found.work.once), flops_text(compiled.flops), ratio))
+        ratio = f"{report.work.once / compiled.flops:.2f}" if compiled.flops else ""
+        rows.append(("FLOP, loops once", flops_text(report.work.once), flops_text(compiled.flops), ratio))
         rows += [(name, str(ours), str(there), "") for name, (ours, there) in compiled.collectives.items()]
     return [Table(("compiled", "explain", f"XLA for {compiled.target}", "ratio"), rows)]
 
@@ -352,12 +353,12 @@ def comparison_table(rows: Sequence[Explained | Failed], name_of: Callable[[Tota
       rows: what is compared.
       name_of: the column of what is sent in one part over the same mesh axes; by default each has its own.
     """
-    found, name_of = [row for row in rows if isinstance(row, Explained)], name_of or _part_and_axes
-    totals = sorted((total for one in found for total in one.totals), key=attrgetter("part"))
+    reports, name_of = [row for row in rows if isinstance(row, Explained)], name_of or _part_and_axes
+    totals = sorted((total for report in reports for total in report.totals), key=attrgetter("part"))
     names = list(dict.fromkeys(map(name_of, totals)))
-    timed = ("at least", "bound") if any(one.time for one in found) else ()
+    timed = ("at least", "bound") if any(report.time for report in reports) else ()
     headings = ("mesh", "devices", "peak memory", *names, "on the wire", *timed)
-    has_seconds, cells = any(one.bandwidth for one in found), list[tuple[str, ...]]()
+    has_seconds, cells = any(report.bandwidth for report in reports), list[tuple[str, ...]]()
     for row in rows:
         if isinstance(row, Explained):
             sent = Counter[str]()
@@ -378,13 +379,13 @@ def narrow_comparison_table(rows: Sequence[Explained | Failed]) -> Table:
         for total in row.totals if isinstance(row, Explained) else ():
             sent[_axes(total)] += total.wire
     dearest = [name for name, _ in sent.most_common()]
-    found = comparison_table(rows)
+    table = comparison_table(rows)
     for most in range(len(dearest), -1, -1):
-        if found.width <= _WIDTH:
+        if table.width <= _WIDTH:
             break
-        kept = dearest[:most]
-        found = comparison_table(rows, lambda total, kept=kept: _axes(total) if _axes(total) in kept else "over others")
-    return found
+        kept = {name: name for name in dearest[:most]}
+        table = comparison_table(rows, lambda total, kept=kept: kept.get(_axes(total), "over others"))
+    return table
 
 
 def _part_and_axes(total: Total) -> str:

@@ -10,17 +10,15 @@ from typing import Any, Literal
 import numpy as np
 
 from ... import _jax
-from ...inference.elementwise import RULES
+from ..._jax.primitives import PRIMITIVES, primitive
 from .model import Work, WorkLine
 from .program import Program
 
 WorkKind = Literal["products", "transforms", "elementwise", "reductions"]
-_UNCOUNTED_NAMES = (
-    "bitcast_convert_type complex copy_p device_put imag is_finite layout_constraint optimization_barrier real reshard "
-    "select_n sharding_constraint"
-)
-# They choose or rename entries, and compute none.
-_UNCOUNTED = _jax.jaxpr.MOVING | frozenset(_UNCOUNTED_NAMES.split())
+# Other operations choose or rename entries.
+_ELEMENTWISE = {
+    name for name, found in PRIMITIVES.items() if found.is_entry_by_entry and found.kind not in ("cast", "choice")
+} - {"imag", "real"}
 
 
 def work_of(program: Program) -> Work:
@@ -29,8 +27,8 @@ def work_of(program: Program) -> Work:
     matrix, moved = defaultdict[str, Counter[str]](Counter), Counter[str]()
     for eqn, parts, around in program.equations:
         for kind, dtype, count in _operations(eqn):
-            each = -(-count // parts)
-            total, once = each * around.times, once + each
+            on_device = -(-count // parts)
+            total, once = on_device * around.times, once + on_device
             kinds[kind] += total
             flops[around.place] += total
             if kind in ("products", "transforms"):
@@ -50,7 +48,7 @@ def work_of(program: Program) -> Work:
 
 
 def _operations(eqn: Any) -> Iterator[tuple[WorkKind, str, int]]:
-    """The floating-point operations of an equation: their kind, the dtype of the operands, and how many they are."""
+    """The floating-point operations of an equation: their kind, the dtype of the operands, and their number."""
     name, atoms = eqn.primitive.name, [*eqn.invars, *eqn.outvars]
     if not all(hasattr(atom.aval, "shape") for atom in atoms) or not eqn.outvars:
         return
@@ -62,10 +60,10 @@ def _operations(eqn: Any) -> Iterator[tuple[WorkKind, str, int]]:
         size = max(prod(eqn.invars[0].aval.shape), prod(result.shape))
         is_real = "RFFT" in str(eqn.params["fft_type"])
         yield "transforms", dtype, round((2.5 if is_real else 5) * size * log2(max(2, prod(lengths))))
-    elif name.startswith(("reduce_", "cum", "arg")) and name != "reduce_precision":
+    elif primitive(name).kind == "reducing" or name.startswith(("cum", "reduce_window")):
         if _jax.array.is_inexact(eqn.invars[0].aval.dtype):
             yield "reductions", dtype, prod(eqn.invars[0].aval.shape)
-    elif name in RULES and name not in _UNCOUNTED and _jax.array.is_inexact(result.dtype):
+    elif name in _ELEMENTWISE and _jax.array.is_inexact(result.dtype):
         yield "elementwise", dtype, prod(result.shape)
 
 
