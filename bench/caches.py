@@ -33,9 +33,8 @@ from forms import FORMS
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-import typedshmap
-from typedshmap import Array, Float, check, shard, typed, typed_jit, typed_shard_map
-from typedshmap.hints import check_array, check_tree, context, leaf_hints, parse_hint
+from typedshmap import Array, Float, PyTree, assume, check, einsum, shard, typed, typed_jit, typed_shard_map
+from typedshmap.hints import check_array, context, leaf_hints, parse_hint
 from typedshmap.jit import call
 
 WORTH = 1.05
@@ -89,6 +88,8 @@ def uncached(member: Any) -> Any:
     """A method or a property of a class that keeps nothing; None if the member has no cache."""
     if isinstance(member, functools.cached_property):
         return property(member.func)
+    if isinstance(member, property) and hasattr(member.fget, "cache_info"):
+        return property(member.fget.__wrapped__)
     if isinstance(member, classmethod) and hasattr(member.__func__, "cache_info"):
         return classmethod(member.__func__.__wrapped__)
     return member.__wrapped__ if hasattr(member, "cache_info") else None
@@ -122,8 +123,6 @@ def without_field(cls: Any, field: str, empty: Callable[[], Any] = Forgets) -> I
 
 
 FIELDS: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
-    "hints.context.MeshContext.layouts": partial(without_field, context.MeshContext, "layouts"),
-    "hints.context.MeshContext.compiled": partial(without_field, context.MeshContext, "compiled"),
     "hints.context.MeshContext.plans": partial(without_field, context.MeshContext, "plans"),
     "hints.context.CallScope.cached": lambda: mock.patch.object(
         context.CallScope, "cached", property(lambda self: None, lambda self, value: None), create=True
@@ -143,10 +142,11 @@ FIELDS: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "jit.call.JitFunction._trusted": partial(without_field, call.JitFunction, "_trusted"),
 }
 
+BATCH = P("dp")
 Wide, Long = Float[Array, "[b/dp] d"], Float[Array, "d [f/tp]"]
 
 
-def placed(*shape: int, spec: P = P("dp")) -> Any:
+def placed(*shape: int, spec: P = BATCH) -> Any:
     return jax.device_put(jnp.ones(shape), NamedSharding(make_mesh(4, 2), spec))
 
 
@@ -233,6 +233,62 @@ def isinstance_of() -> Callable[[], Any]:
     return partial(isinstance, placed(8, 16), Wide)
 
 
+def in_body(run: Callable[..., Any]) -> int:
+    """The calls of something that is done again in a body while it is traced."""
+    counted: list[int] = []
+
+    def body(x: Wide, w: Long) -> Wide:
+        counted.append(calls(partial(run, x, w)))
+        return x
+
+    shapes = jax.ShapeDtypeStruct((8, 16), "float32"), jax.ShapeDtypeStruct((16, 8), "float32")
+    jax.eval_shape(typed_shard_map(body, mesh=make_mesh(4, 2)), *shapes)
+    return counted[0]
+
+
+def helper() -> int:
+    """A call of a typed helper in a body."""
+    return in_body(typed(first))
+
+
+def helper_of_tree() -> int:
+    """A call of a typed helper that takes a list, in a body."""
+    f = typed(of_many_leaves)
+    return in_body(lambda x, w: f([x, x, x]))
+
+
+def checked_in_body() -> int:
+    """`check` of a value in a body."""
+    return in_body(lambda x, w: check(x, Wide))
+
+
+def assumed_in_body() -> int:
+    """`assume` of a value in a body."""
+    return in_body(lambda x, w: assume(x, Wide))
+
+
+def product_in_body() -> int:
+    """A product by a pattern in a body."""
+    return in_body(lambda x, w: einsum(x, w, "[b/dp] d, d [f/tp] -> [b/dp] [f/tp]"))
+
+
+def lowered_of_many() -> Callable[[], Any]:
+    """The trace of a typed_jit that takes 300 leaves, which is checked at every call."""
+    f = typed_jit(of_many_leaves, mesh=make_mesh(4, 2))
+    return lambda: f.trace([placed(8, 4)] * 300)
+
+
+def jitted_in_gradient() -> Callable[[], Any]:
+    """A call of a typed_jit under `jax.vjp`, which is checked at every call."""
+    f, w = typed_jit(first, mesh=make_mesh(4, 2)), placed(16, 8, spec=P(None, "tp"))
+    return lambda: jax.vjp(partial(f, w=w), placed(8, 16))
+
+
+def isinstance_of_tree() -> Callable[[], Any]:
+    """`isinstance` of a list of arrays outside of jit."""
+    return partial(isinstance, [placed(8, 16)], PyTree[Wide])
+
+
 def static() -> Callable[[], Any]:
     """A typed function whose arguments hold no arrays."""
 
@@ -255,7 +311,15 @@ def traced(form: str) -> Callable[[], Any]:
     return lambda: [trace(pair.typed, pair.args) for pair in pairs]
 
 
-PROGRAMS: dict[str, Callable[[], Callable[[], Any]]] = {
+PROGRAMS: dict[str, Callable[[], Any]] = {
+    "typed helper": helper,
+    "typed helper, list": helper_of_tree,
+    "check in a body": checked_in_body,
+    "assume in a body": assumed_in_body,
+    "einsum in a body": product_in_body,
+    "typed_jit, 300 leaves, trace": lowered_of_many,
+    "typed_jit in a gradient": jitted_in_gradient,
+    "isinstance, tree": isinstance_of_tree,
     "typed_jit": jitted,
     "typed_jit, two shapes": jitted_in_two_shapes,
     "typed_jit, donated": jitted_with_donation,
@@ -286,7 +350,8 @@ def forget_all() -> None:
 
 def counts(names: list[str]) -> dict[str, int]:
     forget_all()
-    return {name: calls(PROGRAMS[name]()) for name in names}
+    made = {name: PROGRAMS[name]() for name in names}
+    return {name: calls(run) if callable(run) else run for name, run in made.items()}
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 from typing import Any, TypeVar
 
@@ -15,7 +14,7 @@ from .hints import enforcement
 from .hints.array_hint import ArrayHint
 from .hints.check_array import check_array
 from .hints.check_tree import CheckedLeaf, TreeCheck, check_value
-from .hints.context import CallScope, MeshContext, current_mesh_context, current_scope, intern_context
+from .hints.context import CallScope, MeshContext, current_mesh_context, current_scope
 from .hints.enforcement import enforced
 from .hints.global_sharding import check_at_compile_time
 from .hints.parse_hint import parse_hint_or_dims
@@ -208,7 +207,7 @@ def assume(x: T, hint: Any) -> T:
     """
     region = current_mesh_context()
     if region.manual:
-        region = intern_context(replace(region, inferred_axes=region.checked_axes))
+        region = region.but(inferred_axes=region.checked_axes)
     name, checked = check_in_scope(x, parse_hint_or_dims(hint), region, _ASSUMED, "assume")
     for observer in observers() if active else ():
         observer.asserted(name, checked, is_assumed=True)

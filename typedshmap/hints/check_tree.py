@@ -379,7 +379,7 @@ class TreeCheck:
         # Whether a leaf is invarying depends on the value, not on its type.
         if not types or any(leaf.must_be_invarying for leaf in self.leaves[first:]):
             return
-        compiled = [region.compiled.get(hint) for hint in hints.hints]
+        compiled = [region.plans.get(hint) for hint in hints.hints]
         if before_counts == (len(self.failures), len(self.deferred)) and all(
             known_hint and known_hint.is_by_type for known_hint in compiled
         ):

@@ -29,7 +29,7 @@ from ..errors.varying import AddedMark
 from ..notation.layout import Layout
 from ..notation.match import Indivisible, Sizes, compile_dims, match
 from .array_hint import ArrayHint
-from .context import MeshContext, intern_context, state_sharding, stated_sharding
+from .context import MeshContext, state_sharding, stated_sharding
 
 PLACE_IT = "place it by shard(x, hint, mesh)"
 
@@ -77,11 +77,7 @@ def with_value_mesh(value: Any, region: MeshContext) -> MeshContext:
 
 def with_mesh(mesh: _jax.mesh.AnyMesh, region: MeshContext) -> MeshContext:
     """The mesh context with another mesh."""
-    return region.plan((with_mesh, mesh), lambda: _with_mesh(mesh, region))
-
-
-def _with_mesh(mesh: _jax.mesh.AnyMesh, region: MeshContext) -> MeshContext:
-    return intern_context(replace(region, mesh=mesh.shape_tuple, explicit=_jax.mesh.explicit_axes(mesh)))
+    return region.but(mesh=mesh.shape_tuple, explicit=_jax.mesh.explicit_axes(mesh))
 
 
 def sharding_mismatch(
@@ -342,7 +338,7 @@ def check_at_compile_time(
           mesh: the abstract mesh of the program; None if it has none.
         """
         is_late = region.mesh is None
-        here = _with_mesh(mesh, region) if is_late and mesh is not None and not mesh.empty else region
+        here = with_mesh(mesh, region) if is_late and mesh is not None and not mesh.empty else region
         compared = [(hint, _compiled_mismatch(hint, here, is_late, sharding, dims, rank)) for hint in hints]
         if is_late:  # only now is it known whether its dims divide
             compared = [(hint, what or _indivisible(hint, here, shape, sizes, subject)) for hint, what in compared]

@@ -67,8 +67,8 @@ def parse_hint_or_dims(hint: Any) -> Node:
     Raises:
       AnnotationSyntaxError: for a value that is not a hint.
     """
-    if isinstance(array := getattr(hint, "__typedshmap__", None), ArrayHint):
-        return _leaf_of(array)
+    if isinstance(getattr(hint, "__typedshmap__", None), ArrayHint):
+        return hint.__node__
     try:
         node = parse_given_hint(hint, NameScope(), may_be_dims=True)
         content = tree_content(node)
@@ -106,12 +106,6 @@ def parse_given_hint(hint: Any, names: NameScope, may_be_dims: bool = False) -> 
         if not may_be_dims:
             raise
         raise AnnotationSyntaxError(f"{hint_name(hint)} names '{error.name}', which is not defined") from None
-
-
-@lru_cache(maxsize=1024)
-def _leaf_of(array: ArrayHint) -> Node:
-    """The tree of one array, the same object for each call of `check`."""
-    return ArrayLeaf(array)
 
 
 @lru_cache(maxsize=1024)

@@ -23,7 +23,7 @@ from ..hints import structure
 from ..hints.array_hint import KEYS, ArrayHint, rank_of
 from ..hints.check_array import check_array
 from ..hints.check_tree import ArrayCheck, CheckedLeaf
-from ..hints.context import current_mesh_context, intern_context
+from ..hints.context import current_mesh_context
 from ..hints.parse_hint import parse_hint_or_dims
 from ..hints.structure import ArrayLeaf, Node, Static, array_hints, declares_arrays, node_name
 from ..meshes import MeshLike
@@ -60,10 +60,8 @@ def partition_specs(T: Any, like: Any = None) -> Any:
       StructureError: for a hint whose ranks or lengths are open, without ``like``.
       MeshAxisError: for a mesh axis that the ambient mesh does not have.
     """
-    context = replace(current_mesh_context(), manual=(), checked_axes=frozenset(), has_vma=False, role="placement")
-    return _map_hints(
-        PlacementContext("partition_specs", None, intern_context(context)), T, like, PlacementContext.spec
-    )
+    context = current_mesh_context().but(manual=(), checked_axes=frozenset(), has_vma=False, role="placement")
+    return _map_hints(PlacementContext("partition_specs", None, context), T, like, PlacementContext.spec)
 
 
 def shardings(T: Any, mesh: MeshLike | None = None, like: Any = None, *, memory_kind: str | None = None) -> Any:
