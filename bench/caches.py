@@ -2,6 +2,7 @@
 
     python bench/caches.py                          the caches of hints, typed_jit, and what is read before a call
     python bench/caches.py --rooms inference _jax   those of other rooms
+    python bench/caches.py --write docs/benchmarks.md
 
 A cache is taken away, everything is decorated anew, and each program below runs until what is cached is cached; then
 the calls that Python makes are counted, as by the rows of `costs`. A cache is printed with the program that it is worth
@@ -17,8 +18,9 @@ import argparse
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -28,6 +30,7 @@ import numpy as np
 import programs
 import unrolled
 from costs.meshes import make_mesh
+from costs.page import write_caches
 from costs.tracing import calls, trace
 from forms import FORMS
 from jax.sharding import NamedSharding
@@ -68,7 +71,7 @@ def modules() -> list[Any]:
     return [module for name, module in sorted(sys.modules.items()) if name.startswith("typedshmap.")]
 
 
-def of_functions(rooms: tuple[str, ...]) -> Iterator[Cache]:
+def of_functions(rooms: Sequence[str]) -> Iterator[Cache]:
     """The functions, methods and properties that keep their results."""
     for module in modules():
         if module.__name__.split(".")[1] not in rooms:
@@ -354,26 +357,58 @@ def counts(names: list[str]) -> dict[str, int]:
     return {name: calls(run) if callable(run) else run for name, run in made.items()}
 
 
+class Worth(NamedTuple):
+    """What a cache is worth to the program that it is worth most to, in calls of Python."""
+
+    cache: str
+    program: str
+    held: int
+    without: int
+
+    @property
+    def ratio(self) -> float:
+        return self.without / self.held
+
+
+def measure(rooms: Sequence[str], only: str, names: list[str]) -> Iterator[Worth]:
+    """What each cache of some rooms is worth."""
+    before = counts(names)
+    in_fields = (Cache(name, without) for name, without in FIELDS.items() if name.split(".")[0] in rooms)
+    for cache in (*in_fields, *of_functions(rooms)):
+        if only in cache.name:
+            with cache.without():
+                without = counts(names)
+            yield max(
+                (Worth(cache.name, name, before[name], without[name]) for name in names), key=lambda worth: worth.ratio
+            )
+
+
+INTRODUCTION = """
+`python bench/caches.py` takes each cache away that a call goes through, and counts the calls of Python with it and without
+it, in the program that it is worth most to. Those that are worth 5 % and more:
+
+| cache | without it | program |
+| --- | ---: | --- |
+"""
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rooms", nargs="+", default=ROOMS, metavar="ROOM", help=f"by default {' '.join(ROOMS)}")
     parser.add_argument("--programs", nargs="+", default=list(PROGRAMS), choices=PROGRAMS, metavar="PROGRAM")
     parser.add_argument("--only", default="", metavar="TEXT", help="only the caches whose name has this text")
-    parser.add_argument("--all", action="store_true", help="print every program, and not only where it is worth most")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="write what is worth it at the end of a page")
     options = parser.parse_args(arguments)
-    before = counts(options.programs)
-    in_fields = (Cache(name, without) for name, without in FIELDS.items() if name.split(".")[0] in options.rooms)
     print(f"{'cache':50} {'with':>9} {'without':>9}  ratio  program")
-    for cache in (*in_fields, *of_functions(tuple(options.rooms))):
-        if options.only not in cache.name:
-            continue
-        with cache.without():
-            without = counts(options.programs)
-        ratios = {name: without[name] / before[name] for name in options.programs}
-        most = max(ratios, key=lambda name: ratios[name])
-        for name in options.programs if options.all else (most,):
-            says = "" if ratios[name] >= WORTH else "  not worth it"
-            print(f"{cache.name:50} {before[name]:9,} {without[name]:9,} {ratios[name]:6.2f}  {name}{says}", flush=True)
+    found: list[Worth] = []
+    for worth in measure(options.rooms, options.only, options.programs):
+        says = "" if worth.ratio >= WORTH else "  not worth it"
+        numbers = f"{worth.held:9,} {worth.without:9,} {worth.ratio:6.2f}"
+        print(f"{worth.cache:50} {numbers}  {worth.program}{says}", flush=True)
+        found += [worth] if worth.ratio >= WORTH else []
+    if options.write:
+        rows = [f"| `{worth.cache}` | {worth.ratio:.2f} | {worth.program} |\n" for worth in found]
+        write_caches(options.write, "".join([INTRODUCTION, *rows]))
 
 
 if __name__ == "__main__":

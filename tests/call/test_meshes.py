@@ -93,6 +93,21 @@ def test_what_is_no_mesh_is_refused_at_decoration(value: Any, got: str) -> None:
         typed_shard_map(mesh=value)
 
 
+@pytest.mark.parametrize("mesh", [{"dp": 4, "tp": 2}, "dp=4,tp=2"], ids=["dict", "text"])
+def test_a_mesh_is_given_by_its_sizes_too(mesh: Any) -> None:
+    shapes: list[tuple[int, ...]] = []
+    with jax.set_mesh(mesh_of(4, 2)):
+        same(looking(shapes, mesh=mesh)(x), x * 0.3)
+        same(typed_jit(looking(shapes), mesh=mesh)(x), x * 0.3)
+    assert shapes == [(2, 4), (2, 4)]
+
+
+@pytest.mark.parametrize("mesh", [{"dp": "4"}, "dp", {}, "dp=0"])
+def test_sizes_that_make_no_mesh_are_refused_at_decoration(mesh: Any) -> None:
+    with fails(MeshAxisError, f"mesh= is {mesh!r}"):
+        typed_shard_map(mesh=mesh)
+
+
 def test_one_callable_follows_the_ambient_mesh() -> None:
     shapes: list[tuple[int, ...]] = []
     look = looking(shapes)
