@@ -29,15 +29,15 @@ import jax.numpy as jnp
 import numpy as np
 import programs
 import unrolled
+from costs.caches_section import write_caches
 from costs.meshes import make_mesh
-from costs.page import write_caches
 from costs.tracing import calls, trace
 from forms import FORMS
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from typedshmap import Array, Float, PyTree, assume, check, einsum, shard, typed, typed_jit, typed_shard_map
-from typedshmap.hints import check_array, context, leaf_hints, parse_hint
+from typedshmap.hints import check_array, containers, context, parse_hint
 from typedshmap.jit import call
 
 WORTH = 1.05
@@ -132,10 +132,10 @@ FIELDS: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     ),
     "hints.check_array.CompiledHint.kinds": partial(without_field, check_array.CompiledHint, "kinds", ForgetsMembers),
     "hints.check_array.CompiledHint.last": partial(without_field, check_array.CompiledHint, "last"),
-    "hints.leaf_hints.LeafHints.fitting": lambda: mock.patch.object(
-        leaf_hints.LeafHints, "keep_fitting", lambda *_: None
+    "hints.containers.LeafHints.fitting": lambda: mock.patch.object(
+        containers.LeafHints, "keep_fitting", lambda *_: None
     ),
-    "hints.leaf_hints.known_structures": lambda: mock.patch.object(leaf_hints, "_structures", Forgets()),
+    "hints.containers.known_structures": lambda: mock.patch.object(containers, "_structures", Forgets()),
     "hints.fitting.fitting_values": lambda: mock.patch.object(
         sys.modules["typedshmap.typed"], "fitting_values", lambda *_: None
     ),
@@ -384,8 +384,8 @@ def measure(rooms: Sequence[str], only: str, names: list[str]) -> Iterator[Worth
 
 
 INTRODUCTION = """
-`python bench/caches.py` takes each cache away that a call goes through, and counts the calls of Python with it and without
-it, in the program that it is worth most to. Those that are worth 5 % and more:
+`python bench/caches.py` takes each cache away that a call goes through, and counts the calls of Python with it and
+without it, in the program that it is worth most to. Those that are worth 5 % and more:
 
 | cache | without it | program |
 | --- | ---: | --- |

@@ -90,15 +90,17 @@ def _candidate_hints(leaf: CheckedLeaf, hint: ArrayHint, node: Node, checked: Tr
     """The hints that a leaf may fit: the hint that matched, and union members that match except for sharding."""
     for _, part in walk(node):
         options = [option for option in part.options if holds_arrays(option)] if isinstance(part, UnionOf) else []
-        members = [found for option in options for found in array_hints(option)]
+        members = [member for option in options for member in array_hints(option)]
         if len(options) > 1 and hint in members:
             break
     else:
         return (hint,)
-    other_members = [other for other in members if other is not hint]
-    region, sizes, named = checked.region, checked.sizes, checked.arguments
-    found = (check_array(leaf.value, other, region, sizes, leaf.subject, named) for other in other_members)
-    return (hint, *(other for other, match in zip(other_members, found, strict=True) if not isinstance(match, Failure)))
+
+    def matches(member: ArrayHint) -> bool:
+        result = check_array(leaf.value, member, checked.region, checked.sizes, leaf.subject, checked.arguments)
+        return not isinstance(result, Failure)
+
+    return (hint, *(member for member in members if member is not hint and matches(member)))
 
 
 def size(name: str) -> int:

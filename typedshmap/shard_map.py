@@ -595,13 +595,13 @@ def _cause_behind(
         if call.analysis is not None and traced is not None:
             forward = _jax.jaxpr.before_gradients(traced)
             analyze_region(call.analysis, forward, (), call.results if forward is traced else ())
-    except TypedShmapError as found:
-        wrong = found.failures[0].what if found.failures else None
+    except TypedShmapError as cause:
+        wrong = cause.failures[0].what if cause.failures else None
         if isinstance(wrong, DivergentCollective):
-            return found
+            return cause
         if isinstance(wrong, UnmentionedVarying | UnmarkedUnreduced):
             named = (re.search(rf"\b{re.escape(axis)}\b", str(error)) for axis in wrong.axes)
-            return found if all(named) else None
+            return cause if all(named) else None
     except Exception:  # the user's or JAX's: the caller raises the first error
         return None
     return None

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from .benchmark import Result
+from .caches_section import CACHES, write_caches
 from .growth import curves
 from .plot import draw, matplotlib
 from .table import HEADER, Line, summary
@@ -98,15 +99,6 @@ def write(path: Path, lines: list[Line], effort: Effort) -> None:
     before = path.read_text(encoding="utf-8") if path.exists() else ""
     path.write_text(page(lines, picture.name, effort), encoding="utf-8")
     write_caches(path, before.partition(CACHES)[2])
-
-
-CACHES = "## Caches\n"
-
-
-def write_caches(path: Path, section: str) -> None:
-    """Write the section on caches, by `bench/caches.py`, at the end of the page."""
-    text = path.read_text(encoding="utf-8").partition(CACHES)[0].rstrip("\n")
-    path.write_text(f"{text}\n\n{CACHES}{section}" if section else f"{text}\n", encoding="utf-8")
 
 
 def page(lines: list[Line], picture: str, effort: Effort) -> str:

@@ -296,11 +296,11 @@ def isinstance_scope() -> CallScope:
     return CallScope("", {}) if scope is None else scope
 
 
-def current_mesh_context(own: AxisNaming = NO_NAMING, is_stated: bool = True) -> MeshContext:
+def current_mesh_context(naming: AxisNaming = NO_NAMING, is_stated: bool = True) -> MeshContext:
     """The current mesh context: JAX's mesh, and the naming and checked axes of the innermost scope.
 
     Args:
-      own: the naming of the calling decorator.
+      naming: the naming of the calling decorator.
       is_stated: whether a match is asserted in the jaxpr, so that the analysis of the body may decide it.
     """
     mesh, context, scope = _jax.mesh.context_mesh(), naming_context.value, _scope.get()
@@ -310,11 +310,11 @@ def current_mesh_context(own: AxisNaming = NO_NAMING, is_stated: bool = True) ->
     if scope is not None and scope.cached is not None:
         of_mesh, of_context, of_flax, of_naming, of_stated, region = scope.cached
         is_same = of_mesh is mesh and of_context is context and of_flax is flax
-        if is_same and of_naming is own and of_stated == is_stated:
+        if is_same and of_naming is naming and of_stated == is_stated:
             return region
     if scope is None and not mesh.manual_axes:
         is_plain = not context and flax is NO_NAMING
-        return MeshContext.over(mesh, own if is_plain else reduce(AxisNaming.then, (*context, own), flax))
+        return MeshContext.over(mesh, naming if is_plain else reduce(AxisNaming.then, (*context, naming), flax))
     manual_axes = _jax.mesh.manual_axes(mesh)
     outer = scope.region if scope is not None else _NOWHERE
     if is_own := outer.sizes == dict(manual_axes):
@@ -325,7 +325,7 @@ def current_mesh_context(own: AxisNaming = NO_NAMING, is_stated: bool = True) ->
     sink = scope.sink if scope is not None and is_stated else None
     region = MeshContext.over(
         mesh,
-        current_axis_naming(own),
+        current_axis_naming(naming),
         manual=manual_axes,
         checked_axes=checked_axes,
         has_vma=has_vma,
@@ -333,7 +333,7 @@ def current_mesh_context(own: AxisNaming = NO_NAMING, is_stated: bool = True) ->
     )
     # The mesh alone does not identify a region nested in the scope's own.
     if scope is not None and is_own:
-        scope.cached = (mesh, context, flax, own, is_stated, region)
+        scope.cached = (mesh, context, flax, naming, is_stated, region)
     return region
 
 
@@ -349,24 +349,24 @@ def with_cause(value: Any, what: Fault, layout: Layout | None = None) -> Fault:
     return what if sink is None else sink.with_cause(value, what, layout)
 
 
-def current_axis_naming(own: AxisNaming = NO_NAMING) -> AxisNaming:
+def current_axis_naming(naming: AxisNaming = NO_NAMING) -> AxisNaming:
     """The current naming: the innermost of decorators and context managers wins.
 
     Args:
-      own: the naming of the calling decorator, which is the innermost.
+      naming: the naming of the calling decorator, which is the innermost.
     """
     scope, contexts = _scope.get(), naming_context.value
     flax = flax_naming() if FLAX in modules else NO_NAMING
     if scope is None and not contexts and flax is NO_NAMING:
-        return own
+        return naming
     decorators = () if scope is None else (scope.naming, *contexts[scope.depth :])
-    return reduce(AxisNaming.then, (*contexts, *decorators, own), flax)
+    return reduce(AxisNaming.then, (*contexts, *decorators, naming), flax)
 
 
-def decorator_axis_naming(own: AxisNaming) -> AxisNaming:
+def decorator_axis_naming(naming: AxisNaming) -> AxisNaming:
     """The naming of the decorators of a new scope: its own, applied to that of the enclosing scope."""
     scope = _scope.get()
-    return own if scope is None else scope.naming if own is NO_NAMING else scope.naming.then(own)
+    return naming if scope is None else scope.naming if naming is NO_NAMING else scope.naming.then(naming)
 
 
 _NO_ENTRY: tuple[None, None] = (None, None)
@@ -437,27 +437,39 @@ def record_layouts(
             _known[key] = (weakref.ref(value, partial(_known.pop, key)), what)
 
 
-def restate_layouts(shards: Iterable[tuple[Any, LayoutAssertion, Layout | None]]) -> list[bool | None]:
-    """Record assertions whose value has the same hint already, so that its layout does not change.
+StatedShard = tuple[Any, LayoutAssertion, Layout | None]
+"""A shard, its assertion, and the asserted layout."""
+
+
+def assert_each(shards: Sequence[StatedShard], sink: AssertionSink | None) -> list[Any]:
+    """Record the layouts of shards for later operations, and pass what is new to the analysis, if there is one.
 
     Returns:
-      For each whether that is so; None if nothing is recorded for the value.
+      The shards; in a loop or a call within the region perhaps other values, with a claim in the jaxpr.
     """
-    restated: list[bool | None] = []
-    for value, stated, _ in shards:  # every argument of a helper comes by here
-        key, has_hint = id(value), None
+    values: list[Any] = []
+    for at, (value, stated, layout) in enumerate(shards):  # every argument of a helper comes by here
+        values += [value]
+        if sink is None:
+            record_layout(value, stated)
+            continue
+        key = id(value)
         ref, before = _known.get(key, _NO_ENTRY)
-        if ref is not None and ref() is value:
-            has_hint = (
-                type(before) is LayoutAssertion
-                and before.hint is stated.hint
-                and before.region is stated.region
-                and not (before.must_be_invarying or stated.must_be_invarying or stated.is_assumed)
-            )
-            if has_hint:
-                _known[key] = (ref, stated)
-        restated += [has_hint]
-    return restated
+        is_known = ref is not None and ref() is value
+        if (
+            is_known
+            and type(before) is LayoutAssertion
+            and before.hint is stated.hint
+            and before.region is stated.region
+            and not (before.must_be_invarying or stated.must_be_invarying or stated.is_assumed)
+            and stated.subject.kind != "checked"  # observers need every check, also implied ones
+        ):
+            _known[key] = (ref, stated)
+            continue
+        is_new = not is_known and type(value) is _jax.array.STAGED
+        values[at] = sink.assert_layout(value, stated, layout, None if is_new else lookup_layout(value))
+        record_layout(values[at], stated)
+    return values
 
 
 def lookup_layout(value: Any) -> KnownLayout | None:

