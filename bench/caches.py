@@ -384,12 +384,12 @@ def measure(rooms: Sequence[str], only: str, names: list[str]) -> Iterator[Worth
 
 
 INTRODUCTION = """
-`python bench/caches.py` takes each cache away that a call goes through, and counts the calls of Python with it and
-without it, in the program that it is worth most to. Those that are worth 5 % and more:
+`python bench/caches.py` counts the calls of Python without each cache that a call goes through. Most are lost without:
 
-| cache | without it | program |
+| cache | calls | program |
 | --- | ---: | --- |
 """
+MOST_ON_PAGE = 6
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -397,7 +397,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rooms", nargs="+", default=ROOMS, metavar="ROOM", help=f"by default {' '.join(ROOMS)}")
     parser.add_argument("--programs", nargs="+", default=list(PROGRAMS), choices=PROGRAMS, metavar="PROGRAM")
     parser.add_argument("--only", default="", metavar="TEXT", help="only the caches whose name has this text")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="write what is worth it at the end of a page")
+    parser.add_argument(
+        "--write", type=Path, metavar="PAGE", help="write those that are worth most at the end of a page"
+    )
     options = parser.parse_args(arguments)
     print(f"{'cache':50} {'with':>9} {'without':>9}  ratio  program")
     found: list[Worth] = []
@@ -407,7 +409,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{worth.cache:50} {numbers}  {worth.program}{says}", flush=True)
         found += [worth] if worth.ratio >= WORTH else []
     if options.write:
-        rows = [f"| `{worth.cache}` | {worth.ratio:.2f} | {worth.program} |\n" for worth in found]
+        found.sort(key=lambda worth: -worth.ratio)
+        rows = [f"| `{worth.cache}` | x {worth.ratio:.1f} | {worth.program} |\n" for worth in found[:MOST_ON_PAGE]]
         write_caches(options.write, "".join([INTRODUCTION, *rows]))
 
 

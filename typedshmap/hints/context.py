@@ -69,7 +69,7 @@ class MeshContext:
     plans: dict[Any, Any] = field(init=False, compare=False, repr=False, default_factory=dict)
 
     @classmethod
-    @lru_cache(maxsize=256)  # `isinstance` takes 8 times the calls without it: what is kept goes by a context's identity
+    @lru_cache(maxsize=256)  # `isinstance` takes 8 times the calls without it: `plans` belong to one object
     def over(
         cls,
         mesh: _jax.mesh.AnyMesh | None,
