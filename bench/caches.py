@@ -397,9 +397,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rooms", nargs="+", default=ROOMS, metavar="ROOM", help=f"by default {' '.join(ROOMS)}")
     parser.add_argument("--programs", nargs="+", default=list(PROGRAMS), choices=PROGRAMS, metavar="PROGRAM")
     parser.add_argument("--only", default="", metavar="TEXT", help="only the caches whose name has this text")
-    parser.add_argument(
-        "--write", type=Path, metavar="PAGE", help="write those that are worth most at the end of a page"
-    )
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="write those worth most at the end of a page")
     options = parser.parse_args(arguments)
     print(f"{'cache':50} {'with':>9} {'without':>9}  ratio  program")
     found: list[Worth] = []

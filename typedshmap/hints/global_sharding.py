@@ -351,8 +351,8 @@ def check_at_compile_time(
         _recent_reports.append((kind, report))
         raise kind(report)
 
-    dims = tuple(range(len(shape)))
-    _primitive().bind(value, compare=compare, dims=dims, asks=_inspection_jaxpr())
+    hinted_dims = tuple(range(len(shape)))
+    _primitive().bind(value, compare=compare, hinted_dims=hinted_dims, asks=_inspection_jaxpr())
 
 
 def _indivisible(
@@ -413,14 +413,14 @@ def _inspection_jaxpr() -> Any:
 
 @cache
 def _primitive() -> Any:
-    def call_back_now(x: Any, *, compare: Callable[..., None], dims: tuple[int, ...], **_: Any) -> list[Any]:
+    def call_back_now(x: Any, *, compare: Callable[..., None], hinted_dims: tuple[int, ...], **_: Any) -> list[Any]:
         placed = _jax.array.committed_sharding(x)
         if placed is not None:
-            compare(placed, dims, len(x.shape), None)
+            compare(placed, hinted_dims, len(x.shape), None)
         return []
 
-    def batch(args: Any, at: Any, *, dims: tuple[int, ...], **task: Any) -> Any:
-        return primitive.bind(*args, dims=tuple(dim + (dim >= at[0]) for dim in dims), **task), []
+    def batch(args: Any, at: Any, *, hinted_dims: tuple[int, ...], **task: Any) -> Any:
+        return primitive.bind(*args, hinted_dims=tuple(dim + (dim >= at[0]) for dim in hinted_dims), **task), []
 
     primitive = _jax.versions.extend_core().Primitive("ask_sharding")
     primitive.multiple_results = True
@@ -432,7 +432,7 @@ def _primitive() -> Any:
     return primitive
 
 
-def _lower(context: Any, x: Any, *, compare: Callable[..., None], dims: tuple[int, ...], asks: Any) -> Any:
+def _lower(context: Any, x: Any, *, compare: Callable[..., None], hinted_dims: tuple[int, ...], asks: Any) -> Any:
     module = context.module_context
     where = module.axis_context
     if module.lowering_parameters.for_export or getattr(where, "device_assignment", None) is None:
@@ -442,7 +442,7 @@ def _lower(context: Any, x: Any, *, compare: Callable[..., None], dims: tuple[in
     def inspect(x: Any) -> tuple[()]:
         numbers = jax.random.key_data(x) if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key) else x
         rank = len(numbers.shape)  # a key has dims of its own, at the end
-        jax.debug.inspect_array_sharding(numbers, callback=lambda sharding: compare(sharding, dims, rank, mesh))
+        jax.debug.inspect_array_sharding(numbers, callback=lambda sharding: compare(sharding, hinted_dims, rank, mesh))
         return ()
 
     # Without the mesh JAX passes on XLA's sharding; with it, JAX raises for a dim that is sharded over a part of an
