@@ -455,9 +455,9 @@ def assert_each(shards: Sequence[StatedShard], sink: AssertionSink | None) -> li
             continue
         key = id(value)
         ref, before = _known.get(key, _NO_ENTRY)
-        is_known = ref is not None and ref() is value
+        ref = ref if ref is not None and ref() is value else None
         if (
-            is_known
+            ref is not None
             and type(before) is LayoutAssertion
             and before.hint is stated.hint
             and before.region is stated.region
@@ -466,7 +466,7 @@ def assert_each(shards: Sequence[StatedShard], sink: AssertionSink | None) -> li
         ):
             _known[key] = (ref, stated)
             continue
-        is_new = not is_known and type(value) is _jax.array.STAGED
+        is_new = ref is None and type(value) is _jax.array.STAGED
         values[at] = sink.assert_layout(value, stated, layout, None if is_new else lookup_layout(value))
         record_layout(values[at], stated)
     return values
