@@ -386,8 +386,6 @@ def measure(rooms: Sequence[str], only: str, names: list[str]) -> Iterator[Worth
 INTRODUCTION = """
 `python bench/caches.py` counts the calls of Python without each cache that a call goes through. Most are lost without:
 
-| cache | calls | program |
-| --- | ---: | --- |
 """
 MOST_ON_PAGE = 6
 
@@ -408,7 +406,10 @@ def main(arguments: list[str] | None = None) -> None:
         found += [worth] if worth.ratio >= WORTH else []
     if options.write:
         found.sort(key=lambda worth: -worth.ratio)
-        rows = [f"| `{worth.cache}` | x {worth.ratio:.1f} | {worth.program} |\n" for worth in found[:MOST_ON_PAGE]]
+        rows = [
+            f"- `{worth.cache}`: {worth.ratio:.1f} times the calls ({worth.program})\n"
+            for worth in found[:MOST_ON_PAGE]
+        ]
         write_caches(options.write, "".join([INTRODUCTION, *rows]))
 
 
