@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 from typing import Any, TypeVar
 
@@ -15,7 +14,7 @@ from .hints import enforcement
 from .hints.array_hint import ArrayHint
 from .hints.check_array import check_array
 from .hints.check_tree import CheckedLeaf, TreeCheck, check_value
-from .hints.context import CallScope, MeshContext, current_mesh_context, current_scope, intern_context
+from .hints.context import CallScope, MeshContext, current_mesh_context, current_scope
 from .hints.enforcement import enforced
 from .hints.global_sharding import check_at_compile_time
 from .hints.parse_hint import parse_hint_or_dims
@@ -91,15 +90,17 @@ def _candidate_hints(leaf: CheckedLeaf, hint: ArrayHint, node: Node, checked: Tr
     """The hints that a leaf may fit: the hint that matched, and union members that match except for sharding."""
     for _, part in walk(node):
         options = [option for option in part.options if holds_arrays(option)] if isinstance(part, UnionOf) else []
-        members = [found for option in options for found in array_hints(option)]
+        members = [member for option in options for member in array_hints(option)]
         if len(options) > 1 and hint in members:
             break
     else:
         return (hint,)
-    other_members = [other for other in members if other is not hint]
-    region, sizes, named = checked.region, checked.sizes, checked.arguments
-    found = (check_array(leaf.value, other, region, sizes, leaf.subject, named) for other in other_members)
-    return (hint, *(other for other, match in zip(other_members, found, strict=True) if not isinstance(match, Failure)))
+
+    def matches(member: ArrayHint) -> bool:
+        result = check_array(leaf.value, member, checked.region, checked.sizes, leaf.subject, checked.arguments)
+        return not isinstance(result, Failure)
+
+    return (hint, *(member for member in members if member is not hint and matches(member)))
 
 
 def size(name: str) -> int:
@@ -208,7 +209,7 @@ def assume(x: T, hint: Any) -> T:
     """
     region = current_mesh_context()
     if region.manual:
-        region = intern_context(replace(region, inferred_axes=region.checked_axes))
+        region = region.but(inferred_axes=region.checked_axes)
     name, checked = check_in_scope(x, parse_hint_or_dims(hint), region, _ASSUMED, "assume")
     for observer in observers() if active else ():
         observer.asserted(name, checked, is_assumed=True)

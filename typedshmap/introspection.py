@@ -199,6 +199,23 @@ def require_integer(verb: str, name: str, value: Any, least: int, most: int = 2*
     return int(value)
 
 
+def merge_sizes(verb: str, sizes: Any, dims: Mapping[str, Any]) -> dict[str, Any]:
+    """The sizes in ``sizes=``, for dims with the name of an option, and those by keyword.
+
+    A number or a tuple is the size of a dim called ``sizes``.
+
+    Raises:
+      StructureError: for anything else that is not a dict of names, and for a size that is given twice.
+    """
+    if isinstance(sizes, (int, np.integer, tuple)):
+        sizes = {"sizes": sizes}
+    if not isinstance(sizes, Mapping | None) or not all(isinstance(name, str) for name in sizes or ()):
+        raise StructureError(f"{verb}: sizes= expects a dict of sizes by the names of dims, got {value_text(sizes)}")
+    if twice := [name for name in sizes or () if name in dims]:
+        raise StructureError(f"{verb}: the size of '{twice[0]}' is given twice, in sizes= and by keyword")
+    return {**(sizes or {}), **dims}
+
+
 def require_dict(verb: str, arguments: Any) -> None:
     """Raise unless ``arguments=`` is None or a dict with names as keys.
 

@@ -52,11 +52,11 @@ class Record:
 def _init_of(cls: Any) -> Any:
     """The ``__init__`` that `dataclass` would make, in less time."""
     parameters, lines, names = ["self"], list[str](), dict[str, Any](__set=object.__setattr__)
-    for each in sorted(fields(cls), key=attrgetter("kw_only")):
-        name, value, default = each.name, each.name, each.default
-        if each.default_factory is not MISSING:
-            value, default = f"_{name}() if {name} is _{name} else {name}", each.default_factory
-        if each.kw_only and "*" not in parameters:
+    for declared in sorted(fields(cls), key=attrgetter("kw_only")):
+        name, value, default = declared.name, declared.name, declared.default
+        if declared.default_factory is not MISSING:
+            value, default = f"_{name}() if {name} is _{name} else {name}", declared.default_factory
+        if declared.kw_only and "*" not in parameters:
             parameters.append("*")
         parameters.append(name if default is MISSING else f"{name}=_{name}")
         lines.append(f"__set(self, {name!r}, {value})")

@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any, TypeVar, overload
 
 import jax
-from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
+from jax.sharding import AxisType, PartitionSpec
 
 from . import _jax
 from .axis_names import AxesLike, AxisRules, RulesLike, read_naming
@@ -35,7 +35,7 @@ from .hints.specs import Unreadable, disagreements, leaf_specs, says_sharding, s
 from .hints.structure import BySpec, Untyped, array_hints, holds_arrays
 from .inference.analysis import Refused, RegionAnalysis, analyze_region
 from .introspection import DecoratedInfo, caller_frame, decorate, wraps
-from .meshes import find_boundary, override_mesh, read_axis_names, read_mesh
+from .meshes import MeshLike, find_boundary, override_mesh, read_axis_names, read_mesh_or_sizes
 from .notation.layout import Layout
 from .observers import Boundary, HintedValue, ObservedCall, Observer, active, observed_by, observers, run_observed
 
@@ -47,7 +47,7 @@ def typed_shard_map(
     f: F,
     /,
     *,
-    mesh: Mesh | AbstractMesh | None = None,
+    mesh: MeshLike | None = None,
     axis_names: set[str] | frozenset[str] = frozenset(),
     check_vma: bool = True,
     in_specs: Any = ...,
@@ -63,7 +63,7 @@ def typed_shard_map(
     f: None = None,
     /,
     *,
-    mesh: Mesh | AbstractMesh | None = None,
+    mesh: MeshLike | None = None,
     axis_names: set[str] | frozenset[str] = frozenset(),
     check_vma: bool = True,
     in_specs: Any = ...,
@@ -78,7 +78,7 @@ def typed_shard_map(
     f: Any = None,
     /,
     *,
-    mesh: Mesh | AbstractMesh | None = None,
+    mesh: MeshLike | None = None,
     axis_names: set[str] | frozenset[str] = frozenset(),
     check_vma: bool = True,
     in_specs: Any = ...,
@@ -110,8 +110,9 @@ def typed_shard_map(
         ``*args``, ``**kwargs`` and parameters with a default need none. A parameter without a hint, or whose hint
         holds no array, is static; a parameter hinted ``Any`` is closed over. A ``float`` or ``int`` parameter
         accepts an array of rank 0.
-      mesh: as for `jax.shard_map`; by default the ambient mesh, else the arguments' own, looked up at
-        every call.
+      mesh: as for `jax.shard_map`, or a dict of sizes, or a text ``"dp=4,tp=2"``, whose devices are those of the
+        ambient mesh or of the arguments; by default the ambient mesh, else the arguments' own, looked up at every
+        call.
       axis_names: the mesh axes to make manual; by default all. The specs leave out axes of hints
         that are not manual.
       check_vma: as for `jax.shard_map`. If False, JAX does not track which values vary; the library
@@ -140,7 +141,7 @@ def typed_shard_map(
     """
     _jax.trace.load_extend()
     with placed_at_decoration():
-        given_mesh, names, own_naming = read_mesh(mesh), read_axis_names(axis_names), read_naming(axes, rules)
+        given_mesh, names, own_naming = read_mesh_or_sizes(mesh), read_axis_names(axis_names), read_naming(axes, rules)
         own_observer = None if sanitize is None else _own_observer(sanitize)
         try:
             is_typed = bool(check_vma)
@@ -173,7 +174,7 @@ def typed_shard_map(
                 if is_of_body and isinstance(error, _NEEDS_VALUES):  # JAX evaluates op by op, and there are values
                     is_of_body = not _jax.trace.is_outside_traces()
                 if specs is not None and not is_of_body:
-                    options = {"mesh": mesh, "axis_names": axis_names, "check_vma": check_vma}
+                    options = {"mesh": given_mesh, "axis_names": axis_names, "check_vma": check_vma}
                     results = _call_by_jax(function, specs, options, args, kwargs)
                     if isinstance(error, (Unreadable, *_NEEDS_VALUES)):
                         return results
@@ -594,13 +595,13 @@ def _cause_behind(
         if call.analysis is not None and traced is not None:
             forward = _jax.jaxpr.before_gradients(traced)
             analyze_region(call.analysis, forward, (), call.results if forward is traced else ())
-    except TypedShmapError as found:
-        wrong = found.failures[0].what if found.failures else None
+    except TypedShmapError as cause:
+        wrong = cause.failures[0].what if cause.failures else None
         if isinstance(wrong, DivergentCollective):
-            return found
+            return cause
         if isinstance(wrong, UnmentionedVarying | UnmarkedUnreduced):
             named = (re.search(rf"\b{re.escape(axis)}\b", str(error)) for axis in wrong.axes)
-            return found if all(named) else None
+            return cause if all(named) else None
     except Exception:  # the user's or JAX's: the caller raises the first error
         return None
     return None

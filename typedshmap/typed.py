@@ -71,6 +71,7 @@ def typed(
     def wrap(function: Callable[..., Any], hinted: LazySignature, below: DecoratedInfo | None) -> Callable[..., Any]:
         naming = own_naming if below is None else below.naming.then(own_naming)
 
+        # A call in a body takes 3 times the calls without it.
         last: dict[str, FittingValues] = {}
 
         def typed_helper(*args: Any, **kwargs: Any) -> Any:

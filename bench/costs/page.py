@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from .benchmark import Result
+from .caches_section import CACHES, write_caches
 from .growth import curves
 from .plot import draw, matplotlib
 from .table import HEADER, Line, summary
@@ -95,7 +96,9 @@ def write(path: Path, lines: list[Line], effort: Effort) -> None:
     matplotlib()
     picture = path.with_suffix(".svg")
     draw(picture, curves(effort))
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
     path.write_text(page(lines, picture.name, effort), encoding="utf-8")
+    write_caches(path, before.partition(CACHES)[2])
 
 
 def page(lines: list[Line], picture: str, effort: Effort) -> str:

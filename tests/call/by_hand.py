@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 
 from typedshmap._jax.versions import DROPS_UNUSED
 
@@ -27,10 +26,3 @@ def expect_same_program(typed: Callable[..., Any], by_hand: Callable[..., Any], 
     """Expect one text of both, and so one program; it is run once, to see that it runs."""
     assert text_of(typed, *args) == text_of(by_hand, *args)
     jax.block_until_ready(jax.jit(typed)(*args))
-
-
-def expect_same(got: Any, expected: Any) -> None:
-    """Expect two pytrees of one structure, and all but equal numbers."""
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5), jax.block_until_ready(got), expected
-    )

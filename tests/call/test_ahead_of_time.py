@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from by_hand import text_of
+from expecting import same
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -46,10 +47,6 @@ def placed(mesh: Mesh) -> jax.Array:
     return jax.block_until_ready(jax.device_put(x, NamedSharding(mesh, P("dp", None))))
 
 
-def close(got: Any, expected: Any) -> None:
-    np.testing.assert_allclose(jax.block_until_ready(got), expected, rtol=1e-6)
-
-
 # Buffers that are given away
 
 
@@ -69,7 +66,7 @@ def test_a_buffer_of_a_call_that_is_refused_is_kept(mesh: Mesh) -> None:
     given = jax.device_put(x[:6], jax.devices()[0])
     with pytest.raises(ShapeError, match="does not divide over 'dp'"):
         jax.jit(typed_shard_map(halve, mesh=mesh), donate_argnums=0)(given)
-    close(given, x[:6])
+    same(given, x[:6])
 
 
 # Lowered and compiled
@@ -77,7 +74,7 @@ def test_a_buffer_of_a_call_that_is_refused_is_kept(mesh: Mesh) -> None:
 
 def test_a_compiled_program_runs_and_keeps_its_types(mesh: Mesh) -> None:
     compiled = jax.jit(typed_shard_map(halve, mesh=mesh)).lower(placed(mesh)).compile()
-    close(compiled(placed(mesh)), plain(x))
+    same(compiled(placed(mesh)), plain(x))
     assert compiled.output_shardings.is_equivalent_to(NamedSharding(mesh, P("dp", None)), 2)
     with pytest.raises(TypeError, match="compiled"):
         compiled(placed(mesh)[:4])
@@ -130,13 +127,13 @@ def test_an_exported_function_is_that_written_by_hand(mesh: Mesh) -> None:
 def test_an_exported_function_is_differentiated(mesh: Mesh) -> None:
     exported = jax.export.export(jax.jit(typed_shard_map(halve, mesh=mesh)))(placed(mesh))
     assert exported.has_vjp()
-    close(jax.jit(lambda x: exported.vjp().call(x, jnp.ones_like(x))[0])(placed(mesh)), np.full_like(x, 0.5))
+    same(jax.jit(lambda x: exported.vjp().call(x, jnp.ones_like(x))[0])(placed(mesh)), np.full_like(x, 0.5))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("flatbuffers") is None, reason="jax.export writes by flatbuffers")
 def test_an_exported_function_is_written_and_read(mesh: Mesh) -> None:
     exported = jax.export.export(jax.jit(typed_shard_map(rows, mesh=mesh)))(placed(mesh))
-    close(jax.jit(jax.export.deserialize(exported.serialize()).call)(placed(mesh)), x.sum(1))
+    same(jax.jit(jax.export.deserialize(exported.serialize()).call)(placed(mesh)), x.sum(1))
 
 
 def test_dims_that_are_symbols_are_checked_as_sizes_are(mesh: Mesh) -> None:

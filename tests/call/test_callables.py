@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from expecting import fails, numbers, same
+from expecting import fails, mesh_of, numbers, same
 from jax.sharding import Mesh
 
 from typedshmap import (
@@ -25,7 +25,7 @@ from typedshmap import (
     typed_shard_map,
 )
 
-ALL = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"))
+ALL = mesh_of(4, 2)
 X = Float[Array, "[b/dp] d"]
 W = Float[Array, "d [f/tp]"]
 Y = Float[Array, "[b/dp] [f/tp]"]

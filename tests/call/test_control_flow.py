@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from by_hand import expect_same, expect_same_program
+from by_hand import expect_same_program
+from expecting import same
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
@@ -276,7 +277,7 @@ def test_a_transformed_loss_has_the_values_of_plain_jax(name: str, mesh: Mesh) -
         return ((x + jnp.tanh(x @ up) @ down) ** 2).sum()
 
     got = jax.jit(AROUND[name](twice(total, mesh, Float[Array, ""], P())[0]))(*ARGS)
-    expect_same(got, jax.jit(AROUND[name](plain))(*ARGS))
+    same(got, jax.jit(AROUND[name](plain))(*ARGS))
 
 
 def test_a_linear_function_is_transposed_as_by_hand(mesh: Mesh) -> None:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from expecting import fails, numbers, same, traced
+from expecting import fails, mesh_of, numbers, same, traced
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -41,10 +41,6 @@ from typedshmap.testing import assert_cost, assert_mesh_invariant, inputs
 X = Float[Array, "[b/dp] d"]
 XY = Float[Array, "[b/dp] [d/tp]"]
 x = numbers(8, 4)
-
-
-def mesh_of(*shape: int, kind: AxisType = AxisType.Auto, names: tuple[str, ...] = ("dp", "tp")) -> Mesh:
-    return Mesh(np.array(jax.devices()).reshape(shape), names, axis_types=(kind,) * len(names))
 
 
 def abstract_of(*shape: int) -> AbstractMesh:
@@ -93,6 +89,21 @@ def test_what_is_no_mesh_is_refused_at_decoration(value: Any, got: str) -> None:
         typed_shard_map(mesh=value)
 
 
+@pytest.mark.parametrize("mesh", [{"dp": 4, "tp": 2}, "dp=4,tp=2"], ids=["dict", "text"])
+def test_a_mesh_is_given_by_its_sizes_too(mesh: Any) -> None:
+    shapes: list[tuple[int, ...]] = []
+    with jax.set_mesh(mesh_of(4, 2)):
+        same(looking(shapes, mesh=mesh)(x), x * 0.3)
+        same(typed_jit(looking(shapes), mesh=mesh)(x), x * 0.3)
+    assert shapes == [(2, 4), (2, 4)]
+
+
+@pytest.mark.parametrize("mesh", [{"dp": "4"}, "dp", {}, "dp=0"])
+def test_sizes_that_make_no_mesh_are_refused_at_decoration(mesh: Any) -> None:
+    with fails(MeshAxisError, f"mesh= is {mesh!r}"):
+        typed_shard_map(mesh=mesh)
+
+
 def test_one_callable_follows_the_ambient_mesh() -> None:
     shapes: list[tuple[int, ...]] = []
     look = looking(shapes)
@@ -129,7 +140,7 @@ def test_two_orders_of_devices_share_one_trace(mesh: Mesh) -> None:
 
 
 def test_a_mesh_of_one_device_is_a_mesh_like_others() -> None:
-    one = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("dp", "tp"))
+    one = mesh_of(1, 1)
     total = typed_shard_map(
         lambda x: jax.lax.psum(x.sum(1), "tp") * size("b"), mesh=one, in_types=(XY,), out_types=Float[Array, "[b/dp]"]
     )
@@ -747,7 +758,7 @@ def test_a_jitted_function_is_traced_again_when_an_alias_changes(mesh: Mesh) -> 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_what_is_traced_and_what_is_closed_over_may_be_on_one_mesh(kind: AxisType) -> None:
-    own = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(kind,) * 2)
+    own = mesh_of(4, 2, kind=kind)
 
     @typed_shard_map
     def f(x: Float[Array, "[b/dp] d"], w: Float[Array, "d [f/tp]"]) -> Float[Array, "[b/dp] [f/tp]"]:
@@ -757,7 +768,7 @@ def test_what_is_traced_and_what_is_closed_over_may_be_on_one_mesh(kind: AxisTyp
     w = jax.device_put(np.ones((4, 6), np.float32), NamedSharding(own, P(None, "tp")))
     for step in (lambda x: f(x, w), lambda x: f(jax.device_put(x, NamedSharding(own, P("dp"))), w)):
         np.testing.assert_array_equal(jax.block_until_ready(jax.jit(step)(x)), np.full((8, 6), 4))
-    other = Mesh(np.array(jax.devices()).reshape(2, 4), ("dp", "tp"), axis_types=(kind,) * 2)
+    other = mesh_of(2, 4, kind=kind)
     elsewhere = jax.device_put(np.ones((4, 8), np.float32), NamedSharding(other, P(None, "tp")))
     with pytest.raises(MeshAxisError, match="its arguments are on different meshes"):
         jax.jit(lambda x: f(x, elsewhere))(x)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from by_hand import text_of
-from expecting import fails, numbers, same, traced
+from expecting import fails, mesh_of, numbers, same, traced
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -173,7 +173,7 @@ AROUND_ROWS = {
 @pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
 @pytest.mark.parametrize("around", AROUND_ROWS)
 def test_a_sharded_dim_may_be_mapped_over(around: str, kind: AxisType, check_vma: bool) -> None:
-    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(kind,) * 2)
+    mesh = mesh_of(4, 2, kind=kind)
     spmd = "dp" if kind is AxisType.Auto else None
     options = {"mesh": mesh, "check_vma": check_vma}
 
@@ -189,7 +189,7 @@ def test_a_sharded_dim_may_be_mapped_over(around: str, kind: AxisType, check_vma
 
 @pytest.mark.parametrize("jit", [True, False])
 def test_an_explicit_axis_may_be_mapped_over_unjitted_and_twice(jit: bool) -> None:
-    mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("pp", "dp", "tp"), axis_types=(AxisType.Explicit,) * 3)
+    mesh = mesh_of(2, 2, 2, kind=AxisType.Explicit, names=("pp", "dp", "tp"))
     rows = typed_shard_map(lambda row: check(2 * row, "[n/tp]"), mesh=mesh, in_types=(ROW,), out_types=ROW)
     with jax.set_mesh(mesh):
         x = jax.device_put(numbers(2, 4, 8), P("pp", "dp", "tp"))
@@ -212,7 +212,7 @@ WRONG_ROWS = [
 def test_what_is_wrong_is_found_where_an_explicit_axis_is_mapped_over(
     hints: tuple[str, str], body: Any, error: type[TypedShmapError], line: str, check_vma: bool
 ) -> None:
-    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
+    mesh = mesh_of(4, 2, kind=AxisType.Explicit)
     took, gave = (Float[Array, text] for text in hints)
 
     def f(x: took) -> gave:  # pyright: ignore[reportInvalidTypeForm]

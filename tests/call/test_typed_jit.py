@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from expecting import fails, numbers, same
+from expecting import fails, mesh_of, numbers, same
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from lines import unplaced
@@ -45,13 +45,9 @@ Y = Float[Array, "[b/dp] [f/tp]"]
 x, w = numbers(8, 16), numbers(16, 32)
 
 
-def mesh_of(*shape: int, kind: AxisType = AxisType.Auto, devices: Any = None) -> Mesh:
-    found = np.array(jax.devices() if devices is None else devices)[: int(np.prod(shape))]
-    return Mesh(found.reshape(shape), ("dp", "tp"), axis_types=(kind,) * 2)
-
-
 MESH = mesh_of(4, 2)
 EXPLICIT = mesh_of(4, 2, kind=AxisType.Explicit)
+BACKWARDS = Mesh(MESH.devices[::-1, ::-1], MESH.axis_names)
 
 
 def placed(array: Any, *spec: Any, mesh: Mesh = MESH) -> jax.Array:
@@ -517,7 +513,7 @@ def test_a_parameter_without_a_hint_is_refused_when_decorating() -> None:
 def test_the_mesh_is_the_ambient_one() -> None:
     counted = Counted()
     jitted = counted.jitted(mesh=None)
-    for mesh in (MESH, mesh_of(2, 4), mesh_of(4, 2, devices=jax.devices()[::-1]), MESH):
+    for mesh in (MESH, mesh_of(2, 4), BACKWARDS, MESH):
         with jax.set_mesh(mesh):
             got = jitted(x, w)
         same(got, x @ w)
@@ -551,7 +547,7 @@ def whole_on_no_mesh(array: Any, mesh: Mesh) -> jax.Array:
     return jax.device_put(array, found[0])
 
 
-@pytest.mark.parametrize("mesh", [MESH, mesh_of(4, 2, devices=jax.devices()[::-1])], ids=["in order", "reversed"])
+@pytest.mark.parametrize("mesh", [MESH, BACKWARDS], ids=["in order", "reversed"])
 @pytest.mark.parametrize("verb", [typed_jit, typed_shard_map])
 def test_an_array_that_is_replicated_on_the_devices_needs_no_mesh_of_its_own(verb: Any, mesh: Mesh) -> None:
     @verb(mesh=mesh)
@@ -571,7 +567,7 @@ def test_an_array_that_is_replicated_on_devices_in_another_order_is_reported() -
         "but the mesh on 8 devices (0, 1, 2, 3, 4, 5, 6, 7)"
     )
     with fails(ShardingError, line):
-        double(whole_on_no_mesh(w, mesh_of(4, 2, devices=jax.devices()[::-1])))
+        double(whole_on_no_mesh(w, BACKWARDS))
 
 
 def test_a_one_device_mesh_will_do() -> None:
@@ -604,7 +600,7 @@ def test_a_mesh_on_other_devices_than_the_ambient_one_is_an_error(verb: Any) -> 
         "scanned: its mesh is on 8 devices (7, 6, 5, 4, 3, 2, 1, 0), "
         "but the ambient one on 8 devices (0, 1, 2, 3, 4, 5, 6, 7)"
     )
-    other = mesh_of(4, 2, devices=jax.devices()[::-1])
+    other = BACKWARDS
     with jax.set_mesh(MESH), fails(MeshAxisError, line):
         verb(scanned, mesh=other)(x)
 
@@ -650,7 +646,7 @@ WRONG: list[tuple[Any, Any, type[Exception], str]] = [
         "count: argument 'x' is on device 0, not on the mesh, but its hint says P('dp', None)",
     ),
     (
-        placed(x, "dp", mesh=mesh_of(4, 2, devices=jax.devices()[::-1])),
+        placed(x, "dp", mesh=BACKWARDS),
         w,
         ShardingError,
         "count: argument 'x' is sharded P('dp') on 8 devices (7, 6, 5, 4, 3, 2, 1, 0), "
@@ -959,7 +955,6 @@ def test_a_call_like_one_before_takes_its_own_arguments() -> None:
     same(subtract(c=x + 3, a=x + 1, b=x), x + 1 - 2 * x - 5 * (x + 3))
 
 
-BACKWARDS = mesh_of(4, 2, devices=jax.devices()[::-1])
 ON_ONE = jax.device_put(np.float32(2), jax.devices()[0])
 
 

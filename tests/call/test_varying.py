@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from expecting import fails, numbers, same, traced
+from expecting import fails, mesh_of, numbers, same, traced
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -225,7 +225,7 @@ CURES = [
 
 @pytest.mark.parametrize(("kind", "cure"), CURES)
 def test_a_value_may_stay_unreduced_at_the_boundary_over_explicit_axes_only(kind: AxisType, cure: str) -> None:
-    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(kind, kind))
+    mesh = mesh_of(4, 2, kind=kind)
     body = typed_shard_map(lambda x: x.sum(), mesh=mesh, in_types=(XY,), out_types=Float[Array, ""])
     with jax.set_mesh(mesh), pytest.raises(VaryingError) as caught:
         traced(body, jax.device_put(x, NamedSharding(mesh, P("dp", "tp"))))
@@ -247,7 +247,7 @@ def test_a_cure_names_the_axes_of_one_argument(mesh: Mesh, check_vma: bool) -> N
 
 
 def test_an_argument_that_is_unreduced_is_named() -> None:
-    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
+    mesh = mesh_of(4, 2, kind=AxisType.Explicit)
     doubled = typed_shard_map(
         lambda x: 2 * x, mesh=mesh, check_vma=False, in_types=Float[Array, "b d +tp"], out_types=Float[Array, "b d"]
     )
@@ -587,7 +587,7 @@ def test_a_plain_shard_map_without_check_vma_gives_no_types(mesh: Mesh) -> None:
 
 
 def test_an_explicit_mesh_has_the_same_rule() -> None:
-    explicit = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
+    explicit = mesh_of(4, 2, kind=AxisType.Explicit)
     total = typed_shard_map(lambda x: x.sum(1), in_types=(XY,), out_types=Float[Array, "[b/dp]"])
     with jax.set_mesh(explicit), fails(VaryingError, f"<lambda>: return value {TP}"):
         jax.jit(lambda x: total(jax.reshard(x, P("dp", "tp"))))(x)

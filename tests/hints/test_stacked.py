@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from beartype import beartype
+from expecting import numbers
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -61,10 +62,6 @@ class FlaxBlock:
 class Linear(eqx.Module):
     w: W
     width: int = eqx.field(static=True, default=6)
-
-
-def numbers(*shape: int) -> np.ndarray:
-    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
 
 
 x, layers = numbers(8, 4), Layer(numbers(3, 4, 6), numbers(3, 6, 4))

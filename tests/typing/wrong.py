@@ -46,4 +46,4 @@ def wrong_results(x: Array) -> str:
 
 typed_shard_map(mlp, in_spec=None)  # wrong: no such keyword
 typed_shard_map(mlp, check_vma="no")  # wrong: no bool
-typed_jit(mlp, mesh="dp")  # wrong: no mesh
+typed_jit(mlp, mesh=8)  # wrong: no mesh

@@ -193,7 +193,7 @@ def parse_array_hint(
     return hint
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)  # what is kept for a hint goes by its identity
 def hint_of_spec(spec: PartitionSpec, rank: int) -> ArrayHint:
     """The hint of a PartitionSpec for a rank, with the spec as its text."""
     text = HintText(_jax.array.spec_text(spec))

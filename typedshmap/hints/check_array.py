@@ -41,9 +41,11 @@ class CompiledHint(Record):
       wrong_mark: the fault of a mark or of an unconstrained dim, for any value.
       is_by_type: whether the type of a value (of a global one with its sharding) and the bound sizes decide whether
         it fits; for a NumPy array that will be placed, its shape and dtype.
-      kinds: the accepted kinds: class, class of type, and dtype. Bounded.
+      kinds: the accepted kinds: class, class of type, and dtype. Bounded. The trace of a typed_jit takes 1.2 times the
+        calls without it.
       last: the last values that fitted: the type, the class, the sizes bound before, the placement, the match, and the
-        unmentioned axes over which it varies. By subject; under None a value that bound nothing. Bounded.
+        unmentioned axes over which it varies. By subject; under None a value that bound nothing. Bounded. `isinstance`
+        takes 3.6 times the calls without it.
     """
 
     layout: Layout | Unresolved
@@ -57,18 +59,12 @@ class CompiledHint(Record):
 
 def _compile_hint(hint: ArrayHint, region: MeshContext) -> CompiledHint:
     """Compile a hint for a mesh context, which caches it."""
-    layout = region.layout(hint)  # first, since this may clear a full cache
-    compiled = CompiledHint(layout)
-    if isinstance(layout, Layout):
-        compiled = _compile_layout(hint, layout, region)
-    region.compiled[hint] = compiled
-    return compiled
-
-
-def _compile_layout(hint: ArrayHint, layout: Layout, region: MeshContext) -> CompiledHint:
+    layout = region.layout(hint)
+    if not isinstance(layout, Layout):
+        return region.keep(hint, CompiledHint(layout))
     # The size of these dims depends on the arguments of the call, or on the leaf.
     by_call = [dim for dim in hint.spec.dims if dim.per_leaf or not isinstance(getattr(dim, "size", None), _BY_TYPE)]
-    return CompiledHint(
+    compiled = CompiledHint(
         layout,
         compile_dims(hint.spec, layout, dict(region.mesh or ()), region.sizes, must_divide=region.role != "value"),
         # JAX checks the results of the region, and types values as varying over axes of size 1, too.
@@ -76,6 +72,7 @@ def _compile_layout(hint: ArrayHint, layout: Layout, region: MeshContext) -> Com
         _wrong_mark(hint, layout, region) if region.role != "value" else None,
         not by_call,
     )
+    return region.keep(hint, compiled)
 
 
 def check_array(
@@ -93,7 +90,7 @@ def check_array(
       The match; and the axes that the hint does not mention and over which JAX types the value as varying: the
       analysis of the body decides whether it is the same on every shard there.
     """
-    of_region: CompiledHint = region.compiled.get(hint) or _compile_hint(hint, region)
+    of_region: CompiledHint = region.plans.get(hint) or _compile_hint(hint, region)
     compiled, cls, placed, what = of_region, type(value), None, None
     aval = value.aval if cls is _jax.array.STAGED else _jax.array.aval_of(value)
     type_ = None if aval is value else aval  # not the array itself, which must not be kept alive
@@ -110,7 +107,7 @@ def check_array(
     else:
         if is_global:
             region = with_value_mesh(value, region)
-            compiled = region.compiled.get(hint) or _compile_hint(hint, region)
+            compiled = region.plans.get(hint) or _compile_hint(hint, region)
         kind = (cls, type(aval), _dtype_in_jax(getattr(aval, "dtype", None)))
         is_new_kind, layout, unmentioned = kind not in compiled.kinds, compiled.layout, frozenset[str]()
         if is_new_kind and (wrong := _wrong_type(value, hint, region.role)) is not None:
@@ -207,7 +204,7 @@ def unmentioned_by_type(value: Any, hint: ArrayHint, region: MeshContext) -> fro
 
     None if more than the type decides whether it fits.
     """
-    compiled = region.compiled.get(hint)
+    compiled = region.plans.get(hint)
     if compiled is None or not compiled.is_by_type or not _jax.array.is_tracer(value):
         return None
     return _jax.array.manual_type(value).varying & compiled.unmentioned

@@ -28,19 +28,20 @@ from ..records import Record
 from . import enforcement, structure
 from .array_hint import ArrayHint, hint_of_spec, is_of_rank, rank_of
 from .check_array import check_array, describe
-from .containers import by_fields, items_of, key_name, may_match, wrong_container, wrong_structure
-from .context import (
-    AssertionSink,
-    LayoutAssertion,
-    MeshContext,
-    current_sink,
-    lookup_layout,
-    record_layout,
-    record_layouts,
-    restate_layouts,
+from .containers import (
+    MOST_STRUCTURES,
+    LeafHints,
+    by_fields,
+    items_of,
+    key_name,
+    known_structures,
+    may_match,
+    subjects_at,
+    wrong_container,
+    wrong_structure,
 )
+from .context import LayoutAssertion, MeshContext, StatedShard, assert_each, current_sink, record_layouts
 from .global_sharding import with_value_mesh
-from .leaf_hints import MOST_STRUCTURES, LeafHints, known_structures, subjects_at
 from .python_types import describe_static, holds_array, is_instance, number_hint
 from .signature import HintedSignature
 from .structure import (
@@ -379,7 +380,7 @@ class TreeCheck:
         # Whether a leaf is invarying depends on the value, not on its type.
         if not types or any(leaf.must_be_invarying for leaf in self.leaves[first:]):
             return
-        compiled = [region.compiled.get(hint) for hint in hints.hints]
+        compiled = [region.plans.get(hint) for hint in hints.hints]
         if before_counts == (len(self.failures), len(self.deferred)) and all(
             known_hint and known_hint.is_by_type for known_hint in compiled
         ):
@@ -558,44 +559,6 @@ def with_other_leaves(value: Any, before: list[CheckedLeaf], after: list[Checked
     return _jax.tree.replace_leaves(value, new) if has_structs else _jax.tree.unflatten_like(value, new)
 
 
-StatedShard = tuple[Any, LayoutAssertion, Layout | None]
-"""A shard, its assertion, and the asserted layout."""
-
-
-def assert_layout(value: Any, stated: LayoutAssertion, layout: Layout | None, sink: AssertionSink | None) -> Any:
-    """The shard with its layout recorded for later operations, and passed to the analysis if there is a sink.
-
-    In a loop or a call within the region it may be another value, with a claim in the jaxpr.
-    """
-    if sink is None:
-        record_layout(value, stated)
-        return value
-    if stated.subject.kind == "checked":  # observers need every check, also implied ones
-        return _assert_unsaid(value, stated, layout, False, sink)
-    (asserted,) = assert_each([(value, stated, layout)], sink)
-    return asserted
-
-
-def assert_each(shards: Sequence[StatedShard], sink: AssertionSink | None) -> list[Any]:
-    """`assert_layout` for arguments or results, most of which have the same hint already."""
-    if sink is None:
-        return [assert_layout(*shard, sink) for shard in shards]
-    known = restate_layouts(shards)
-    return [
-        value if is_said else _assert_unsaid(value, stated, layout, is_said, sink)
-        for (value, stated, layout), is_said in zip(shards, known, strict=True)
-    ]
-
-
-def _assert_unsaid(
-    value: Any, stated: LayoutAssertion, layout: Layout | None, is_said: bool | None, sink: AssertionSink
-) -> Any:
-    is_new = is_said is None and type(value) is _jax.array.STAGED
-    value = sink.assert_layout(value, stated, layout, None if is_new else lookup_layout(value))
-    record_layout(value, stated)
-    return value
-
-
 def assert_layouts(
     leaves: list[CheckedLeaf],
     region: MeshContext,
@@ -618,17 +581,19 @@ def assert_layouts(
       The leaves, in a loop or a call within the region perhaps with claims in the jaxpr; the same list if no leaf
       changed.
     """
-    sink, claimed = None if is_proven else current_sink(), leaves
+    sink = None if is_proven else current_sink()
     if sink is None:
         record_layouts([leaf for leaf in leaves if leaf.hint is not None], region, function, sizes, is_assumed)
         return leaves
-    for at, leaf in enumerate(leaves):
-        if leaf.hint is None:
-            continue
-        stated = LayoutAssertion(leaf.hint, region, leaf.subject, function, sizes, leaf.must_be_invarying, is_assumed)
-        layout = region.manual_layout(leaf.hint, len(_jax.array.aval_of(leaf.value).shape))
-        value = assert_layout(leaf.value, stated, layout, sink)
-        if value is not leaf.value:
+    shards, positions, claimed = list[StatedShard](), list[int](), leaves
+    for at, (value, hint, subject, must_be_invarying) in enumerate(leaves):
+        if hint is not None:
+            layout = region.manual_layout(hint, len(_jax.array.aval_of(value).shape))
+            stated = LayoutAssertion(hint, region, subject, function, sizes, must_be_invarying, is_assumed)
+            shards += [(value, stated, layout)]
+            positions += [at]
+    for at, value in zip(positions, assert_each(shards, sink), strict=True):
+        if value is not leaves[at].value:
             claimed = list(leaves) if claimed is leaves else claimed
-            claimed[at] = leaf._replace(value=value)
+            claimed[at] = leaves[at]._replace(value=value)
     return claimed

@@ -10,8 +10,8 @@ from .. import _jax
 from ..notation.layout import Layout
 from ..notation.match import Sizes
 from .check_array import axes_to_infer, unmentioned_by_type
-from .check_tree import TreeCheck, assert_each
-from .context import AssertionSink, LayoutAssertion, MeshContext
+from .check_tree import TreeCheck
+from .context import AssertionSink, LayoutAssertion, MeshContext, assert_each
 
 
 class FittingValues(NamedTuple):
@@ -56,15 +56,15 @@ class FittingValues(NamedTuple):
                     return None
                 if axes != unmentioned:
                     claimed[at] = (value, stated._replace(must_be_invarying=axes), layout)
-        found = assert_each(claimed, sink)
+        asserted = assert_each(claimed, sink)
         if self.structure is None:
-            return tuple(found)
-        return values if all(map(is_, found, leaves)) else self.structure.unflatten(found)
+            return tuple(asserted)
+        return values if all(map(is_, asserted, leaves)) else self.structure.unflatten(asserted)
 
 
 def fitting_values(checked: TreeCheck, values: tuple[Any, ...], before: Sizes, function: str) -> FittingValues | None:
     """What was checked, if it is the shards in these values, and little more than their types decides that they fit."""
-    region, found = checked.region, list[tuple[type, Any, LayoutAssertion, Layout | None]]()
+    region, known = checked.region, list[tuple[type, Any, LayoutAssertion, Layout | None]]()
     if not region.manual or checked.failures or not checked.leaves:
         return None
     of_check = [leaf.value for leaf in checked.leaves]
@@ -78,8 +78,8 @@ def fitting_values(checked: TreeCheck, values: tuple[Any, ...], before: Sizes, f
             return None
         aval = _jax.array.aval_of(value)
         stated = LayoutAssertion(hint, region, subject, function, checked.sizes, unmentioned)
-        found.append((type(value), aval, stated, region.manual_layout(hint, len(aval.shape))))
-    return FittingValues(region, before, checked.sizes, structure, tuple(found))
+        known.append((type(value), aval, stated, region.manual_layout(hint, len(aval.shape))))
+    return FittingValues(region, before, checked.sizes, structure, tuple(known))
 
 
 def _flattened(values: tuple[Any, ...]) -> tuple[list[Any], Any]:

@@ -29,7 +29,7 @@ from ..errors.varying import AddedMark
 from ..notation.layout import Layout
 from ..notation.match import Indivisible, Sizes, compile_dims, match
 from .array_hint import ArrayHint
-from .context import MeshContext, intern_context, state_sharding, stated_sharding
+from .context import MeshContext, state_sharding, stated_sharding
 
 PLACE_IT = "place it by shard(x, hint, mesh)"
 
@@ -77,11 +77,7 @@ def with_value_mesh(value: Any, region: MeshContext) -> MeshContext:
 
 def with_mesh(mesh: _jax.mesh.AnyMesh, region: MeshContext) -> MeshContext:
     """The mesh context with another mesh."""
-    return region.plan((with_mesh, mesh), lambda: _with_mesh(mesh, region))
-
-
-def _with_mesh(mesh: _jax.mesh.AnyMesh, region: MeshContext) -> MeshContext:
-    return intern_context(replace(region, mesh=mesh.shape_tuple, explicit=_jax.mesh.explicit_axes(mesh)))
+    return region.but(mesh=mesh.shape_tuple, explicit=_jax.mesh.explicit_axes(mesh))
 
 
 def sharding_mismatch(
@@ -169,8 +165,8 @@ def named_sharding_mismatch(
     dim_axes = [*_jax.array.spec_entries(placed.spec).dim_axes]
     dim_axes += [()] * (rank - len(dim_axes))
     seen = _jax.array.partition_spec(dim_axes[at] for at in dims)
-    for own, (at, axes) in enumerate(zip(dims, wanted.dim_axes, strict=True)):
-        dim_axes[at] = dim_axes[at] if own in wanted.unconstrained else axes
+    for index, (at, axes) in enumerate(zip(dims, wanted.dim_axes, strict=True)):
+        dim_axes[at] = dim_axes[at] if index in wanted.unconstrained else axes
     used = [axis for axes in dim_axes for axis in axes]
     merged = _jax.array.partition_spec(dim_axes, wanted.unreduced, wanted.reduced)
     # The hint may shard a dim over an axis that a mapped dim has.
@@ -183,16 +179,16 @@ def _compare_stated(inner: _jax.array.Underlying, want: Any, region: MeshContext
     if stated is None or stated.mesh != region.mesh:
         return None
     wanted, known = _jax.array.spec_entries(want), stated.layout
-    for own, at in enumerate(dims):
-        is_open = own in wanted.unconstrained or at in known.unconstrained
-        claimed = tuple(filter(stated.axes.__contains__, wanted.dim_axes[own]))
+    for index, at in enumerate(dims):
+        is_open = index in wanted.unconstrained or at in known.unconstrained
+        claimed = tuple(filter(stated.axes.__contains__, wanted.dim_axes[index]))
         if not is_open and claimed != known.dim_axes[at]:
             break
     else:
         return None
     seen = Layout(
         tuple(known.dim_axes[at] for at in dims),
-        unconstrained=frozenset(own for own, at in enumerate(dims) if at in known.unconstrained),
+        unconstrained=frozenset(index for index, at in enumerate(dims) if at in known.unconstrained),
     )
     got = f"sharded {_jax.array.spec_text(_jax.array.spec_of(seen))} by {stated.source}"
     return WrongSharding(_jax.array.spec_text(want), got, PLACE_IT)
@@ -264,7 +260,7 @@ def _type_mismatch(type_sharding: NamedSharding, want: Any) -> WrongSharding | N
     have = _jax.array.spec_entries(type_sharding.spec, len(wanted.dim_axes))
     known = [axis for axis in _jax.mesh.explicit_axes(type_sharding.mesh) if sizes[axis] > 1]
     pairs = enumerate(zip(have.over(known).dim_axes, wanted.over(known).dim_axes, strict=True))
-    is_right = all(axes == own or at in wanted.unconstrained for at, (axes, own) in pairs)
+    is_right = all(axes == asked or at in wanted.unconstrained for at, (axes, asked) in pairs)
     if is_right and (have.unreduced, have.reduced) == (wanted.unreduced, wanted.reduced):
         return None
     return _mismatch(want, type_sharding.spec, f"{PLACE_IT}, or by {_with_sharding('jax.reshard', want)}")
@@ -342,7 +338,7 @@ def check_at_compile_time(
           mesh: the abstract mesh of the program; None if it has none.
         """
         is_late = region.mesh is None
-        here = _with_mesh(mesh, region) if is_late and mesh is not None and not mesh.empty else region
+        here = with_mesh(mesh, region) if is_late and mesh is not None and not mesh.empty else region
         compared = [(hint, _compiled_mismatch(hint, here, is_late, sharding, dims, rank)) for hint in hints]
         if is_late:  # only now is it known whether its dims divide
             compared = [(hint, what or _indivisible(hint, here, shape, sizes, subject)) for hint, what in compared]
@@ -355,8 +351,8 @@ def check_at_compile_time(
         _recent_reports.append((kind, report))
         raise kind(report)
 
-    own = tuple(range(len(shape)))
-    _primitive().bind(value, compare=compare, own=own, asks=_inspection_jaxpr())
+    hinted_dims = tuple(range(len(shape)))
+    _primitive().bind(value, compare=compare, hinted_dims=hinted_dims, asks=_inspection_jaxpr())
 
 
 def _indivisible(
@@ -417,14 +413,14 @@ def _inspection_jaxpr() -> Any:
 
 @cache
 def _primitive() -> Any:
-    def call_back_now(x: Any, *, compare: Callable[..., None], own: tuple[int, ...], **_: Any) -> list[Any]:
+    def call_back_now(x: Any, *, compare: Callable[..., None], hinted_dims: tuple[int, ...], **_: Any) -> list[Any]:
         placed = _jax.array.committed_sharding(x)
         if placed is not None:
-            compare(placed, own, len(x.shape), None)
+            compare(placed, hinted_dims, len(x.shape), None)
         return []
 
-    def batch(args: Any, at: Any, *, own: tuple[int, ...], **task: Any) -> Any:
-        return primitive.bind(*args, own=tuple(dim + (dim >= at[0]) for dim in own), **task), []
+    def batch(args: Any, at: Any, *, hinted_dims: tuple[int, ...], **task: Any) -> Any:
+        return primitive.bind(*args, hinted_dims=tuple(dim + (dim >= at[0]) for dim in hinted_dims), **task), []
 
     primitive = _jax.versions.extend_core().Primitive("ask_sharding")
     primitive.multiple_results = True
@@ -436,7 +432,7 @@ def _primitive() -> Any:
     return primitive
 
 
-def _lower(context: Any, x: Any, *, compare: Callable[..., None], own: tuple[int, ...], asks: Any) -> Any:
+def _lower(context: Any, x: Any, *, compare: Callable[..., None], hinted_dims: tuple[int, ...], asks: Any) -> Any:
     module = context.module_context
     where = module.axis_context
     if module.lowering_parameters.for_export or getattr(where, "device_assignment", None) is None:
@@ -446,7 +442,7 @@ def _lower(context: Any, x: Any, *, compare: Callable[..., None], own: tuple[int
     def inspect(x: Any) -> tuple[()]:
         numbers = jax.random.key_data(x) if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key) else x
         rank = len(numbers.shape)  # a key has dims of its own, at the end
-        jax.debug.inspect_array_sharding(numbers, callback=lambda sharding: compare(sharding, own, rank, mesh))
+        jax.debug.inspect_array_sharding(numbers, callback=lambda sharding: compare(sharding, hinted_dims, rank, mesh))
         return ()
 
     # Without the mesh JAX passes on XLA's sharding; with it, JAX raises for a dim that is sharded over a part of an

@@ -121,16 +121,16 @@ def _member(hint: Any) -> Any:
 
 def _with_tree(members: tuple[Any, ...], alias: Any) -> Any:
     """A union with a tree in the place of the members of an alias."""
-    own = set(map(_member, typing.get_args(alias)))
-    return typing.Union[(RecursiveTree, *(each for each in members if _member(each) not in own))]
+    replaced = set(map(_member, typing.get_args(alias)))
+    return typing.Union[(RecursiveTree, *(member for member in members if _member(member) not in replaced))]
 
 
 def _forward_names(hint: Any) -> list[str]:
     """The names that strings in the items of containers are."""
-    found: list[str] = []
+    names: list[str] = []
     for arg in typing.get_args(hint):
-        found += [_content(arg)] if isinstance(arg, (str, ForwardRef)) else _forward_names(arg)
-    return found
+        names += [_content(arg)] if isinstance(arg, (str, ForwardRef)) else _forward_names(arg)
+    return names
 
 
 def _recursive_alias(name: str, members: tuple[Any, ...]) -> Any:
@@ -139,9 +139,9 @@ def _recursive_alias(name: str, members: tuple[Any, ...]) -> Any:
     for module in list(sys.modules.values()):
         alias = getattr(module, "__dict__", {}).get(name)
         if typing.get_origin(alias) in (typing.Union, types.UnionType):
-            own = typing.get_args(alias)
-            is_here = all(_content(arg) in known and _is_bare(arg, name) for arg in own)
-            if is_here and any(name in _forward_names(arg) for arg in own):
+            args = typing.get_args(alias)
+            is_here = all(_content(arg) in known and _is_bare(arg, name) for arg in args)
+            if is_here and any(name in _forward_names(arg) for arg in args):
                 return alias
     return None
 

@@ -86,22 +86,22 @@ def leaf_specs(specs: Any, tree: Any, takes_none: bool) -> list[Any]:
     """
     try:
         leaves, structure = jax.tree_util.tree_flatten(tree)
-        found, own = jax.tree_util.tree_flatten(specs)
-        if own != structure:
+        by_leaf, specs_structure = jax.tree_util.tree_flatten(specs)
+        if specs_structure != structure:
             is_leaf = _is_none if takes_none else None
-            found = list[Any]()
+            by_leaf = list[Any]()
             jax.tree_util.tree_map(
-                lambda spec, part: found.extend([spec] * len(jax.tree_util.tree_leaves(part))),
+                lambda spec, part: by_leaf.extend([spec] * len(jax.tree_util.tree_leaves(part))),
                 specs,
                 tree,
                 is_leaf=is_leaf,
             )
     except Exception as error:
         raise Unreadable(str(error)) from None
-    for spec, rank in dict.fromkeys(zip(found, map(len, _jax.array.shapes_of(leaves)), strict=True)):
+    for spec, rank in dict.fromkeys(zip(by_leaf, map(len, _jax.array.shapes_of(leaves)), strict=True)):
         if spec is not None and _length(spec) > rank:
             raise Unreadable(f"{spec} is too long")
-    return found
+    return by_leaf
 
 
 def _is_none(spec: Any) -> bool:

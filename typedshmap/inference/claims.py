@@ -20,7 +20,7 @@ from .. import _jax
 from ..errors.failures import Fault, LayoutMismatch
 from ..errors.varying import NotUnreduced, UnmarkedUnreduced, UnmentionedVarying
 from ..hints.array_hint import ArrayHint
-from ..hints.context import KnownLayout, LayoutAssertion, MeshContext, intern_context, lookup_layout
+from ..hints.context import KnownLayout, LayoutAssertion, MeshContext, lookup_layout
 from ..notation.layout import Layout
 from ..notation.match import NO_SIZES
 from ..notation.spec import Dim, Name
@@ -106,12 +106,10 @@ def remake_claim(claim: Claim, origin: Origin) -> Claim | None:
     region = stated.region
     if frozenset(region.sizes) != frozenset(now.sizes):
         # In a region within this one, which has judged by itself what varies there.
-        return replace(
-            claim, assertion=stated._replace(region=intern_context(replace(region, checked_axes=frozenset())))
-        )
+        return replace(claim, assertion=stated._replace(region=region.but(checked_axes=frozenset())))
     names = ("checked_axes", "aliases", "rules")  # but for those that it has of its own
     changes = {name: getattr(now, name) for name in names if getattr(region, name) == getattr(was, name)}
-    stated = stated._replace(region=intern_context(replace(region, **changes)))
+    stated = stated._replace(region=region.but(**changes))
     if stated.function == claim.origin.function:
         stated = stated._replace(function=origin.function, sizes=NO_SIZES)
     return make_claim(stated, len(claim.layout.dim_axes), origin)

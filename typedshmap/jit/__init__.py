@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 import jax
-from jax.sharding import AbstractMesh, Mesh
 
 from .. import _jax
 from ..axis_names import AxesLike, AxisRules, RulesLike, read_naming
 from ..errors import TypedShmapError, placed_at_decoration
 from ..hints.signature import LazySignature
 from ..introspection import DecoratedInfo, caller_frame, decorate, wraps
-from ..meshes import read_mesh
+from ..meshes import MeshLike, read_mesh_or_sizes
 from ..observers import active, observers
 from .call import JitFunction
 
@@ -43,7 +42,7 @@ def typed_jit(
     f: Callable[P, T],
     /,
     *,
-    mesh: Mesh | AbstractMesh | None = None,
+    mesh: MeshLike | None = None,
     axes: Mapping[str, AxesLike] | None = None,
     rules: RulesLike | AxisRules | None = None,
     **jit_options: Any,
@@ -53,7 +52,7 @@ def typed_jit(
     f: None = None,
     /,
     *,
-    mesh: Mesh | AbstractMesh | None = None,
+    mesh: MeshLike | None = None,
     axes: Mapping[str, AxesLike] | None = None,
     rules: RulesLike | AxisRules | None = None,
     **jit_options: Any,
@@ -62,7 +61,7 @@ def typed_jit(
     f: Any = None,
     /,
     *,
-    mesh: Mesh | AbstractMesh | None = None,
+    mesh: MeshLike | None = None,
     axes: Mapping[str, AxesLike] | None = None,
     rules: RulesLike | AxisRules | None = None,
     **jit_options: Any,
@@ -92,8 +91,8 @@ def typed_jit(
 
     Args:
       f: the function. The result and every parameter except ``self`` and ``cls`` need a hint.
-      mesh: the mesh; by default that of a ``typed_shard_map`` right below, else the ambient one, else the
-        arguments' own, looked up at every call.
+      mesh: the mesh, as for `typed_shard_map`; by default that of a ``typed_shard_map`` right below, else the
+        ambient one, else the arguments' own, looked up at every call.
       axes: names in the hints that stand for mesh axes: one, several (major to minor), or None.
       rules: mesh axes for dims without brackets, by their names, as `axis_rules` takes them.
       **jit_options: as for `jax.jit`: ``donate_argnums``, ``donate_argnames``, ``static_argnums``,
@@ -115,7 +114,7 @@ def typed_jit(
     """
     _jax.trace.load_extend()
     with placed_at_decoration():
-        own_mesh, own_naming = read_mesh(mesh), read_naming(axes, rules)
+        own_mesh, own_naming = read_mesh_or_sizes(mesh), read_naming(axes, rules)
 
     def wrap(function: Callable[..., Any], hinted: LazySignature, below: DecoratedInfo | None) -> Any:
         own_or_below, naming = own_mesh, own_naming

@@ -21,7 +21,6 @@ from ..errors.phrases import value_text
 from ..hints.array_hint import ArrayHint, bare_array_hint, rank_of
 from ..hints.check_array import check_array
 from ..hints.check_tree import CheckedLeaf
-from ..hints.context import intern_context
 from ..hints.structure import Node
 from ..notation.layout import Rules
 from ..notation.match import NO_SIZES
@@ -196,7 +195,7 @@ def _read_leaf(place: PlacementContext, part: Any, subject: Subject) -> PlacedLe
         axes = None if rules is None or context.mesh is None else dict(context.mesh)
         itself = tuple((name, (name,)) for name in labels if name not in ruled and (axes is None or name in axes))
         known = replace(known, pairs=(*known.pairs, *itself))
-    within = replace(place, context=intern_context(replace(context, rules=known)))
+    within = replace(place, context=context.but(rules=known))
     return PlacedLeaf(CheckedLeaf(children[0][1], hint, subject), within, part)
 
 

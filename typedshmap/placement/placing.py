@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeVar, overload
 
 import jax
-from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.typing import ArrayLike
 
 from .. import _jax
@@ -25,7 +25,8 @@ from ..hints.global_sharding import place_stated
 from ..hints.parse_hint import parse_hint_or_dims
 from ..hints.signature import EMPTY
 from ..hints.structure import ArrayLeaf, Node
-from ..meshes import read_mesh
+from ..introspection import merge_sizes
+from ..meshes import MeshLike, read_mesh_or_sizes
 from ..notation.layout import Layout
 from ..notation.spec import written_axes
 from .context import PlacementContext, devices_of, no_mesh, placement_context, read_memory_kind
@@ -37,11 +38,11 @@ T = TypeVar("T")
 
 @overload
 def shard(
-    x: ArrayLike, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *, memory_kind: str | None = None
+    x: ArrayLike, hint: Any = EMPTY, mesh: MeshLike | None = None, *, memory_kind: str | None = None
 ) -> jax.Array: ...
 @overload
-def shard(x: T, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *, memory_kind: str | None = None) -> T: ...
-def shard(x: Any, hint: Any = EMPTY, mesh: Mesh | AbstractMesh | None = None, *, memory_kind: str | None = None) -> Any:
+def shard(x: T, hint: Any = EMPTY, mesh: MeshLike | None = None, *, memory_kind: str | None = None) -> T: ...
+def shard(x: Any, hint: Any = EMPTY, mesh: MeshLike | None = None, *, memory_kind: str | None = None) -> Any:
     """Place a value by its hint, and check every leaf; eagerly, under ``jit`` or in a manual region.
 
     An array on other devices, or with another sharding, is moved, as by ``jax.device_put``. With
@@ -184,7 +185,7 @@ def _move_alone(leaf: PlacedLeaf, sharding: NamedSharding) -> Any:
 
 def _shard_in_region(x: Any, node: Node, mesh: Any, memory_kind: str | None) -> Any:
     """Check a shard over the manual axes, and place it over the other axes of its hint."""
-    here, given = _jax.mesh.context_mesh(), read_mesh(mesh)
+    here, given = _jax.mesh.context_mesh(), read_mesh_or_sizes(mesh)
     if given is not None and given.shape_tuple != here.shape_tuple:
         problem = f"its mesh ({mesh_text(given.shape_tuple)}) contradicts the ambient one"
         raise MeshAxisError(f"shard: {problem} ({mesh_text(here.shape_tuple)})")
@@ -209,7 +210,14 @@ Index = tuple[slice, ...]
 
 
 def from_callback(
-    callback: Callable[..., Any], T: Any, /, mesh: Mesh | None = None, like: Any = None, **sizes: int | tuple[int, ...]
+    callback: Callable[..., Any],
+    T: Any,
+    /,
+    mesh: MeshLike | None = None,
+    like: Any = None,
+    *,
+    sizes: Mapping[str, Any] | None = None,
+    **dims: int | tuple[int, ...],
 ) -> Any:
     """Make global arrays from a callback that returns their shards, like ``jax.make_array_from_callback``.
 
@@ -229,7 +237,8 @@ def from_callback(
       T: a hint, or a class whose fields have hints.
       mesh: the mesh; by default the ambient one.
       like: a value of that type, or its structs, for structure or ranks that the hint leaves open.
-      **sizes: the global size of each name in the hints; a tuple of sizes for ``*name``.
+      sizes: sizes by name as in a dict, for a dim that has the name of an option.
+      **dims: the global size of each name in the hints; a tuple of sizes for ``*name``.
 
     Returns:
       The arrays, in the structure of the hint, each with the NamedSharding of its hint.
@@ -244,7 +253,7 @@ def from_callback(
     if not callable(callback):
         got = f"{value_text(callback)} of type {type(callback).__name__}"
         raise StructureError(f"from_callback: the callback is not a function; got {got}")
-    node = parse_hint_or_dims(T)
+    node, sizes = parse_hint_or_dims(T), merge_sizes("from_callback", sizes, dims)
     place = placement_context("from_callback", mesh, needs="devices")
     tree, leaves = structs_of(node, place, sizes, like)
     is_one = isinstance(node, ArrayLeaf)

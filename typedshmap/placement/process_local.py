@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from .. import _jax, errors
 from ..errors import DtypeError, MeshAxisError, ShapeError, StructureError, TypedShmapError
@@ -31,6 +30,8 @@ from ..hints.check_tree import check_value
 from ..hints.context import MeshContext
 from ..hints.parse_hint import parse_hint_or_dims
 from ..hints.structure import Node, array_hints
+from ..introspection import merge_sizes
+from ..meshes import MeshLike
 from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, SizeMismatch, Sizes
 from ..notation.spec import Dim, Rest
@@ -38,7 +39,15 @@ from .context import PlacementContext, devices_of, placement_context
 from .structs import GIVEN, any_size_hint, bound_sizes, refuse_wrong_sizes, shape_of
 
 
-def from_process_local(data: Any, T: Any, /, mesh: Mesh | None = None, **sizes: int | tuple[int, ...]) -> Any:
+def from_process_local(
+    data: Any,
+    T: Any,
+    /,
+    mesh: MeshLike | None = None,
+    *,
+    sizes: Mapping[str, Any] | None = None,
+    **dims: int | tuple[int, ...],
+) -> Any:
     """Make global arrays from the parts of all processes.
 
     Along each dim, a process passes the parts on its own devices, each once, in global order: its own
@@ -61,7 +70,8 @@ def from_process_local(data: Any, T: Any, /, mesh: Mesh | None = None, **sizes: 
       data: this process's part: a pytree of arrays of NumPy, or of JAX on its own devices.
       T: its hint, or a class with hints; dims are global, as everywhere.
       mesh: the mesh; by default the ambient one.
-      **sizes: global sizes of names in the hints; a tuple of sizes for ``*name``.
+      sizes: sizes by name as in a dict, for a dim that has the name of an option.
+      **dims: global sizes of names in the hints; a tuple of sizes for ``*name``.
 
     Returns:
       The arrays, each with the NamedSharding of its hint, in the structure of ``data``.
@@ -73,6 +83,7 @@ def from_process_local(data: Any, T: Any, /, mesh: Mesh | None = None, **sizes: 
       ShardingError: for an array that is global already, and for marks, as for `shard`.
       MeshAxisError: without a mesh, for a mesh without devices of this process, or for an axis that it does not have.
     """
+    sizes = merge_sizes("from_process_local", sizes, dims)
     place = placement_context("from_process_local", mesh, needs="devices")
     node, processes = parse_hint_or_dims(T), process_mesh(place)
     hints = list(array_hints(node))

@@ -23,9 +23,10 @@ from ..hints import structure
 from ..hints.array_hint import KEYS, ArrayHint, rank_of
 from ..hints.check_array import check_array
 from ..hints.check_tree import ArrayCheck, CheckedLeaf
-from ..hints.context import current_mesh_context, intern_context
+from ..hints.context import current_mesh_context
 from ..hints.parse_hint import parse_hint_or_dims
 from ..hints.structure import ArrayLeaf, Node, Static, array_hints, declares_arrays, node_name
+from ..introspection import merge_sizes
 from ..meshes import MeshLike
 from ..notation.match import LARGEST_SIZE, NO_SIZES, NoValue, Sizes, evaluate, mismatch_of
 from ..notation.spec import Anything as AnySize
@@ -60,9 +61,8 @@ def partition_specs(T: Any, like: Any = None) -> Any:
       StructureError: for a hint whose ranks or lengths are open, without ``like``.
       MeshAxisError: for a mesh axis that the ambient mesh does not have.
     """
-    context = replace(current_mesh_context(), manual=(), checked_axes=frozenset(), has_vma=False, role="placement")
-    place = PlacementContext("partition_specs", None, intern_context(context))
-    return _map_hints(place, T, like, PlacementContext.spec)
+    context = current_mesh_context().but(manual=(), checked_axes=frozenset(), has_vma=False, role="placement")
+    return _map_hints(PlacementContext("partition_specs", None, context), T, like, PlacementContext.spec)
 
 
 def shardings(T: Any, mesh: MeshLike | None = None, like: Any = None, *, memory_kind: str | None = None) -> Any:
@@ -124,7 +124,15 @@ def _map_hints(
     return builder.build(parse_hint_or_dims(T))
 
 
-def shape_structs(T: Any, /, mesh: MeshLike | None = None, like: Any = None, **sizes: int | tuple[int, ...]) -> Any:
+def shape_structs(
+    T: Any,
+    /,
+    mesh: MeshLike | None = None,
+    like: Any = None,
+    *,
+    sizes: Mapping[str, Any] | None = None,
+    **dims: int | tuple[int, ...],
+) -> Any:
     """The arrays that a hint, or a class of hints, describes, as ``jax.ShapeDtypeStruct``s of global shape.
 
     Use them in ``jax.eval_shape``, in ``jax.jit(f).lower``, or as the target of a checkpoint's restore.
@@ -145,7 +153,8 @@ def shape_structs(T: Any, /, mesh: MeshLike | None = None, like: Any = None, **s
         the ambient one, if there is one.
       like: a value of that type, whose structure, shapes and dtypes the structs have, where the hint leaves them
         open: of ``Like[optax.OptState, Weights]`` what ``jax.eval_shape(optimizer.init, structs)`` returns.
-      **sizes: the global size of each name in the hints; a tuple of sizes for ``*name``. With ``like`` none is needed.
+      sizes: sizes by name as in a dict, for a dim that has the name of an option.
+      **dims: the global size of each name in the hints; a tuple of sizes for ``*name``. With ``like`` none is needed.
 
     Returns:
       The structs, in the tree structure of ``like``, else of the hint, with shardings if a mesh is known. A leaf that
@@ -158,6 +167,7 @@ def shape_structs(T: Any, /, mesh: MeshLike | None = None, like: Any = None, **s
       MeshAxisError: for an axis that the mesh does not have, and in a manual region.
       ShardingError: for a mark ``+`` or ``~``, and for ``-`` over Auto axes.
     """
+    sizes = merge_sizes("shape_structs", sizes, dims)
     place = placement_context("shape_structs", mesh, needs="mesh", is_optional=True)
     tree, leaves = structs_of(parse_hint_or_dims(T), place, sizes, like)
     return _jax.tree.replace_leaves(tree, [leaf.value for leaf in leaves])

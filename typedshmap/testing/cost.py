@@ -8,7 +8,7 @@ from typing import Any
 from .. import _jax
 from ..errors import MeshAxisError, StructureError
 from ..errors.phrases import did_you_mean, mesh_text, value_text
-from ..introspection import require_bool_or_none, require_integer
+from ..introspection import merge_sizes, require_bool_or_none, require_integer
 from ..tools.explain import Explanation, MeshLike, explain_call
 from ..tools.explain.costs import Costs, changed_counts
 from ..tools.explain.model import bytes_text
@@ -27,7 +27,8 @@ def assert_cost(
     flops: int | None = None,
     grad: bool = False,
     arguments: Mapping[str, Any] | None = None,
-    **sizes: Any,
+    sizes: Mapping[str, Any] | None = None,
+    **dims: Any,
 ) -> Explanation:
     """Hold a function to a budget of what it communicates, holds in memory and computes.
 
@@ -48,7 +49,8 @@ def assert_cost(
       flops: the most floating-point operations of one device.
       grad: whether the budget is for forward and backward, and not for the function alone.
       arguments: as for `explain`.
-      **sizes: as for `explain`.
+      sizes: sizes by name as in a dict, for a dim that has the name of an option.
+      **dims: as for `explain`.
 
     Returns:
       The explanation that it was compared with.
@@ -66,6 +68,7 @@ def assert_cost(
         raise StructureError(f"{_VERB}: no budget is given: pass collectives=, wire_bytes=, memory= or flops=")
     if isinstance(mesh, (list, tuple)):
         raise StructureError(f"{_VERB}: mesh={value_text(mesh)} is several meshes; a budget is for one")
+    sizes = merge_sizes(_VERB, sizes, dims)
     explanation = explain_call(f, args, sizes, mesh=mesh, grad=grad, bandwidth=None, arguments=arguments)
     assert isinstance(explanation, Explanation)
     costs = Costs.of(explanation)

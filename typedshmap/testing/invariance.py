@@ -26,7 +26,14 @@ from ..errors.phrases import count_text, mesh_text, quoted_axes, titled, value_t
 from ..errors.varying import UnmentionedVarying
 from ..hints.signature import name_of
 from ..inference.closures import noting_sizes
-from ..introspection import bound_self, require_bool_or_none, require_decorated, require_dict, require_integer
+from ..introspection import (
+    bound_self,
+    merge_sizes,
+    require_bool_or_none,
+    require_decorated,
+    require_dict,
+    require_integer,
+)
 from ..meshes import mesh_sizes
 from ..tools.progress import progress
 from ..tools.sample import mesh_of
@@ -122,7 +129,8 @@ def assert_mesh_invariant(
     atol: float | None = None,
     manual: bool | None = None,
     arguments: Mapping[str, Any] | None = None,
-    **sizes: Any,
+    sizes: Mapping[str, Any] | None = None,
+    **dims: Any,
 ) -> Verified:
     """Require that a function gives the same global results on every mesh, and the same gradients.
 
@@ -175,7 +183,8 @@ def assert_mesh_invariant(
         mesh, or called under ``jax.jit`` on global arrays. By default it is mapped if its hints have marks
         (``+axis``) or it communicates over mesh axes. A result marked ``+axis`` is summed.
       arguments: arguments by name or by path, as for `inputs`.
-      **sizes: sizes by the names of dims, and arguments by their names, as for `inputs`; the same in all trials.
+      sizes: sizes by name as in a dict, for a dim that has the name of an option.
+      **dims: sizes by the names of dims, and arguments by their names, as for `inputs`; the same in all trials.
 
     Returns:
       The meshes, the trials, and the tolerances that are large.
@@ -188,6 +197,7 @@ def assert_mesh_invariant(
       TypedShmapError: for any other error of the function on a mesh; a note names the mesh.
     """
     require_dict(VERB, arguments)
+    sizes = merge_sizes(VERB, sizes, dims)
     if is_plain(f):
         if manual is not None:
             raise StructureError(f"{VERB}: {name_of(f)}: manual= is for helpers made by typed")

@@ -54,7 +54,8 @@ def mesh_invariant(
     atol: float | None = None,
     manual: bool | None = None,
     arguments: Mapping[str, Any] | None = None,
-    **sizes: Any,
+    sizes: Mapping[str, Any] | None = None,
+    **dims: Any,
 ) -> Callable[[F], F]: ...
 def mesh_invariant(f: Any = None, /, *, meshes: Sequence[Any] | None = None, **options: Any) -> Any:
     """Mark a function whose global results must be the same on every mesh.

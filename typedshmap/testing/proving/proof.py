@@ -16,7 +16,7 @@ from jax.sharding import AbstractMesh
 from ... import _jax
 from ...errors import MeshAxisError, ShapeError, StructureError, SuspectWarning, TypedShmapError
 from ...errors.phrases import mesh_text, value_text
-from ...introspection import bound_self, require_bool_or_none, require_decorated
+from ...introspection import bound_self, merge_sizes, require_bool_or_none, require_decorated
 from ...notation.match import NoValue
 from ...records import Record
 from ...tools.sample import mesh_of
@@ -58,7 +58,9 @@ class Proof(Record):
         return "\n".join([*lines, *(f"  assumed: {assumption}" for assumption in self.assumed)])
 
 
-def prove(f: Any, *, grad: bool = False, timeout: float = 120, **sizes: Any) -> Proof:
+def prove(
+    f: Any, *, grad: bool = False, timeout: float = 120, sizes: Mapping[str, Any] | None = None, **dims: Any
+) -> Proof:
     """Prove that the global results of a typed function are the same on every mesh.
 
     Its program is traced on one device and on meshes of many sizes, without devices, and each value is read as a term
@@ -71,7 +73,8 @@ def prove(f: Any, *, grad: bool = False, timeout: float = 120, **sizes: Any) -> 
         ``jax.shard_map``, with its arguments by name, arrays or ``jax.ShapeDtypeStruct``.
       grad: whether the vector-Jacobian products must be the same as well, of all results in all inexact arguments.
       timeout: the seconds that reading it may take, and then each run; after that it is unknown.
-      **sizes: sizes by the names of dims, and arguments by their names, as for `inputs`: it is proved for these and for
+      sizes: sizes by name as in a dict, for a dim that has the name of an option.
+      **dims: sizes by the names of dims, and arguments by their names, as for `inputs`: it is proved for these and for
         all sizes of the other dims.
 
     Returns:
@@ -85,6 +88,7 @@ def prove(f: Any, *, grad: bool = False, timeout: float = 120, **sizes: Any) -> 
       TypedShmapError: for anything that is wrong with the function on every mesh.
     """
     seconds: Any = timeout
+    sizes = merge_sizes(VERB, sizes, dims)
     if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds < float("inf"):
         raise StructureError(f"{VERB}: timeout={value_text(timeout)} is not a number of seconds")
     given = None
@@ -97,7 +101,7 @@ def prove(f: Any, *, grad: bool = False, timeout: float = 120, **sizes: Any) -> 
     if read.verdict == "proved":
         return read
     try:
-        assert_mesh_invariant(f, grad=grad, timeout=timeout, arguments=given, **sizes)
+        assert_mesh_invariant(f, grad=grad, timeout=timeout, arguments=given, sizes=sizes)
     except AssertionError as error:
         if not error.args or not isinstance(error.args[0], DifferenceReport):
             return read  # it did not end, differs by itself, or is an assertion of the function's

@@ -15,7 +15,14 @@ from ...errors import MeshAxisError, ShapeError, StructureError
 from ...errors.phrases import mesh_text, quoted_axes, value_text
 from ...hints.signature import POSITIONAL, name_of
 from ...hints.structure import declares_arrays
-from ...introspection import bound_self, require_bool_or_none, require_decorated, require_dict, require_integer
+from ...introspection import (
+    bound_self,
+    merge_sizes,
+    require_bool_or_none,
+    require_decorated,
+    require_dict,
+    require_integer,
+)
 from ...meshes import MOST_DEVICES, MeshLike, mesh_like
 from ..progress import progress
 from ..sample.arguments import Inputs, makes_tree
@@ -66,7 +73,8 @@ def explain(
     hardware: str | Hardware | None = None,
     compile: str | None = None,
     arguments: Mapping[str, Any] | None = None,
-    **sizes: Any,
+    sizes: Mapping[str, Any] | None = None,
+    **dims: Any,
 ) -> Explanation: ...
 @overload
 def explain(
@@ -79,7 +87,8 @@ def explain(
     hardware: str | Hardware | None = None,
     compile: str | None = None,
     arguments: Mapping[str, Any] | None = None,
-    **sizes: Any,
+    sizes: Mapping[str, Any] | None = None,
+    **dims: Any,
 ) -> Comparison: ...
 def explain(
     f: Callable[..., Any],
@@ -92,7 +101,8 @@ def explain(
     hardware: str | Hardware | None = None,
     compile: str | None = None,
     arguments: Mapping[str, Any] | None = None,
-    **sizes: Any,
+    sizes: Mapping[str, Any] | None = None,
+    **dims: Any,
 ) -> Explanation | Comparison:
     """Report the arrays on each device of a mesh, and the collectives between devices.
 
@@ -124,7 +134,8 @@ def explain(
       compile: a target for ahead-of-time compilation: ``"cpu"`` for virtual devices, or TPUs as ``"v5p:8x16x16"``,
         as many as the mesh has. The figures of XLA are printed beside the estimate, and are in ``.compiled``.
       arguments: arguments by name, even if a dim has that name, and fields by path.
-      **sizes: global sizes by the names of dims, and arguments by name; sizes are drawn by default.
+      sizes: sizes by name as in a dict, for a dim that has the name of an option.
+      **dims: global sizes by the names of dims, and arguments by name; sizes are drawn by default.
 
     Returns:
       An `Explanation`; of several meshes a `Comparison`.
@@ -145,7 +156,7 @@ def explain(
     return explain_call(
         f,
         args,
-        sizes,
+        merge_sizes("explain", sizes, dims),
         mesh=mesh if meshes is None else list(meshes),
         grad=grad,
         bandwidth=bandwidth,
@@ -250,7 +261,8 @@ def choose_mesh(
     mesh: FreeMesh | str | None = None,
     grad: bool = False,
     arguments: Mapping[str, Any] | None = None,
-    **sizes: Any,
+    sizes: Mapping[str, Any] | None = None,
+    **dims: Any,
 ) -> Choice:
     """Rank the meshes of a number of devices on which a function fits in memory, by time.
 
@@ -273,7 +285,8 @@ def choose_mesh(
         as in ``{"pp": None}`` or ``"pp"``.
       grad: whether to include the vector-Jacobian product in memory and time.
       arguments: as for `explain`.
-      **sizes: as for `explain`. Pass the sizes of all dims; others are drawn so that they divide over all meshes.
+      sizes: sizes by name as in a dict, for a dim that has the name of an option.
+      **dims: as for `explain`. Pass the sizes of all dims; others are drawn so that they divide over all meshes.
 
     Returns:
       The meshes that fit, the fastest first, and the refused ones, each with the reason. If none fits, ``.best``
@@ -285,6 +298,7 @@ def choose_mesh(
       MeshAxisError: without a known mesh axis, and for sizes that do not divide the devices.
       Exception: an error that the function raises on all meshes.
     """
+    sizes = merge_sizes("choose_mesh", sizes, dims)
     with progress("choose_mesh") as report:
         return choose_call(
             f, args, sizes, devices=devices, hardware=hardware, mesh=mesh, grad=grad, arguments=arguments, report=report

@@ -21,6 +21,8 @@ from ...hints.check_array import check_array
 from ...hints.check_tree import CheckedLeaf
 from ...hints.context import current_axis_naming
 from ...hints.parse_hint import parse_hint_or_dims
+from ...introspection import merge_sizes
+from ...meshes import MeshLike
 from ...placement.context import PlacementContext, placement_context_over
 from ...placement.structs import structs_of
 from ...records import Record
@@ -119,7 +121,14 @@ class Shown(Record):
         return [_drawing(array, colours) for array in self.arrays]
 
 
-def show(T: Any, /, mesh: Any = None, **sizes: int | tuple[int, ...]) -> Shown:
+def show(
+    T: Any,
+    /,
+    mesh: MeshLike | None = None,
+    *,
+    sizes: Mapping[str, Any] | None = None,
+    **dims: int | tuple[int, ...],
+) -> Shown:
     """Show the slices of an array on the devices of a mesh.
 
     ```python
@@ -130,7 +139,8 @@ def show(T: Any, /, mesh: Any = None, **sizes: int | tuple[int, ...]) -> Shown:
       T: a hint, its dims as a string, or a class whose fields have hints.
       mesh: a ``jax.sharding.Mesh`` or ``AbstractMesh``, a dict of sizes, or a text ``"dp=4,tp=2"``; by default the
         ambient one. It needs no devices.
-      **sizes: the global size of each name in the hints; a tuple of sizes for ``*name``.
+      sizes: sizes by name as in a dict, for a dim that has the name of an option.
+      **dims: the global size of each name in the hints; a tuple of sizes for ``*name``.
 
     Returns:
       The arrays with their slices: ``str`` is a table, and notebooks draw them.
@@ -140,7 +150,7 @@ def show(T: Any, /, mesh: Any = None, **sizes: int | tuple[int, ...]) -> Shown:
       MeshAxisError: without a mesh, or for an axis that it does not have.
       StructureError: for a hint with an open number of arrays.
     """
-    ambient = _jax.mesh.ambient_devices() if mesh is None else mesh
+    sizes, ambient = merge_sizes("show", sizes, dims), _jax.mesh.ambient_devices() if mesh is None else mesh
     abstract = meshes_of(ambient, None, (), "show")[0]  # which refuses what is no mesh to show
     given = ambient if isinstance(ambient, Mesh) else abstract
     if given.size > MOST_DEVICES:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from jax.sharding import AbstractMesh, Mesh
-
 from ... import _jax
 from ...errors import ShapeError, StructureError
-from ...introspection import require_decorated, require_integer
-from ...meshes import read_mesh_or_sizes
+from ...introspection import merge_sizes, require_decorated, require_integer
+from ...meshes import MeshLike, read_mesh_or_sizes
 from .arguments import Inputs
 from .plan import plan_inputs
 
@@ -22,10 +20,11 @@ def inputs(
     f: Callable[..., Any],
     /,
     *,
-    mesh: Mesh | AbstractMesh | None = None,
+    mesh: MeshLike | None = None,
     seed: int = 0,
     arguments: Mapping[str, Any] | None = None,
-    **sizes: Any,
+    sizes: Mapping[str, Any] | None = None,
+    **dims: Any,
 ) -> Inputs:
     """Make arguments for a function from its hints: random global arrays of the right dtype, shape and sharding.
 
@@ -48,7 +47,8 @@ def inputs(
         AbstractMesh they are ``jax.ShapeDtypeStruct``s.
       seed: the seed of sizes and values.
       arguments: arguments by name, even if a dim has that name, and fields by path, ``{"state.step": 3}``.
-      **sizes: a global size by the name of a dim (an integer; a tuple for ``*name``), or an argument by its
+      sizes: sizes by name as in a dict, for a dim that has the name of an option.
+      **dims: a global size by the name of a dim (an integer; a tuple for ``*name``), or an argument by its
         name: a value, or a function that makes it: an array from a key and the global shape, ``Like[..., Params]``
         from the parameters (``state=optimizer.init``).
 
@@ -63,7 +63,7 @@ def inputs(
       ShardingError: for an argument marked ``+`` or ``~``, which cannot be placed.
     """
     used, seed = mesh_of(f, mesh, "inputs"), require_integer("inputs", "seed", seed, 0)
-    return plan_inputs(f, [used], sizes, arguments, "inputs").draw(seed).on(used)
+    return plan_inputs(f, [used], merge_sizes("inputs", sizes, dims), arguments, "inputs").draw(seed).on(used)
 
 
 def mesh_of(f: Callable[..., Any], mesh: Any, verb: str) -> _jax.mesh.AnyMesh | None:
@@ -82,9 +82,10 @@ def strategies(
     f: Callable[..., Any],
     /,
     *,
-    mesh: Mesh | AbstractMesh | None = None,
+    mesh: MeshLike | None = None,
     arguments: Mapping[str, Any] | None = None,
-    **sizes: Any,
+    sizes: Mapping[str, Any] | None = None,
+    **dims: Any,
 ) -> SearchStrategy[Inputs]:
     """Make a hypothesis strategy that draws arguments as `inputs` makes them.
 
@@ -101,7 +102,8 @@ def strategies(
       f: as for `inputs`.
       mesh: as for `inputs`.
       arguments: as for `inputs`.
-      **sizes: as for `inputs`.
+      sizes: sizes by name as in a dict, for a dim that has the name of an option.
+      **dims: as for `inputs`.
 
     Raises:
       StructureError: if hypothesis is not installed, and as for `inputs`.
@@ -114,7 +116,7 @@ def strategies(
     except ModuleNotFoundError:
         raise StructureError("strategies: needs hypothesis, which is not installed: pip install hypothesis") from None
     used = mesh_of(f, mesh, "strategies")
-    plan = plan_inputs(f, [used], sizes, arguments, "strategies")
+    plan = plan_inputs(f, [used], merge_sizes("strategies", sizes, dims), arguments, "strategies")
     factors = {name: factor for name, factor in plan.factors.items() if name not in plan.given}
     multiples = st.fixed_dictionaries({name: st.integers(1, 4) for name in factors})
 
