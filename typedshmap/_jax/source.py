@@ -201,19 +201,35 @@ def call_site(eqn: Any) -> tuple[list[Any], Any]:
 
 def expression(eqn: Any) -> str:
     """The expression of the user's that made an equation, where it is on one line and not all of the line's value."""
+    before, found, after = _written(eqn)
+    is_all = not after.strip() and (not before.strip() or before.rstrip().endswith(("=", "return")))
+    return "" if is_all or len(found) > _LONGEST else found
+
+
+def operand(eqn: Any) -> str:
+    """What the user's call that made an equation is given first, where it is on one line."""
+    found = _written(eqn)[1]
+    call = ast.parse(found, mode="eval").body if found else None
+    if not isinstance(call, ast.Call) or not call.args:
+        return ""
+    given = ast.get_source_segment(found, call.args[0]) or ""
+    return given if len(given) <= _LONGEST else ""
+
+
+def _written(eqn: Any) -> tuple[str, str, str]:
+    """The expression of the user's that made an equation, and what is before and after it on its line."""
     site = call_site(eqn)[1]
     if site is None:
-        return ""
+        return "", "", ""
     code, position = site
     found = next(islice(code.co_positions(), position // 2, None), None)
     if found is None or None in found or found[0] != found[1]:
-        return ""
+        return "", "", ""
     line, _, start, end = found
     linecache.checkcache(code.co_filename)
     text = linecache.getline(code.co_filename, line).encode()
     before, expression, after = (part.decode(errors="replace") for part in (text[:start], text[start:end], text[end:]))
-    is_all = not after.strip() and (not before.strip() or before.rstrip().endswith(("=", "return")))
-    return "" if is_all or len(expression) > _LONGEST or not _is_expression(expression) else expression
+    return (before, expression, after) if _is_expression(expression) else ("", "", "")
 
 
 _LONGEST = 60
