@@ -31,7 +31,7 @@ from edits import NotFollowedError, OfResult, Placed, apply_cure, parse_cures
 from jax.sharding import Mesh, PartitionSpec
 
 import typedshmap
-from typedshmap import SuspectWarning, TypedShmapError, typed_shard_map
+from typedshmap import SuspectWarning, TypedShmapError
 
 HERE = Path(__file__).parent
 OUTCOMES = HERE / "outcomes.txt"
@@ -114,7 +114,9 @@ def plain_shard_map(function: Any = None, *, check_vma: bool = True) -> Any:
         return lambda function: plain_shard_map(function, check_vma=check_vma)
     hints = dict(inspect.get_annotations(function))
     out_specs = _specs(hints.pop("return"))
-    return jax.shard_map(function, in_specs=tuple(map(_specs, hints.values())), out_specs=out_specs, check_vma=check_vma)
+    return jax.shard_map(
+        function, in_specs=tuple(map(_specs, hints.values())), out_specs=out_specs, check_vma=check_vma
+    )
 
 
 def _specs(hint: Any) -> Any:
@@ -130,7 +132,8 @@ def loaded(program: Program, text: str, folder: Path, is_checked: bool) -> tuple
     path.write_text(text)
     namespace: dict[str, Any] = {"__name__": program.name}
     if not is_checked:
-        text = re.sub(r"^from typedshmap import \*$", r"\g<0>; from mistaken import plain_shard_map as typed_shard_map; typed = lambda f: f", text, flags=re.M)
+        stand_in = r"\g<0>; from mistaken import plain_shard_map as typed_shard_map; typed = lambda f: f"
+        text = re.sub(r"^from typedshmap import .*$", stand_in, text, flags=re.M)
     exec(compile(text, str(path), "exec"), namespace)
     return namespace[program.name], path
 
@@ -195,7 +198,9 @@ def _as_message(finding: Any, file: str) -> str:
     problem, _, cure = finding.message.partition("; ")
     pieces = re.split(r"(,? or |, and )", cure.partition("; if it is meant")[0])
     for at, piece in enumerate(pieces):
-        if _EDIT.search(piece) and not re.search(r" at \S+\.py:\d+|of what is returned|of result ", piece.split(": ")[-1]):
+        if _EDIT.search(piece) and not re.search(
+            r" at \S+\.py:\d+|of what is returned|of result ", piece.split(": ")[-1]
+        ):
             pieces[at] = f"{piece} at {file}:{finding.line}"
     return f"{problem}\nAt: {file}:{finding.line}\nHint: {''.join(pieces)}"
 

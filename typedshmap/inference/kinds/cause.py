@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ... import _jax
-from ...errors.causes import Cure
-from ...errors.varying import Cause
+from ...errors.causes import Cause, Cure
 from .cures import find_cure, is_right_when_gathered
 from .origins import Beginning, is_extreme
 from .reading import JaxprRun, Reading

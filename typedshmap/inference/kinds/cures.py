@@ -46,7 +46,7 @@ def find_cure(kinds: Kinds, axis: str, read: RegionReading, key: int | None = No
         return kinds.cures[axis]
     if (axis, key) not in kinds.cures:
         left = {at: verdict for at, verdict in read.verdicts.items() if at == key or verdict.says != "wrong"}
-        if not is_known:
+        if key is not None and not is_known:
             left[key] = ResultVerdict("wrong", "own", read.values[key])
         kinds.cures[axis, key] = _search(kinds, axis, replace(read, verdicts=left), is_of_one=True)
     return kinds.cures[axis, key]
@@ -247,8 +247,10 @@ def _cures(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool) -> Ite
     parts |= dict.fromkeys(part for loss in losses for part in loss.parts)
     if not losses and parts.keys() <= {None}:  # what a loop carries may be any of the parts that it adds to
         parts = dict.fromkeys([*reading.makers][:_MOST_PARTS])
-    # The derivative of an extreme compares with it; without a gradient it does not.
-    losing = {_site(loss.eqn) for loss in losses if not _is_derivative(loss.eqn)} - {None}
+    # The derivative of an extreme compares with it; without a gradient it does not. What makes a part in a loop may
+    # lose that of the iteration before.
+    making = {id(origin.eqn) for origin in reading.makers.values()}
+    losing = {_site(loss.eqn) for loss in losses if not (_is_derivative(loss.eqn) or id(loss.eqn) in making)} - {None}
     made = _makers(reading.makers_of(parts), losing, flow)
     stated = [eqn for eqn, claim, value in reading.claimed if axis in claim.layout.unreduced and value.part in parts]
     made += [group for group in _by_line(stated) if group not in made]  # what a hint says to be due is taken after it
@@ -268,12 +270,12 @@ def _cures(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool) -> Ite
             changes = tuple(change._replace(is_of_parts=True) for change in cure.changes)
             yield replace(cure, text=cure.text.replace("the gradient", "its gradient"), changes=changes)
     yield from replacements
-    if kinds.is_differentiated:  # what a gradient is of
-        origins = [origin for origin in reading.makers.values() if origin.eqn is not None]
-        forward = _makers([each for each in origins if not _jax.jaxpr.is_transposed(each.eqn)], losing, flow)
-        forward = [group for group in forward if group not in made]
-        yield from insert(forward)
-        made = [*made, *forward]
+    # What a gradient is of, and what a loop goes on with.
+    origins = [origin for origin in reading.makers.values() if origin.eqn is not None]
+    others = _makers([each for each in origins if not _jax.jaxpr.is_transposed(each.eqn)], losing, flow)
+    others = [group for group in others if group not in made]
+    yield from insert(others)
+    made = [*made, *others]
     results = tuple(at for at in wrong if at in kinds.results)
     for operation in operations:
         for some in dict.fromkeys([results, *((at,) for at in results)]):
