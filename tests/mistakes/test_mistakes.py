@@ -39,7 +39,7 @@ def test_what_is_done_to_the_letter_is_right_for_nearly_all_cures() -> None:
 def test_most_mistakes_are_found_and_most_of_these_cured() -> None:
     wrong = [row for row in ROWS.values() if row.decided == "wrong" and row.says != "JAX"]
     found = [row for row in wrong if row.says != "silent"]
-    assert len(found) >= 0.9 * len(wrong)
+    assert len(found) >= 0.95 * len(wrong)
     assert sum(row.cured == "right" for row in found) >= 0.85 * len(found)
 
 

@@ -112,12 +112,12 @@ def _is_forward(kinds: Kinds, cure: Cure) -> bool:
 
 def _is_right_when_read(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> bool:
     after = _when_read(kinds, axis, read, cure)
-    return after is not None and _has_no_fault(after, read)
+    return after is not None and _has_no_fault(after, read, cure)
 
 
 def _is_right_when_traced(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> bool:
     after = _when_traced(kinds, axis, read, cure)
-    return after is not None and _has_no_fault(after, read)
+    return after is not None and _has_no_fault(after, read, cure)
 
 
 def _when_read(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> RegionReading | None:
@@ -211,26 +211,30 @@ def _cancel(reading: Reading) -> bool:
     return True
 
 
-def _has_no_fault(after: RegionReading, before: RegionReading) -> bool:
+def _has_no_fault(after: RegionReading, before: RegionReading, cure: Cure) -> bool:
     """Whether nothing is wrong any more, what was known is known, and what was wrong is judged anew."""
     wrong = {at for at, verdict in before.verdicts.items() if verdict.says == "wrong"}
-    return (
-        wrong <= after.verdicts.keys()
-        and _whole_though_due(after) <= _whole_though_due(before)
-        and all(
-            verdict.says == "right" or (verdict.says == "unknown" and before.verdicts[at].says == "unknown")
-            for at, verdict in after.verdicts.items()
-            if at in before.verdicts
-        )
+    left = {_site(change.eqn) for change in cure.changes if change.replaces}
+    if not (wrong <= after.verdicts.keys() and _whole_though_due(after, left) <= _whole_though_due(before, left)):
+        return False
+    return all(
+        verdict.says == "right" or (verdict.says == "unknown" and before.verdicts[at].says == "unknown")
+        for at, verdict in after.verdicts.items()
+        if at in before.verdicts
     )
 
 
-def _whole_though_due(read: RegionReading) -> set[int]:
-    """The claims of a sum that is due, as of a pattern that takes it, of values that are the same on every shard."""
+def _whole_though_due(read: RegionReading, left: AbstractSet[Any]) -> set[int]:
+    """The claims of a sum that is due, of values that are the same on every shard.
+
+    Args:
+      read: the region.
+      left: the calls that are left out, with what their patterns claim.
+    """
     return {
         id(eqn)
         for eqn, claim, value in read.reading.claimed
-        if read.reading.axis in claim.layout.unreduced and value.kind == "same"
+        if read.reading.axis in claim.layout.unreduced and value.kind == "same" and _site(eqn) not in left
     }
 
 
