@@ -36,19 +36,27 @@ class OfResult:
 
 @dataclass(frozen=True)
 class InPlaceOf:
-    """A collective in the place of another one: ``pmean over 'dp' in the place of psum at train.py:41``."""
+    """A collective in the place of another one: ``pmean over 'dp' in the place of psum at train.py:41``.
+
+    Of several in the line it is that of an expression: ``in the place of psum of x @ w at train.py:41``.
+    """
 
     collective: str
     axes: tuple[str, ...]
     replaced: str
+    what: str = ""
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A collective left out, over some axes: ``leave out the psum over 'dp' at train.py:41``."""
+    """A collective left out, over some axes: ``leave out the psum over 'dp' at train.py:41``.
+
+    Of several in the line it is that of an expression: ``leave out the psum over 'dp' of x @ w at train.py:41``.
+    """
 
     collective: str
     axes: tuple[str, ...]
+    what: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,18 +92,24 @@ _AXES = r"((?:'\w+'(?:, | and )?)+)"
 _AT = r" at ([\w<>, -]+\.py):(\d+)"
 _COLLECTIVE = rf"(?<!the )\b(p(?:sum|mean|max|min)) over {_AXES}"
 _FORMS: tuple[tuple[str, Callable[..., Edit]], ...] = (
-    (rf"leave out the (\w+) over {_AXES}{_AT}", lambda name, axes: LeftOut(name, _names(axes))),
+    (
+        rf"leave out the (\w+) over {_AXES}(?: of (.+?))?{_AT}",
+        lambda name, axes, what: LeftOut(name, _names(axes), what or ""),
+    ),
     (rf"divide (.+?) by the size of {_AXES}{_AT}", lambda what, axes: Divided(_names(axes), _expression(what))),
     (
-        rf"{_COLLECTIVE} in the place of (?:the )?(\w+){_AT}",
-        lambda name, axes, replaced: InPlaceOf(name, _names(axes), replaced),
+        rf"{_COLLECTIVE} in the place of (?:the )?(\w+)(?: of (.+?))?{_AT}",
+        lambda name, axes, replaced, what: InPlaceOf(name, _names(axes), replaced, what or ""),
     ),
     (rf"{_COLLECTIVE}{_AT}", lambda name, axes: Around(name, _names(axes))),
-    (rf"{_COLLECTIVE} of (?!what |result )(.+?){_AT}", lambda name, axes, what: _around(name, axes, what)),
+    (
+        rf"{_COLLECTIVE} of (?!what |result )((?:(?! in the place of ).)+?){_AT}",
+        lambda name, axes, what: _around(name, axes, what),
+    ),
 )
 _OF_RESULT = re.compile(rf"{_COLLECTIVE} of (?:what is returned|result (\d+))")
 _IS = r"(?:leaves partial sums|is of each shard's part): "
-_LEAVES = re.compile(rf"at ([\w<>, -]+\.py):(\d+) {_IS}{_COLLECTIVE}(?: of (.+?))?(?:,|;|$)")
+_LEAVES = re.compile(rf"at ([\w<>, -]+\.py):(\d+) {_IS}{_COLLECTIVE}(?: of (.+?))?(?:, or |, and |;|$)")
 
 
 def _expression(what: str) -> str:
@@ -149,10 +163,10 @@ def apply_cure(source: str, line: int, edit: Edit) -> str:
         case Around(collective, axes, what, is_stopped):
             before, after = ("lax.stop_gradient(", ")") if is_stopped else ("", "")
             call = f"lax.{collective}({before}", f"{after}, {_argument(axes)})"
-            return _wrapped(source, [(node, None, *call) for node in _meant(source, tree, line, what)])
+            return _wrapped(source, [_around_node(node, *call, what) for node in _meant(source, tree, line, what)])
         case Divided(axes, what):
             call = f"jax.tree.map(lambda _: _ / lax.axis_size({_argument(axes)}), ", ")"
-            return _wrapped(source, [(node, None, *call) for node in _meant(source, tree, line, what)])
+            return _wrapped(source, [_around_node(node, *call, what) for node in _meant(source, tree, line, what)])
         case OfResult(collective, axes, which):
             returned = max((n for n in ast.walk(tree) if isinstance(n, ast.Return)), key=lambda node: node.lineno)
             value = returned.value
@@ -160,17 +174,25 @@ def apply_cure(source: str, line: int, edit: Edit) -> str:
                 value = value.elts[which]
             assert value is not None
             return _wrapped(source, [(value, None, f"lax.{collective}(", f", {_argument(axes)})")])
-        case InPlaceOf(collective, axes, replaced):
-            calls = _calls(tree, line, replaced)
+        case InPlaceOf(collective, axes, replaced, what):
+            calls = _calls(source, tree, line, replaced, what)
             call = f"lax.{collective}(", f", {_argument(axes)})"
             return _wrapped(source, [(node, node.args[0], *call) for node in calls])
-        case LeftOut(collective, axes):
+        case LeftOut(collective, axes, what):
             edits: list[Wrapping] = []
-            for node in _calls(tree, line, collective):
+            for node in _calls(source, tree, line, collective, what):
                 kept = tuple(axis for axis in _axes_of(node) if axis not in axes)
                 call = (f"lax.{collective}(", f", {_argument(kept)})") if kept else ("(", ")")
                 edits.append((node, node.args[0], *call))
             return _wrapped(source, edits)
+
+
+def _around_node(node: ast.expr, before: str, after: str, what: str) -> Wrapping:
+    """What stands around an expression; of a value and its gradient around the gradient alone."""
+    call = node.func if what == "the gradient" and isinstance(node, ast.Call) else None
+    if isinstance(call, ast.Call) and _called(call) == "value_and_grad":
+        before, after = f"(lambda value, gradient: (value, {before}gradient{after}))(*", ")"
+    return node, None, before, after
 
 
 _GRADIENTS = frozenset(["grad", "value_and_grad", "jacrev", "jacfwd", "jacobian", "hessian", "linearize", "vjp"])
@@ -211,10 +233,12 @@ def _value(tree: ast.Module, line: int) -> ast.expr:
     return value
 
 
-def _calls(tree: ast.Module, line: int, name: str) -> list[ast.Call]:
-    """The calls of a collective that have a line."""
+def _calls(source: str, tree: ast.Module, line: int, name: str, what: str) -> list[ast.Call]:
+    """The calls of a collective that have a line; of an expression, if it is given."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _called(node) == name]
     at_line = [call for call in calls if _has_line(call, line)]
+    if what:
+        at_line = [call for call in at_line if ast.get_source_segment(source, call.args[0]) == what]
     if not at_line:
         raise NotFollowedError(f"line {line} calls no {name}")
     return at_line

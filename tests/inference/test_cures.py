@@ -205,7 +205,7 @@ PROGRAMS = {
         "[k/tp]", "pmean over 'dp' of the gradient at program.py:10", modes=(False,),
     ),
     "a gradient of a sum, with that of a penalty": Wrong(
-        XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum() + 0.1 * (w**2).sum())(w); return g", "k", "program.py:10 leaves partial sums: psum over 'dp' of the gradient", is_cured=False, modes=(False,)
+        XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum() + 0.1 * (w**2).sum())(w); return g", "k", "program.py:10 leaves partial sums", is_cured=False, modes=(False,)
     ),
     "a gradient of a mean, with that of a penalty": Wrong(
         XV, "g = jax.grad(lambda w: ((x @ w) ** 2).mean() + 0.1 * (w**2).sum())(w); return g", "k", "pmean over 'dp'", modes=(False,)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache, partial
+from itertools import count
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +20,9 @@ from .regions import is_again
 from .source import call_site
 
 _changing = threading.RLock()
+# Part of the key by which JAX knows what it has traced.
+_call = jax.make_user_context(default_value=0)
+_numbers = count(1)
 
 
 class Edit(NamedTuple):
@@ -80,6 +84,10 @@ def edited(edits: Iterable[Edit]) -> Generator[None]:
     def bind_edited(primitive: Any, bind_unedited: Callable[..., Any], *operands: Any, **params: Any) -> Any:
         bind = partial(bind_unedited, *operands, **params)
         site = _user_site() if threading.get_ident() == thread and not running else None
+        if site is None:
+            return bind()
+        if primitive is not _call_primitive():  # what is traced once for all calls is traced anew for the next one
+            calls.enter_context(_call(next(_numbers)))
         edit = by_primitive[primitive].get(site)
         if edit is None:
             return bind()
@@ -94,7 +102,7 @@ def edited(edits: Iterable[Edit]) -> Generator[None]:
         finally:
             running.pop()
 
-    with _changing:
+    with _changing, ExitStack() as calls:
         for primitive in by_primitive:
             bind_unedited = type(primitive).bind.__get__(primitive)
             primitive.bind = partial(bind_edited, primitive, bind_unedited)

@@ -192,19 +192,35 @@ def call_site(eqn: Any) -> tuple[list[Any], Any]:
 
 def expression(eqn: Any) -> str:
     """The user's expression for an equation, if it is on one line and is not the whole value of that line."""
+    before, text, after = _written(eqn)
+    is_all = not after.strip() and (not before.strip() or before.rstrip().endswith(("=", "return")))
+    return "" if is_all or len(text) > _LONGEST else text
+
+
+def operand(eqn: Any) -> str:
+    """The first argument of the user's call for an equation, if it is on one line."""
+    text = _written(eqn)[1]
+    call = ast.parse(text, mode="eval").body if text else None
+    if not isinstance(call, ast.Call) or not call.args:
+        return ""
+    argument = ast.get_source_segment(text, call.args[0]) or ""
+    return argument if len(argument) <= _LONGEST else ""
+
+
+def _written(eqn: Any) -> tuple[str, str, str]:
+    """The user's expression for an equation, and what is before and after it on its line."""
     site = call_site(eqn)[1]
     if site is None:
-        return ""
+        return "", "", ""
     code, position = site
     span = next(islice(code.co_positions(), position // 2, None), None)
     if span is None or None in span or span[0] != span[1]:
-        return ""
+        return "", "", ""
     line, _, start, end = span
     linecache.checkcache(code.co_filename)
     text = linecache.getline(code.co_filename, line).encode()
     before, expression, after = (part.decode(errors="replace") for part in (text[:start], text[start:end], text[end:]))
-    is_all = not after.strip() and (not before.strip() or before.rstrip().endswith(("=", "return")))
-    return "" if is_all or len(expression) > _LONGEST or not _is_expression(expression) else expression
+    return (before, expression, after) if _is_expression(expression) else ("", "", "")
 
 
 _LONGEST = 60

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from einops import EinopsError
 
-from . import failures, varying
+from . import causes, failures, varying
 from .failures import Failure
 from .phrases import bounded
 from .places import running_place
@@ -133,7 +133,7 @@ _CLASSES = {
     | varying.UnmarkedReduced
     | varying.RedundantPsum
     | varying.UntypedVarying
-    | varying.Suspect,
+    | causes.Suspect,
     DivergenceError: varying.DivergentCollective,
     ReplicaError: varying.DifferingReplicas,
 }

@@ -1,16 +1,134 @@
-"""Suspects by the theory of degrees, and the cures that were tried."""
+"""Since when a value varies, what is suspected of a program, and the cures that were tried."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Any, Literal, NamedTuple
 
 from ..records import Record
-from .failures import Sentence, Terms
+from .failures import Fault, Sentence, Terms
 from .phrases import quoted_axes
-from .varying import Suspect
 
 SuspectKind = Literal["double-sum", "summed-gradient", "lost-sum", "own-part", "copies", "same-draw"]
+
+
+class Cause(NamedTuple):
+    """Since when a value varies, and what it is, as the traced body shows.
+
+    Attributes:
+      kind: ``sum``, ``mean`` or ``extreme``: each shard holds that of its part; ``part``: it holds its part of an
+        array; ``item``: one item after another of that, in a loop; ``mapped``: the same by ``jax.vmap``; ``picked``:
+        what an operation that needs the whole dim made of its part; ``ring``: what it made of what others sent it;
+        ``index``: it depends on the shard's own index; ``opaque``: a kernel or a callback computed it; ``choice``: a
+        branch or a loop took another way; ``agreement``: it is the same on every shard, and JAX types it as varying;
+        ``alone``: the same, as there is only one shard; ``other``: none of these.
+      axes: over which mesh axes it does so since then.
+      what: the operation.
+      place: where it is.
+      dims: the names of the sharded dims, each with its axes.
+      subject: the argument that has the first one.
+      mark: the sign that a hint may write of it, since nothing else is wrong: the sum is taken later.
+      is_waiting: whether the value is that sum, which may be taken later just as well.
+      cure: what was tried, and is right; empty where nothing is known to be.
+      lost: what an operation makes of the sum, where there is no cure.
+      may_gather: whether a gather of the part that it is, or was made of, was tried and is right.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    what: str = ""
+    place: str = ""
+    dims: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    subject: str = ""
+    mark: str = ""
+    is_waiting: bool = False
+    cure: str = ""
+    lost: str = ""
+    may_gather: bool = False
+
+    @property
+    def origin(self) -> str:
+        """``the contraction over heads (sharded over 'tp') at model.py:40``"""
+        is_over_dim = self.kind in ("sum", "mean", "extreme") and self.what not in ("gradient", "hint", "pattern")
+        over = f" over {self.sharded_dims}" if is_over_dim and self.dims else ""
+        return f"the {self.what}{over}{f' at {self.line}' if self.line else ''}"
+
+    @property
+    def line(self) -> str:
+        """``model.py:40``"""
+        return self.place.partition(" ")[0]
+
+    @property
+    def sharded_dims(self) -> str:
+        """``heads (sharded over 'tp')``"""
+        dims = [(dim, f"sharded over {quoted_axes(axes)}") for dim, axes in self.dims or (("", self.axes),)]
+        return " and ".join(f"{dim} ({sharded})" if dim else f"a dim {sharded}" for dim, sharded in dims)
+
+    @property
+    def may_agree(self) -> bool:
+        """Whether the shards may agree, for all that is known: a kernel's results, a ring's."""
+        return self.kind in ("opaque", "ring")
+
+    def words(self, terms: Terms, may_be_unreduced: bool, may_vary: bool) -> str:
+        """Since when the value varies, and what to write instead."""
+        over, origin = quoted_axes(self.axes), self.origin
+        if self.what == "hint" and not self.place:
+            origin = terms.hint.replace("its", "the", 1) + (f" of {self.subject}" if self.subject else "")
+        mark = [f"write '{terms.marks('~', self.axes)}'"] if may_vary else []
+        gather = ["gather it first"] if self.may_gather else []
+        match self.kind:
+            case "sum" | "mean" | "extreme":
+                leaves = "leaves partial sums" if self.kind == "sum" else "is of each shard's part"
+                return f"{origin} {leaves}{self._cures(terms, may_be_unreduced, may_vary)}"
+            case "part":
+                (dim, _), *_ = self.dims or (("", ()),)
+                of = f" of {self.subject}" if self.subject else ""
+                named = f"write [{dim or 'dim'}{terms.marks('/', self.axes).split()[0]}]"
+                if terms.is_spec:
+                    named = f"name {over} in out_specs"
+                cures = [named, "gather it (all_gather)"] if self.may_gather else []
+                return f"{dim or 'a dim'}{of} is still sharded over {over}{_either(cures)}"
+            case "item" | "mapped":
+                what = "jax.vmap maps over" if self.kind == "mapped" else "it is one item after another of"
+                return f"{what} {self.sharded_dims}{_either(mark + gather)}"
+            case "picked":
+                return f"{origin} is of each shard's part of {self.sharded_dims}{_either(gather)}"
+            case "agreement":
+                gathered = "gather it by all_gather without '~', or lax.all_gather(..., to='invarying')"
+                cure = gathered if "gather" in self.what else "take the mean (pmean)"
+                return f"its shards agree since {origin}, and JAX types them as varying: {cure}"
+            case "alone":
+                return (
+                    f"the mesh has one shard over {over}, so nothing can differ: with more, the error names the cause"
+                )
+            case "opaque":
+                stated = f"assume(x, hint) what they are, with {terms.written('+', self.axes)} if they are partial sums"
+                return f"nothing is known of the shards that {origin} returns: state by {stated}"
+            case "ring":
+                sent = "sends on" if "permute" in self.what else "is of what the shards send on,"
+                parts = f"parts of {self.sharded_dims}: if each has had all of them, state it by assume(x, hint)"
+                return f"{origin} {sent} {parts}"
+            case "index":
+                return f"{origin} is each shard's own{_either([f'{each} if the shards may differ' for each in mark])}"
+            case "choice":
+                return f"the shards go different ways at {origin}"
+            case _:
+                return f"the shards differ since {origin}"
+
+    def _cures(self, terms: Terms, may_be_unreduced: bool, may_vary: bool) -> str:
+        """What was tried, and a mark of the value if that is as right."""
+        if self.mark and (may_be_unreduced if self.mark == "+" else may_vary):
+            later = "whose sum is taken later" if self.mark == "+" else "which is reduced later"
+            return f", {later}: write {terms.written(self.mark, self.axes)}"
+        if not self.cure:
+            return f", and {self.lost}" if self.lost else ""
+        waits = [f"write {terms.written('+', self.axes)} if its sum is taken later"]
+        return _either([self.cure, *(waits if self.is_waiting and may_be_unreduced else [])])
+
+
+def _either(cures: Sequence[str]) -> str:
+    return f": {', or '.join(cures)}" if cures else ""
 
 
 class EditedEquation(NamedTuple):
@@ -64,6 +182,10 @@ class Cure(Record):
         """The same over more axes."""
         names = quoted_axes(before), quoted_axes(axes)
         return replace(self, text=self.text.replace(*names), other=self.other.replace(*names))
+
+
+class Suspect(Fault):
+    """What a program hardly means, and may mean all the same."""
 
 
 class Suspected(Suspect):

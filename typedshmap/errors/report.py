@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..records import Record
+from .causes import Suspect
 from .failures import (
     Bound,
     Failure,
@@ -19,7 +20,7 @@ from .failures import (
     sizes_text,
 )
 from .phrases import alias_text, mesh_text
-from .varying import DivergentCollective, Suspect, UnmentionedVarying, UntypedVarying
+from .varying import DivergentCollective, UnmentionedVarying, UntypedVarying
 
 _MOST_OTHERS = 8
 

@@ -12,18 +12,10 @@ from typing import Any, Literal, NamedTuple
 import jax
 
 from .. import _jax
-from ..errors.causes import Suspected
+from ..errors.causes import Cause, Suspect, Suspected
 from ..errors.failures import Failure, LayoutMismatch, ShardingConflict, Subject
 from ..errors.places import Place, as_users, is_of_package
-from ..errors.varying import (
-    Cause,
-    DivergentCollective,
-    NotUnreduced,
-    Suspect,
-    UnmarkedUnreduced,
-    UnmentionedVarying,
-    UntypedVarying,
-)
+from ..errors.varying import DivergentCollective, NotUnreduced, UnmarkedUnreduced, UnmentionedVarying, UntypedVarying
 from ..hints.array_hint import ArrayHint, hint_of_spec
 from ..hints.context import LayoutAssertion, MeshContext
 from ..inference.claims import Origin, contradiction, make_claim

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ... import _jax
-from ...errors.causes import Cure
-from ...errors.varying import Cause
+from ...errors.causes import Cause, Cure
 from .cures import find_cure, is_right_when_gathered
 from .origins import Beginning, is_extreme
 from .reading import JaxprRun, Reading
@@ -84,6 +83,8 @@ def find_cause(kinds: Kinds, axes: Sequence[str], key: int, wants_cure: bool = T
     cause = Cause(first.kind, shared, _what(first), began.place, tuple(dims.items()), began.name[1], mark)
     if wants_cure and first.kind in ("sum", "extreme"):
         cause = _with_cure(kinds, cause, first, axis, axes, key)
+    elif wants_cure and first.kind in ("mean", "picked", "other"):
+        cause = _with_cure_of_unknown(kinds, cause, first, axes, key)
     if cause.kind not in ("part", "item", "mapped", "picked"):
         return cause
     return cause._replace(may_gather=all(_may_gather(kinds, other, found[other], key) for other in shared))
@@ -112,6 +113,16 @@ def _with_cure(kinds: Kinds, cause: Cause, since: Since, axis: str, axes: Sequen
         cure=cure,
         lost=lost,
     )
+
+
+def _with_cure_of_unknown(kinds: Kinds, cause: Cause, since: Since, axes: Sequence[str], key: int) -> Cause:
+    """The cause of a value of which nothing is known, as one that a loop carries, with what makes it right."""
+    cures = _cures(kinds, cause.axes, axes, key)
+    if not cures:
+        return cause
+    cure = ", and ".join(_shortened(each, since.began.place) if len(cures) == 1 else str(each) for each in cures)
+    kind = "sum" if cure.startswith("psum") else "mean"
+    return cause._replace(kind=kind, what=_what(since._replace(kind=kind)), cure=cure)
 
 
 def _may_gather(kinds: Kinds, axis: str, since: Since, key: int) -> bool:
@@ -166,7 +177,7 @@ def _cures(kinds: Kinds, shared: Sequence[str], axes: Sequence[str], key: int) -
     for axis in (*shared, *(axis for axis in kinds.sizes if axis not in shared)):
         read = kinds.reading_of(axis, key)
         verdict = read.verdicts.get(key)
-        is_wrong = verdict is not None and verdict.says == "wrong"
+        is_wrong = verdict is not None and (verdict.says == "wrong" or (verdict.says == "unknown" and axis in axes))
         if axis not in axes and not is_wrong:
             continue
         cure = find_cure(kinds, axis, read, key) if is_wrong else None

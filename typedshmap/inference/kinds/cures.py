@@ -5,22 +5,24 @@ any other one on the equations as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import cached_property, partial
 from itertools import combinations
 from typing import Any
 
 from ... import _jax
 from ...errors.causes import Cure, EditedEquation
 from .collectives import common_bound, extreme, total
+from .judge import ResultVerdict
 from .origins import Beginning
 from .reading import ReadEquation, Reading
 from .region import Kinds, RegionReading
 from .value import NOT_KNOWN, Share, is_negative, scaled, sum_of
 
 # How many edits are tried, and less of long programs: so many equations are read, or traced, in all.
-_MOST_READ, _MOST_TRACED = 60, 12
+_MOST_READ, _MOST_TRACED = 100, 24
 _EQUATIONS_READ, _EQUATIONS_TRACED = 100_000, 10_000
 
 EquationGroup = tuple[Any, ...]
@@ -34,15 +36,18 @@ def find_cure(kinds: Kinds, axis: str, read: RegionReading, key: int | None = No
       kinds: what the values of the region are.
       axis: the axis over which something is wrong.
       read: the region as it is read over it.
-      key: the place of a result, or the id of a claim: where no edit makes all results right that are wrong, one that
-        makes this one right is named, and the others stay wrong, which is told as well.
+      key: the place of a result, or the id of a claim, that is wrong or not known: where no edit makes all results
+        right that are wrong, one that makes this one right is named, and the others stay wrong, which is told as well.
     """
-    if axis not in kinds.cures:
+    is_known = key is None or read.verdicts[key].says == "wrong"
+    if is_known and axis not in kinds.cures:
         kinds.cures[axis] = _search(kinds, axis, read)
-    if kinds.cures[axis] is not None or key is None:
+    if is_known and (kinds.cures[axis] is not None or key is None):
         return kinds.cures[axis]
     if (axis, key) not in kinds.cures:
         left = {at: verdict for at, verdict in read.verdicts.items() if at == key or verdict.says != "wrong"}
+        if key is not None and not is_known:
+            left[key] = ResultVerdict("wrong", "own", read.values[key])
         kinds.cures[axis, key] = _search(kinds, axis, replace(read, verdicts=left), is_of_one=True)
     return kinds.cures[axis, key]
 
@@ -50,7 +55,7 @@ def find_cure(kinds: Kinds, axis: str, read: RegionReading, key: int | None = No
 def _search(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool = False) -> Cure | None:
     if read.says != "wrong" or read.reading.sent:  # nothing is there by which an edit could be judged
         return None
-    found: list[Cure] = []
+    found, tried = list[Cure](), set[Any]()
     length = max(1, kinds.length)
     readings, traces = min(_MOST_READ, _EQUATIONS_READ // length), min(_MOST_TRACED, _EQUATIONS_TRACED // length)
     for cure in _cures(kinds, axis, read, is_of_one):
@@ -58,8 +63,12 @@ def _search(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool = Fals
             break
         if found and (cure.weight > found[0].weight or len(found) == 2 or cure.weight > 3):
             break
-        if any(cure.text == other.text for other in found):
+        if any(cure.text == other.text or _is_at_same_line(cure, other) for other in found):
             continue
+        edit = frozenset((id(change.eqn), change[1:]) for change in cure.changes), cure.results, cure.operation
+        if edit in tried:
+            continue
+        tried.add(edit)
         if _is_forward(kinds, cure):
             traces -= 1
             is_right = traces >= 0 and _is_right_when_traced(kinds, axis, read, cure)
@@ -73,6 +82,12 @@ def _search(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool = Fals
     return replace(found[0], other=found[1].text if len(found) > 1 else "") if found else None
 
 
+def _is_at_same_line(cure: Cure, other: Cure) -> bool:
+    """Whether a cure does to a collective what another one does to that around it."""
+    replaced = [each.changes[0].replaces if each.changes else "" for each in (cure, other)]
+    return bool(replaced[0]) and (replaced[0], cure.operation, cure.line) == (replaced[1], other.operation, other.line)
+
+
 def _as_sum(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Cure | None:
     """For the mean of a partial sum before its sum is taken, the sum, and no other later; None for that of a mean."""
     if cure.operation != "pmean" or cure.results or any(change.replaces for change in cure.changes):
@@ -83,7 +98,7 @@ def _as_sum(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Cure | 
         name = _jax.source.collective_name(later[0])
         if name != "psum" or all(map(_jax.jaxpr.is_transposed, later)):
             continue
-        taken = _combination(inserted, later, "", over)
+        taken = _together(inserted, [*_replacements(later, "", over, ())][-1])
         is_right = _is_right_when_traced if _is_forward(kinds, taken) else _is_right_when_read
         if is_right(kinds, axis, read, taken):
             return taken
@@ -97,17 +112,17 @@ def _is_forward(kinds: Kinds, cure: Cure) -> bool:
 
 def _is_right_when_read(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> bool:
     after = _when_read(kinds, axis, read, cure)
-    return after is not None and _has_no_fault(after, read)
+    return after is not None and _has_no_fault(after, read, cure)
 
 
 def _is_right_when_traced(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> bool:
     after = _when_traced(kinds, axis, read, cure)
-    return after is not None and _has_no_fault(after, read)
+    return after is not None and _has_no_fault(after, read, cure)
 
 
 def _when_read(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> RegionReading | None:
     """The region as it is read with an edit of its equations; None where it cannot be, or hangs on one trace."""
-    traces, sizes, is_own = kinds.seconds.get(axis, ((kinds.body,), (kinds.sizes[axis],), True))
+    traces, sizes, is_own = _traces(kinds, axis)
     edits: dict[Any, Any] = {id(change.eqn): _edit(change) for change in cure.changes}
     edits |= {("result", at): _on_result(cure.operation) for at in cure.results}
     try:
@@ -115,6 +130,11 @@ def _when_read(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Regi
     except Exception:
         return None
     return None if after.is_open and len(traces) == 1 else after
+
+
+def _traces(kinds: Kinds, axis: str) -> tuple[tuple[Any, ...], tuple[int, ...], bool]:
+    """The traces from which a region is read, the sizes of the axis in them, and whether the first is its own."""
+    return kinds.seconds.get(axis, ((kinds.body,), (kinds.sizes[axis],), True))
 
 
 def is_right_when_gathered(kinds: Kinds, axis: str, read: RegionReading, name: tuple[str, str], key: int) -> bool:
@@ -191,14 +211,31 @@ def _cancel(reading: Reading) -> bool:
     return True
 
 
-def _has_no_fault(after: RegionReading, before: RegionReading) -> bool:
+def _has_no_fault(after: RegionReading, before: RegionReading, cure: Cure) -> bool:
     """Whether nothing is wrong any more, what was known is known, and what was wrong is judged anew."""
     wrong = {at for at, verdict in before.verdicts.items() if verdict.says == "wrong"}
-    return wrong <= after.verdicts.keys() and all(
+    left = {_site(change.eqn) for change in cure.changes if change.replaces}
+    if not (wrong <= after.verdicts.keys() and _whole_though_due(after, left) <= _whole_though_due(before, left)):
+        return False
+    return all(
         verdict.says == "right" or (verdict.says == "unknown" and before.verdicts[at].says == "unknown")
         for at, verdict in after.verdicts.items()
         if at in before.verdicts
     )
+
+
+def _whole_though_due(read: RegionReading, left: AbstractSet[Any]) -> set[int]:
+    """The claims of a sum that is due, of values that are the same on every shard.
+
+    Args:
+      read: the region.
+      left: the calls that are left out, with what their patterns claim.
+    """
+    return {
+        id(eqn)
+        for eqn, claim, value in read.reading.claimed
+        if read.reading.axis in claim.layout.unreduced and value.kind == "same" and _site(eqn) not in left
+    }
 
 
 # ----------------------------------------------------------------------------------------------------------- candidates
@@ -207,101 +244,133 @@ def _has_no_fault(after: RegionReading, before: RegionReading) -> bool:
 def _cures(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool) -> Iterator[Cure]:
     """Edits that may put a reading right, or one value of it, the simplest first."""
     reading, over = read.reading, f"over '{axis}'"
+    flow = _Flow(_traces(kinds, axis)[0][0])
     wrong = {at: verdict for at, verdict in read.verdicts.items() if verdict.says == "wrong"}
-    parts = dict.fromkeys(read.values[at].part for at in wrong)
     losses = [loss for verdict in wrong.values() for loss in verdict.losses]
-    # The derivative of an extreme compares with it; without a gradient it does not.
-    losing = {_site(loss.eqn) for loss in losses if not _is_derivative(loss.eqn)} - {None}
+    parts = dict.fromkeys(read.values[at].part for at in wrong)
     parts |= dict.fromkeys(part for loss in losses for part in loss.parts)
-    made = _makers(reading.makers_of(parts), losing)
+    if not losses and parts.keys() <= {None}:  # what a loop carries may be any of the parts that it adds to
+        parts = dict.fromkeys([*reading.makers][:_MOST_PARTS])
+    # The derivative of an extreme compares with it; without a gradient it does not. What makes a part in a loop may
+    # lose that of the iteration before.
+    making = {id(origin.eqn) for origin in reading.makers.values()}
+    losing = {_site(loss.eqn) for loss in losses if not (_is_derivative(loss.eqn) or id(loss.eqn) in making)} - {None}
+    made = _makers(reading.makers_of(parts), losing, flow)
     stated = [eqn for eqn, claim, value in reading.claimed if axis in claim.layout.unreduced and value.part in parts]
     made += [group for group in _by_line(stated) if group not in made]  # what a hint says to be due is taken after it
-    sums = [eqn for eqn, _, _ in reading.collectives.values() if _is_reduction(eqn)]
-    sites = _by_line(sums)
-    written = [group for group in sites if not all(map(_jax.jaxpr.is_transposed, group))]
-    several = [(eqn,) for group in written if len(group) > 1 for eqn in group]
-    extremes = [value for at in wrong if (value := read.values[at]).kind == "extreme"]
-    is_negated = any(is_negative(value.part) for value in extremes)
-    ends = {"max", "min"} if is_negated else {value.end for value in extremes}
-    operations = [f"p{end}" for end in sorted(ends)] or ["psum", "pmean"]
-    yield from _insertions(made, over, operations, reading.ends)
-    for cure in _insertions(made, over, operations, reading.ends) if is_of_one else ():
+    sums = [(eqn, calls) for eqn, calls, _ in reading.collectives.values() if _is_reduction(eqn)]
+    written = _by_line([eqn for eqn, calls in sums if _is_written(eqn, calls)], _jax.source.collective_name)
+    alone = [of_call for group in written for of_call in _by_call(group)]
+    operations = _operations([value for at in wrong if (value := read.values[at]).kind == "extreme"])
+    replacements = [
+        cure
+        for group, of in [*((group, "") for group in written), *alone]
+        for cure in _replacements(group, of, over, operations)
+    ]
+    insert = partial(_insertions, over=over, operations=operations, ends=reading.ends, flow=flow)
+    yield from insert(made)
+    for cure in insert(made) if is_of_one else ():
         if "of the gradient" in cure.text:  # by one weight: that by others may be right
             changes = tuple(change._replace(is_of_parts=True) for change in cure.changes)
             yield replace(cure, text=cure.text.replace("the gradient", "its gradient"), changes=changes)
-    for group in (*written, *several):
-        name, place = _jax.source.collective_name(group[0]), _line(group)
-        which = f"one {name}" if group in several else name
-        for operation in (*operations, ""):
-            if operation == name:
-                continue
-            text = f"{operation} {over} in the place of {which} at {place}"
-            text = text if operation else f"leave out {which if group in several else f'the {name}'} {over} at {place}"
-            yield _cure(text, group, operation, name)
-    if kinds.is_differentiated:  # what a gradient is of
-        origins = [origin for origin in reading.makers.values() if origin.eqn is not None]
-        forward = _makers([each for each in origins if not _jax.jaxpr.is_transposed(each.eqn)], losing)
-        yield from _insertions(forward, over, operations, reading.ends)
-        made = [*made, *forward]
+    yield from replacements
+    # What a gradient is of, and what a loop goes on with.
+    origins = [origin for origin in reading.makers.values() if origin.eqn is not None]
+    others = _makers([each for each in origins if not _jax.jaxpr.is_transposed(each.eqn)], losing, flow)
+    others = [group for group in others if group not in made]
+    yield from insert(others)
+    made = [*made, *others]
     results = tuple(at for at in wrong if at in kinds.results)
     for operation in operations:
         for some in dict.fromkeys([results, *((at,) for at in results)]):
             if some:
                 what = "what is returned" if len(some) == len(kinds.results) else f"result {some[0]}"
                 yield Cure(f"{operation} {over} of {what}", operation=operation, results=some, weight=3)
-    for group in sites:
+    transposed = [each for eqn, calls in sums for each in (eqn, *calls) if _jax.jaxpr.is_transposed(each)]
+    for group in [*written, *flow.gradients(transposed)]:
         text = f"divide {_what(group) or 'the value'} by the size of '{axis}' at {_line(group)}"
         yield replace(_cure(text, group, "divide"), weight=3)
-    yield from _pairs(made, over, operations, reading.ends)
-    for group in written:
-        name = _jax.source.collective_name(group[0])
-        for cure in _insertions(made, over, operations, reading.ends):
-            if {id(change.eqn) for change in cure.changes} & {id(eqn) for eqn in group}:
-                continue
-            for operation in ("", *operations):
-                if operation != name:
-                    yield _combination(cure, group, operation, over)
+    insertions, lost = [*insert(made)], {id(loss.eqn) for loss in losses}
+    yield from _pairs(insertions, replacements, lost)
+    yield from (_together(a, b) for a, b in combinations(insertions, 2) if not _overlap(a, b))
+    # What loses a part may be given the whole of it.
+    given = [eqn for loss in losses for eqn in flow.operands(loss.eqn) if _site(eqn) not in losing]
+    insertions = [*insert([group for group in _by_line(given) if group not in made])]
+    yield from (replace(cure, weight=3) for cure in insertions)
+    yield from _pairs(insertions, replacements, lost)
+    # Both collectives that a divisor is of: the first line first.
+    yield from (_together(b, a) for a, b in combinations(replacements, 2) if a.line != b.line and not _overlap(a, b))
 
 
-def _combination(cure: Cure, group: EquationGroup, operation: str, over: str) -> Cure:
-    """An edit, and with it another collective in the place of one, or none."""
+_MOST_PARTS = 6
+
+
+def _operations(extremes: Sequence[Share]) -> list[str]:
+    """The collectives that make a whole of parts; of extremes, those of their ends."""
+    is_negated = any(is_negative(value.part) for value in extremes)
+    ends = {"max", "min"} if is_negated else {value.end for value in extremes}
+    return [f"p{end}" for end in sorted(ends)] or ["psum", "pmean"]
+
+
+def _replacements(group: EquationGroup, of: str, over: str, operations: Sequence[str]) -> Iterator[Cure]:
+    """Other collectives in the place of one, or none."""
     name, place = _jax.source.collective_name(group[0]), _line(group)
-    instead = f"{operation} {over} in the place of {name}" if operation else f"leave out the {name} {over}"
-    changes = cure.changes + _cure("", group, operation, name).changes
-    return replace(cure, text=f"{cure.text}, and {instead} at {place}", changes=changes, weight=4)
+    for operation in operations:
+        if operation != name:
+            yield _cure(f"{operation} {over} in the place of {name}{of} at {place}", group, operation, name)
+    yield _cure(f"leave out the {name} {over}{of} at {place}", group, "", name)
+
+
+def _pairs(insertions: Sequence[Cure], replacements: Sequence[Cure], lost: AbstractSet[int]) -> Iterator[Cure]:
+    """A collective before another one, which changes with it: first of all the one that loses a part."""
+    pairs = [(first, later) for first in insertions for later in replacements if not _overlap(first, later)]
+
+    def distance(pair: tuple[Cure, Cure]) -> tuple[bool, bool, bool]:
+        first, later = pair
+        is_losing = any(id(change.eqn) in lost for change in later.changes)
+        return not is_losing, first.line != later.line, later.operation != ""
+
+    yield from (_together(*pair) for pair in sorted(pairs, key=distance))
+
+
+def _together(first: Cure, second: Cure) -> Cure:
+    return replace(
+        first, text=f"{first.text}, and {second.text}", changes=first.changes + second.changes, weight=_WEIGHT_OF_TWO
+    )
+
+
+_WEIGHT_OF_TWO = 4
+
+
+def _overlap(first: Cure, second: Cure) -> bool:
+    return not {id(change.eqn) for change in first.changes}.isdisjoint(id(change.eqn) for change in second.changes)
 
 
 def _insertions(
-    groups: Sequence[EquationGroup], over: str, operations: Sequence[str], ends: Mapping[int, str]
+    groups: Sequence[EquationGroup],
+    over: str,
+    operations: Sequence[str],
+    ends: Mapping[int, str],
+    flow: _Flow | None = None,
 ) -> Iterator[Cure]:
-    """A part becomes whole where it is made: an extreme by one of extremes."""
+    """A part becomes whole where it is made: an extreme by one of extremes, which has no gradient."""
     for at in range(len(operations)):
         for group in groups:
             ways = {ends.get(id(eqn), "") for eqn in group}
             own = operations if ways == {""} else [f"p{end}" for end in ways] if len(ways) == 1 else []
-            if at < len(own):
-                is_stopped = own[at] in ("pmax", "pmin") and any(map(_jax.jaxpr.is_differentiated, group))
-                what = _what(group)
-                if is_stopped:
-                    what = (
-                        f"stop_gradient({what.replace(' and ', ') and stop_gradient(')})"
-                        if what
-                        else "its stop_gradient"
-                    )
-                yield _cure(
-                    f"{own[at]} {over}{what and f' of {what}'} at {_line(group)}", group, own[at], "", is_stopped
+            if at >= len(own):
+                continue
+            if own[at] in ("pmax", "pmin") and flow is not None:
+                group = tuple(map(flow.stopped, group))
+            is_free = own[at] in ("psum", "pmean") or any(eqn.primitive.name == "stop_gradient" for eqn in group)
+            is_stopped = not is_free and any(map(_jax.jaxpr.is_differentiated, group))
+            what = _what(group)
+            if is_stopped:
+                what = (
+                    f"stop_gradient({what.replace(' and ', ') and stop_gradient(')})" if what else "its stop_gradient"
                 )
-
-
-def _pairs(
-    groups: Sequence[EquationGroup], over: str, operations: Sequence[str], ends: Mapping[int, str]
-) -> Iterator[Cure]:
-    """Two parts become whole, each in its way, where they are made."""
-    for first, second in combinations([group for group in groups[:4] if len({_line((eqn,)) for eqn in group}) == 1], 2):
-        for a in _insertions([first], over, operations, ends):
-            for b in _insertions([second], over, operations, ends):
-                if a.operation != b.operation:
-                    yield replace(a, text=f"{a.text}, and {b.text}", changes=a.changes + b.changes, weight=4)
+            text = f"{own[at]} {over}{what and f' of {what}'} at {_line(group)}"
+            yield _cure(text, group, own[at], "", is_stopped)
 
 
 def _what(group: EquationGroup) -> str:
@@ -316,12 +385,13 @@ def _cure(text: str, group: EquationGroup, operation: str, replaces: str = "", i
     return Cure(text, line=_line(group), operation=operation, changes=changes)
 
 
-def _makers(origins: Sequence[Beginning], losing: AbstractSet[Any]) -> list[EquationGroup]:
-    """The equations that made parts, those of one line together; then all of them.
+def _makers(origins: Sequence[Beginning], losing: AbstractSet[Any], flow: _Flow) -> list[EquationGroup]:
+    """The equations that made parts, those of one line together.
 
     Args:
       origins: where parts began.
       losing: the user's calls that lose a part: one that made it as well leaves no place for a collective.
+      flow: the equations of the region.
     """
     eqns = list[Any]()
     for origin in origins:
@@ -329,21 +399,76 @@ def _makers(origins: Sequence[Beginning], losing: AbstractSet[Any]) -> list[Equa
             eqns.append(next((eqn for eqn in (origin.eqn, *origin.calls) if _place(eqn)), origin.eqn))
             # What a loop makes may become whole after it.
             eqns += [eqn for eqn in origin.calls[-1:] if _jax.primitives.primitive(eqn.primitive.name).kind == "loop"]
-    eqns = [eqn for eqn in eqns if _site(eqn) not in losing]
-    groups = _by_line(eqns)
-    return [*groups, _distinct(eqns)] if len(groups) > 1 else groups
+    transposed = [eqn for eqn in eqns if _jax.jaxpr.is_transposed(eqn)]
+    eqns = [eqn for eqn in eqns if eqn not in transposed and _site(eqn) not in losing]
+    return [*flow.gradients(transposed), *_by_line(eqns)]
+
+
+class _Flow:
+    """Which equations of a region make and take its variables."""
+
+    def __init__(self, body: Any) -> None:
+        self.equations = [*_jax.jaxpr.all_equations(body)]
+        self.makers = {var: eqn for eqn in self.equations for var in eqn.outvars}
+        self.takers: dict[Any, list[Any]] = {}
+        for eqn in self.equations:
+            for atom in eqn.invars:
+                if not _jax.jaxpr.is_literal(atom):
+                    self.takers.setdefault(atom, []).append(eqn)
+
+    def operands(self, eqn: Any) -> list[Any]:
+        """The equations that made the operands of one."""
+        atoms = (atom for atom in eqn.invars if not _jax.jaxpr.is_literal(atom))
+        return [self.makers[atom] for atom in atoms if atom in self.makers]
+
+    def stopped(self, eqn: Any) -> Any:
+        """The ``stop_gradient`` of what an equation makes, if all else is made of that."""
+        after = eqn
+        while len(takers := [taker for var in after.outvars for taker in self.takers.get(var, ())]) == 1:
+            after = takers[0]
+            if after.primitive.name == "stop_gradient":
+                return after
+            if _jax.primitives.primitive(after.primitive.name).kind not in ("cast", "moving"):
+                break
+        return eqn
+
+    def gradients(self, eqns: Iterable[Any]) -> list[EquationGroup]:
+        """All that the gradients return for which differentiation made some equations."""
+        places = {_place(eqn) for eqn in eqns}
+        return _by_line([eqn for eqn in self._returned if _place(eqn) in places]) if places else []
+
+    @cached_property
+    def _returned(self) -> list[Any]:
+        """What differentiation made by transposing, and is used by what it did not make so."""
+        transposed = [eqn for eqn in self.equations if _jax.jaxpr.is_transposed(eqn)]
+        return [eqn for eqn in transposed if not self._is_on_the_way(eqn)]
+
+    def _is_on_the_way(self, eqn: Any) -> bool:
+        takers = [taker for var in eqn.outvars for taker in self.takers.get(var, ())]
+        return bool(takers) and all(map(_jax.jaxpr.is_transposed, takers))
 
 
 def _distinct(eqns: Sequence[Any]) -> EquationGroup:
     return tuple({id(eqn): eqn for eqn in eqns}.values())
 
 
-def _by_line(eqns: Sequence[Any]) -> list[EquationGroup]:
+def _by_line(eqns: Sequence[Any], name: Callable[[Any], str] = lambda eqn: "") -> list[EquationGroup]:
+    """The equations of each line, the last line first; of each line and name, if they have one."""
     lines: dict[Any, list[Any]] = {}
     for eqn in eqns:
         if place := _place(eqn):
-            lines.setdefault(place, []).append(eqn)
+            lines.setdefault((place, name(eqn)), []).append(eqn)
     return [_distinct(group) for group in reversed(lines.values())]
+
+
+def _by_call(group: EquationGroup) -> Iterator[tuple[EquationGroup, str]]:
+    """Of several collectives of a line each alone, and in words what it is of."""
+    calls: dict[Any, list[Any]] = {}
+    for eqn in group:
+        calls.setdefault(_site(eqn), []).append(eqn)
+    for eqns in calls.values() if len(calls) > 1 else ():
+        if operand := _jax.source.operand(eqns[0]):
+            yield tuple(eqns), f" of {operand}"
 
 
 def _place(eqn: Any) -> str:
@@ -360,6 +485,13 @@ def _site(eqn: Any) -> Any:
 def _is_derivative(eqn: Any) -> bool:
     """Whether an equation is what a derivative of an extreme compares by."""
     return eqn.primitive.name == "eq" and _jax.jaxpr.is_differentiated(eqn)
+
+
+def _is_written(eqn: Any, calls: Sequence[Any]) -> bool:
+    """Whether a collective is the user's, and not one that differentiation added to what it transposed."""
+    is_backward = any(map(_jax.jaxpr.is_transposed, calls))
+    is_called = _jax.source.called_function(eqn) != eqn.primitive.name
+    return not _jax.jaxpr.is_transposed(eqn) and (is_called or not is_backward)
 
 
 def _is_reduction(eqn: Any) -> bool:

@@ -152,7 +152,7 @@ class ReadEquation(NamedTuple):
     @property
     def is_call(self) -> bool:
         """Whether it runs one jaxpr, whose results are its own."""
-        return self.primitive.kind == "call" and self.primitive.bodies != ("jaxprs",)
+        return self.primitive.kind == "call" and "jaxprs" not in self.eqn.params
 
     def lost(
         self, why: str, *values: Share, kind: str = "own", degree: Any = 0, is_soft: bool = False, **more: Any

@@ -78,7 +78,7 @@ class JaxprCosts(Interpreter[Sources]):
     def __post_init__(self) -> None:
         self.rules = defaultdict(lambda: JaxprCosts._equation)
 
-    def literal(self, atom: Any) -> Sources:
+    def literal(self, atom: Any, eqn: Any, at: int) -> Sources:
         return _NOTHING
 
     def constants(self, closed_jaxpr: Any) -> Sequence[Sources]:
