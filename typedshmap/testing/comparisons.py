@@ -20,11 +20,11 @@ from ..tools.sample.plan import ComparedNumber
 from .run import FunctionUnderTest
 
 
-class _Argument(NamedTuple):
+class _ArgumentAt(NamedTuple):
     at: int
 
 
-Compared = _Argument | float | None
+Compared = _ArgumentAt | float | None
 """Where a value comes from: an argument, a number in the program, or something that was computed."""
 
 
@@ -34,7 +34,7 @@ def numbers_compared(subject: FunctionUnderTest, made: Inputs, mesh: Mesh) -> Ma
     with subject.on(mesh), suppress(Exception):  # which the first trial meets, too, and reports
         jaxpr = jax.make_jaxpr(lambda arrays: arguments.run(subject.mapped(mesh), arrays))(arguments.arrays)
         comparisons = _Comparisons()
-        comparisons.interpret(jaxpr, [_Argument(at) for at in range(len(arguments.arrays))])
+        comparisons.interpret(jaxpr, [_ArgumentAt(at) for at in range(len(arguments.arrays))])
         return {arguments.names[at]: numbers for at, numbers in comparisons.numbers.items()}
     return {}
 
@@ -72,7 +72,7 @@ class _Comparisons(Interpreter[Compared]):
         match operation.kind:
             case "test" | "extreme" if operation.kind == "test" or operation.is_monotone:
                 numbers = [value for value in values if isinstance(value, float)]
-                for argument in (value for value in values if isinstance(value, _Argument)):
+                for argument in (value for value in values if isinstance(value, _ArgumentAt)):
                     is_equality = operation.kind == "test" and operation.is_commutative
                     self.numbers[argument.at].update(ComparedNumber(number, is_equality) for number in numbers)
             case "call":

@@ -215,7 +215,7 @@ def _has_no_fault(after: RegionReading, before: RegionReading, cure: Cure) -> bo
     """Whether nothing is wrong any more, what was known is known, and what was wrong is judged anew."""
     wrong = {at for at, verdict in before.verdicts.items() if verdict.says == "wrong"}
     left = {_site(change.eqn) for change in cure.changes if change.replaces}
-    if not (wrong <= after.verdicts.keys() and _whole_though_due(after, left) <= _whole_though_due(before, left)):
+    if not (wrong <= after.verdicts.keys() and _summed_though_due(after, left) <= _summed_though_due(before, left)):
         return False
     return all(
         verdict.says == "right" or (verdict.says == "unknown" and before.verdicts[at].says == "unknown")
@@ -224,7 +224,7 @@ def _has_no_fault(after: RegionReading, before: RegionReading, cure: Cure) -> bo
     )
 
 
-def _whole_though_due(read: RegionReading, left: AbstractSet[Any]) -> set[int]:
+def _summed_though_due(read: RegionReading, left: AbstractSet[Any]) -> set[int]:
     """The claims of a sum that is due, of values that are the same on every shard.
 
     Args:

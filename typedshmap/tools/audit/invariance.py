@@ -93,7 +93,7 @@ def _primitives(body: Any) -> set[str]:
     return {eqn.primitive.name for eqn in _jax.jaxpr.all_equations(body)}
 
 
-class _Operand(NamedTuple):
+class _RegionOperand(NamedTuple):
     """An operand of a region.
 
     Attributes:
@@ -140,7 +140,7 @@ class _Rerun:
             names = [f"arg{at}" for at in range(count)]
         variables = self.body.invars[start : start + count]
         self.operands = [
-            _Operand(name, x, _jax.array.spec_entries(spec, np.ndim(x)), var, at - count in seen.differentiated)
+            _RegionOperand(name, x, _jax.array.spec_entries(spec, np.ndim(x)), var, at - count in seen.differentiated)
             for at, (name, x, spec, var) in enumerate(
                 zip(names, call.operands, call.params["in_specs"], variables, strict=True)
             )
@@ -327,7 +327,7 @@ class _Rerun:
             return "it hands shards on as they are, as stages of a pipeline do"
         return ""
 
-    def _is_local_index(self, index: _Operand) -> bool:
+    def _is_local_index(self, index: _RegionOperand) -> bool:
         """Whether an operand is sharded, and its integers are indices into an array sharded over the same axis.
 
         With an offset by the shard's index, or after they were sent to other shards, they are indices into the whole.

@@ -33,7 +33,7 @@ def name_operands(trace: Any, operands: Sequence[Any]) -> tuple[list[Any], tuple
         return [checkpoint_name(x, name) if _jax.array.is_tracer(x) else x for x, name in pairs], names
 
 
-class _Here(threading.local):
+class _Computing(threading.local):
     """Whether this thread computes operands, by separate programs."""
 
     is_computing = False
@@ -42,7 +42,7 @@ class _Here(threading.local):
 @contextmanager
 def computed_operands(seen: SeenRegions) -> Generator[None]:
     """Compute the unknown operands of regions in the programs that are compiled inside the ``with``."""
-    here, jax_folder = _Here(), os.path.dirname(jax.__file__)
+    here, jax_folder = _Computing(), os.path.dirname(jax.__file__)
 
     def look(event: str, *_: Any, **__: Any) -> None:
         if "jaxpr_to_mlir" not in event or here.is_computing:

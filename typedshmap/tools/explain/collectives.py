@@ -32,7 +32,7 @@ _NO_COMMUNICATION = frozenset(
 )
 
 
-class _Around(NamedTuple):
+class _Surroundings(NamedTuple):
     """What is around an equation.
 
     Attributes:
@@ -49,7 +49,7 @@ class _Around(NamedTuple):
     part: Pass = "forward"
     place: str = ""
 
-    def inside(self, loop: str, times: int = 1) -> _Around:
+    def inside(self, loop: str, times: int = 1) -> _Surroundings:
         return self._replace(times=self.times * times, loops=(*self.loops, loop))
 
 
@@ -73,7 +73,7 @@ class JaxprCosts(Interpreter[Sources]):
     notes: list[str] = field(default_factory=list[str])
     outside: list[str] = field(default_factory=list[str])
     is_transposed: bool = False
-    around: _Around = field(default_factory=_Around)
+    around: _Surroundings = field(default_factory=_Surroundings)
 
     def __post_init__(self) -> None:
         self.rules = defaultdict(lambda: JaxprCosts._equation)
@@ -173,7 +173,7 @@ def _union(sources: Sequence[Sources]) -> Sources:
     return _NOTHING.union(*sources)
 
 
-def _checked_value(ident: int, eqn: Any, sources: Sources, at: _Around) -> Value:
+def _checked_value(ident: int, eqn: Any, sources: Sources, at: _Surroundings) -> Value:
     claim, aval = eqn.params["claim"], eqn.invars[0].aval
     stated = claim.assertion
     sizes = stated.region.sizes

@@ -32,7 +32,7 @@ _LONGEST = 40
 
 
 @dataclass(eq=False, slots=True)
-class _Value:
+class _ComputedValue:
     """An array in memory, or an expression that is not computed yet.
 
     Attributes:
@@ -63,7 +63,7 @@ class _Variable(NamedTuple):
       parts: the number of devices over which XLA partitions it outside of manual regions; inside, 1.
     """
 
-    value: _Value
+    value: _ComputedValue
     bytes: int
     parts: int = 1
 
@@ -219,7 +219,7 @@ class _Reader:
             for operand in operands:
                 if name != "dot_general" or self.backend != "tpu" or operand.value.stack is None:
                     self.store(operand)
-        beside = [self._new(aval, name).value.buffer for aval in _laid_out_anew(eqn)]
+        beside = [self._new(aval, name).value.buffer for aval in _copied_layouts(eqn)]
         is_in_place = kind.kind == "placing" or name == "sort"
         step = self._step([variable.value for variable in made], _union(operands), is_in_place, beside)
         if name == "dot_general":
@@ -243,14 +243,14 @@ class _Reader:
 
     def _new(self, aval: Any, operation: str, parts: int = 1) -> _Variable:
         size = -(-_bytes(aval) // parts)
-        return _Variable(_Value(self._buffer(size, _type(aval), operation), {}), size, parts)
+        return _Variable(_ComputedValue(self._buffer(size, _type(aval), operation), {}), size, parts)
 
     def _buffer(self, size: int, type_text: str, operation: str) -> Buffer:
         return Buffer(size, type_text, operation, self.around.place, self.now, self.around.is_transposed)
 
     def _step(
         self,
-        made: Sequence[_Value],
+        made: Sequence[_ComputedValue],
         reads: Mapping[Buffer, int],
         is_in_place: bool = False,
         beside: Sequence[Buffer] = (),
@@ -278,7 +278,7 @@ class _Reader:
 
     def copy(self, variable: _Variable, operation: str) -> _Variable:
         """Another array with the same entries."""
-        copy = _Value(self._buffer(variable.bytes, variable.value.buffer.type, operation), {})
+        copy = _ComputedValue(self._buffer(variable.bytes, variable.value.buffer.type, operation), {})
         self._step([copy], variable.value.reads, is_in_place=True)
         return variable._replace(value=copy)
 
@@ -293,7 +293,7 @@ class _Reader:
         row.value.reads, row.value.stack = {scanned: min(scanned.bytes, row.bytes)}, (scanned, self.now)
         return row
 
-    def _convert_scanned(self, row: _Value, made: _Value) -> None:
+    def _convert_scanned(self, row: _ComputedValue, made: _ComputedValue) -> None:
         """XLA makes an array that a loop scans narrower before the loop."""
         if row.stack is None or made.buffer.bytes >= row.buffer.bytes:
             return
@@ -372,7 +372,7 @@ class _Reader:
         ]
 
 
-def _laid_out_anew(eqn: Any) -> list[Any]:
+def _copied_layouts(eqn: Any) -> list[Any]:
     """What a collective also holds with the parts of each device one behind the other."""
     params = eqn.params
     if eqn.primitive.name == "all_to_all" or params.get("scatter_dimension", 0):
@@ -381,7 +381,7 @@ def _laid_out_anew(eqn: Any) -> list[Any]:
 
 
 def _in_memory(buffer: Buffer, parts: int) -> _Variable:
-    return _Variable(_Value(buffer, {buffer: buffer.bytes}, is_stored=True), buffer.bytes, parts)
+    return _Variable(_ComputedValue(buffer, {buffer: buffer.bytes}, is_stored=True), buffer.bytes, parts)
 
 
 def _union(variables: Sequence[_Variable], most: int | None = None) -> dict[Buffer, int]:
