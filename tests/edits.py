@@ -38,12 +38,14 @@ class OfResult:
 class InPlaceOf:
     """A collective in the place of another one: ``pmean over 'dp' in the place of psum at train.py:41``.
 
-    Of several in the line it is that of an expression: ``in the place of psum of x @ w at train.py:41``.
+    Of several in the line it is that of an expression: ``in the place of psum of x @ w at train.py:41``. If that is over
+    other axes, too, ``in the place of psum over 'dp' at train.py:41``, it stays over these.
     """
 
     collective: str
     axes: tuple[str, ...]
     replaced: str
+    over: tuple[str, ...] = ()
     what: str = ""
 
 
@@ -90,7 +92,7 @@ class NotFollowedError(Exception):
 
 _AXES = r"((?:'\w+'(?:, | and )?)+)"
 _AT = r" at ([\w<>, -]+\.py):(\d+)"
-_COLLECTIVE = rf"(?<!the )\b(p(?:sum|mean|max|min)) over {_AXES}"
+_COLLECTIVE = rf"(?<!the )(?<!place of )\b(p(?:sum|mean|max|min)) over {_AXES}"
 _FORMS: tuple[tuple[str, Callable[..., Edit]], ...] = (
     (
         rf"leave out the (\w+) over {_AXES}(?: of (.+?))?{_AT}",
@@ -98,8 +100,10 @@ _FORMS: tuple[tuple[str, Callable[..., Edit]], ...] = (
     ),
     (rf"divide (.+?) by the size of {_AXES}{_AT}", lambda what, axes: Divided(_names(axes), _expression(what))),
     (
-        rf"{_COLLECTIVE} in the place of (?:the )?(\w+)(?: of (.+?))?{_AT}",
-        lambda name, axes, replaced, what: InPlaceOf(name, _names(axes), replaced, what or ""),
+        rf"{_COLLECTIVE} in the place of (?:the )?(\w+)(?: over {_AXES})?(?: of (.+?))?{_AT}",
+        lambda name, axes, replaced, over, what: InPlaceOf(
+            name, _names(axes), replaced, _names(over or ""), what or ""
+        ),
     ),
     (rf"{_COLLECTIVE}{_AT}", lambda name, axes: Around(name, _names(axes))),
     (
@@ -174,12 +178,16 @@ def apply_cure(source: str, line: int, edit: Edit) -> str:
                 value = value.elts[which]
             assert value is not None
             return _wrapped(source, [(value, None, f"lax.{collective}(", f", {_argument(axes)})")])
-        case InPlaceOf(collective, axes, replaced, what):
-            calls = _calls(source, tree, line, replaced, what)
-            call = f"lax.{collective}(", f", {_argument(axes)})"
-            return _wrapped(source, [(node, node.args[0], *call) for node in calls])
-        case LeftOut(collective, axes, what):
+        case InPlaceOf(collective, axes, replaced, over, what):
             edits: list[Wrapping] = []
+            for node in _calls(source, tree, line, replaced, what):
+                kept = tuple(axis for axis in _axes_of(node) if axis not in over) if over else ()
+                before, after = (f"lax.{replaced}(", f", {_argument(kept)})") if kept else ("", "")
+                call = (f"lax.{collective}({before}", f"{after}, {_argument(axes)})")
+                edits.append((node, node.args[0], *call))
+            return _wrapped(source, edits)
+        case LeftOut(collective, axes, what):
+            edits = []
             for node in _calls(source, tree, line, collective, what):
                 kept = tuple(axis for axis in _axes_of(node) if axis not in axes)
                 call = (f"lax.{collective}(", f", {_argument(kept)})") if kept else ("(", ")")

@@ -25,6 +25,7 @@ EDITS: list[tuple[int, Edit, str]] = [
     (2, Around("pmean", ("dp", "tp")), "    y = lax.pmean(x @ w, ('dp', 'tp'))"),
     (2, Divided(("dp",)), "    y = jax.tree.map(lambda _: _ / lax.axis_size('dp'), x @ w)"),
     (3, InPlaceOf("pmean", ("tp",), "psum"), "    g, h = lax.pmean((y, w), 'tp')"),
+    (3, InPlaceOf("pmean", ("tp",), "psum", ("tp",)), "    g, h = lax.pmean(lax.psum((y, w), 'dp'), 'tp')"),
     (3, LeftOut("psum", ("tp",)), "    g, h = lax.psum((y, w), 'dp')"),
     (3, LeftOut("psum", ("dp", "tp")), "    g, h = ((y, w))"),
     (6, LeftOut("psum", ("dp",)), "            ((z) + 1)"),
@@ -55,6 +56,9 @@ CURES = {
     ],
     "Hint: pmean over 'dp' in the place of psum at a.py:41": [
         [Placed(InPlaceOf("pmean", ("dp",), "psum"), "a.py", 41)]
+    ],
+    "Hint: pmean over 'dp' in the place of psum over 'dp' at a.py:41": [
+        [Placed(InPlaceOf("pmean", ("dp",), "psum", ("dp",)), "a.py", 41)]
     ],
     "Hint: leave out the psum over 'dp', 'tp' at a.py:41": [[Placed(LeftOut("psum", ("dp", "tp")), "a.py", 41)]],
     "Hint: divide the value by the size of 'dp' at a.py:41, or pmean over 'dp' at b.py:2": [

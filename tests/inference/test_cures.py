@@ -368,6 +368,9 @@ PROGRAMS = {
         XV, "v = lax.pcast(w, 'dp', to='varying'); return v * 2", "k", "take the mean (pmean)", modes=(True,)
     ),
     "a nonlinear function of a mean": Wrong(ROWS, "y = x.mean(0); z = jnp.tanh(y); return lax.pmean(z, 'dp')", "k", "pmean over 'dp' at program.py:10"),
+    "a sum over one axis and a mean over another": Wrong(
+        'x: Float[Array, "[b/dp] [k/tp]"]', "y = x.sum(0); z = y.mean(); return lax.psum(z, ('dp', 'tp'))", "", "pmean over 'tp' in the place of psum over 'tp' at program.py:12"
+    ),
     "a sum of means to which something is added": Wrong(
         ROWS, "y = x.mean(0); z = y + 1.0; return lax.psum(z, 'dp')", "k", "pmean over 'dp' in the place of psum at program.py:12"
     ),

@@ -234,9 +234,13 @@ PRIMITIVES: Mapping[str, Primitive] = {
         Primitive("matrix"),
     ),
     **_each(
-        "iota_2x32_shape philox2x32 philox4x32 prng_join prng_random_bits prng_seed prng_split random_bits "
-        "random_clone random_fold_in random_gamma random_seed random_split random_unwrap random_wrap rng_bit_generator "
-        "rng_uniform threefry2x32 threefry4x32",
+        "philox2x32 philox4x32 prng_random_bits random_bits random_gamma rng_bit_generator rng_uniform threefry2x32 "
+        "threefry4x32",
+        Primitive("random", is_draw=True),
+    ),
+    **_each(
+        "iota_2x32_shape prng_join prng_seed prng_split random_clone random_fold_in random_seed random_split "
+        "random_unwrap random_wrap",
         Primitive("random"),
     ),
     **_each("after_all create_token empty empty2 empty_ref iota platform_index", Primitive("constant")),

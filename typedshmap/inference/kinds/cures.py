@@ -315,9 +315,11 @@ def _operations(extremes: Sequence[Share]) -> list[str]:
 def _replacements(group: EquationGroup, of: str, over: str, operations: Sequence[str]) -> Iterator[Cure]:
     """Other collectives in the place of one, or none."""
     name, place = _jax.source.collective_name(group[0]), _line(group)
+    # Over its other axes the collective stays.
+    replaced = f"{name} {over}" if any(len(_jax.jaxpr.named_axes(eqn)) > 1 for eqn in group) else name
     for operation in operations:
         if operation != name:
-            yield _cure(f"{operation} {over} in the place of {name}{of} at {place}", group, operation, name)
+            yield _cure(f"{operation} {over} in the place of {replaced}{of} at {place}", group, operation, name)
     yield _cure(f"leave out the {name} {over}{of} at {place}", group, "", name)
 
 

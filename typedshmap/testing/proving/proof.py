@@ -329,14 +329,17 @@ class _MeshComparison:
         call, mapped = FlatCall(made, jax.ShapeDtypeStruct), self.subject.mapped(mesh)
         changing = [at for at, array in enumerate(call.arrays) if _jax.array.is_inexact(array.dtype)]
 
-        def forward(arrays: Sequence[Any]) -> Any:
-            return call.run(mapped, arrays)
+        names = list[str]()
+
+        def forward(arrays: Sequence[Any]) -> list[Any]:
+            results = jax.tree_util.tree_leaves_with_path(call.run(mapped, arrays))
+            names[:] = [f"return{jax.tree_util.keystr(path)}" for path, _ in results]
+            return [leaf for _, leaf in results]  # a class may not take the shapes of its leaves
 
         def both(arrays: Sequence[Any], cotangents: Sequence[Any]) -> Any:
             def inexact(changed: list[Any]) -> list[Any]:
                 mixed = {**dict(enumerate(arrays)), **dict(zip(changing, changed, strict=True))}
-                leaves = jax.tree.leaves(forward(list(mixed.values())))
-                return [leaf for leaf in leaves if _jax.array.is_inexact(leaf.dtype)]
+                return [leaf for leaf in forward(list(mixed.values())) if _jax.array.is_inexact(leaf.dtype)]
 
             gradients = jax.vjp(inexact, [arrays[at] for at in changing])[1](list(cotangents))[0]
             return forward(arrays), gradients
@@ -344,11 +347,10 @@ class _MeshComparison:
         with self.subject.on(mesh):
             if self.grad:
                 shapes = jax.eval_shape(forward, call.arrays)
-                cotangents = [leaf for leaf in jax.tree.leaves(shapes) if _jax.array.is_inexact(leaf.dtype)]
+                cotangents = [leaf for leaf in shapes if _jax.array.is_inexact(leaf.dtype)]
                 jaxpr = jax.make_jaxpr(both)(call.arrays, cotangents)
             else:
-                jaxpr, shapes = jax.make_jaxpr(forward, return_shape=True)(call.arrays)
-        names = [f"return{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(shapes)]
+                jaxpr = jax.make_jaxpr(forward)(call.arrays)
         return _TracedProgram(jaxpr, [*names, *(f"grad({call.names[at]})" for at in changing if self.grad)])
 
     def _results(self, jaxpr: Any) -> list[GlobalValue]:
