@@ -38,8 +38,8 @@ class OfResult:
 class InPlaceOf:
     """A collective in the place of another one: ``pmean over 'dp' in the place of psum at train.py:41``.
 
-    Of several in the line it is that of an expression: ``in the place of psum of x @ w at train.py:41``. If that is over
-    other axes, too, ``in the place of psum over 'dp' at train.py:41``, it stays over these.
+    Of several in the line it is that of an expression: ``in the place of psum of x @ w at train.py:41``. If that
+    is over other axes, too, ``in the place of psum over 'dp' at train.py:41``, it stays over these.
     """
 
     collective: str
