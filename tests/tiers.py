@@ -21,6 +21,12 @@ def slow(case: Any) -> Any:
     return pytest.param(*(case if type(case) is tuple else (case,)), marks=pytest.mark.slow)
 
 
+def rare(case: Any) -> Any:
+    """A case that CI leaves out as well, since another one says much the same: it is run before a release."""
+    case = slow(case)
+    return case._replace(marks=(*case.marks, pytest.mark.rare))
+
+
 def put_into_runs(items: Iterable[pytest.Item]) -> None:
     """Mark slow, of the rows of a function that is marked ``sample(count)``, all but every ``count``-th.
 

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import AxisType
-from tiers import slow
+from tiers import rare, slow
 
 from typedshmap import shape_structs
 from typedshmap.testing import assert_mesh_invariant
@@ -248,7 +248,7 @@ def await_half_a_checkpoint(training: Training, process: subprocess.Popen[str]) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["between two checkpoints", "within a checkpoint"])
+@pytest.mark.parametrize("moment", ["between two checkpoints", rare("within a checkpoint")])
 def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(
     moment: str, uninterrupted: Training, tmp_path: Path
 ) -> None:
@@ -269,7 +269,7 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["between two checkpoints", "within a checkpoint"])
+@pytest.mark.parametrize("moment", ["between two checkpoints", rare("within a checkpoint")])
 def test_ctrl_c_ends_a_run_with_a_complete_checkpoint_and_one_sentence(
     moment: str, uninterrupted: Training, tmp_path: Path
 ) -> None:
@@ -388,8 +388,8 @@ def test_a_run_is_killed_and_resumed_by_itself(environment: dict[str, str]) -> N
     ("name", "right", "wrong"),
     [
         ("transformer", 'scores / size("head") ** 0.5', 'scores / size("head")'),
-        ("transformer", "LARGEST_NORM / gradient_norm)", "1)"),
-        ("resuming", "sample(source, step)", "sample(source, step - (latest or 0))"),
+        rare(("transformer", "LARGEST_NORM / gradient_norm)", "1)")),
+        rare(("resuming", "sample(source, step)", "sample(source, step - (latest or 0))")),
     ],
     ids=["attention of another scale", "gradients that are not clipped", "data that begin anew"],
 )

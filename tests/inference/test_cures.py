@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 from cures import BEGINNING, expect_right, meshes, outcomes, refusal
 from random_programs import drawn
-from tiers import slow
+from tiers import rare, slow
 
 from typedshmap._jax.versions import HAS_MANUAL_TYPES
 
@@ -473,7 +473,9 @@ def test_a_program_that_follows_its_messages_is_right_or_refused(name: str, chec
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
-@pytest.mark.parametrize("seeds", [range(6), slow(range(1000, 1200))], ids=["few", "many"])
+@pytest.mark.parametrize(
+    "seeds", [range(6), slow(range(1000, 1050)), rare(range(1050, 1200))], ids=["few", "some", "many"]
+)
 def test_a_random_program_that_follows_its_messages_is_right_or_refused(
     seeds: range, check_vma: bool, tmp_path: Path
 ) -> None:

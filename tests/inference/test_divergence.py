@@ -152,6 +152,7 @@ WAITING = [(name, one) for name, one in (WRONG | DIFFERENTIATED).items() if not 
 
 
 @pytest.mark.slow
+@pytest.mark.rare
 def test_plain_jax_waits_for_ever() -> None:
     programs = [(name, one.modes[at % len(one.modes)]) for at, (name, one) in enumerate(WAITING)]
     limits = "warn_stuck_timeout_seconds=1", "terminate_timeout_seconds=1"
