@@ -322,10 +322,11 @@ class Reading(Ledger, Interpreter[Share]):
 
     def _results(self, step: ReadEquation, operands: list[Share]) -> Sequence[Share]:
         """What an equation's results are by its rule, and by the edit of it that is tried."""
-        found = self.kind_rules[step.name](step, operands)
+        found = self.kind_rules[step.eqn.primitive.name](step, operands)
         results = (found,) * len(step.eqn.outvars) if isinstance(found, Share) else found
-        edit = self.edits.get(id(step.eqn))
-        return results if edit is None else edit(step, operands, results)
+        if not self.edits or (edit := self.edits.get(id(step.eqn))) is None:
+            return results
+        return edit(step, operands, results)
 
     def literal(self, atom: Any, eqn: Any, at: int) -> Share:
         if self.numbers.has_second:

@@ -223,5 +223,8 @@ def blended(*values: Share) -> dict[str, Any]:
 
 def traces_of(*values: Share) -> dict[str, Any]:
     """What collectives have left in a result of some values."""
-    reduced = NO_PARTS.union(*[value.reduced for value in values])
-    return {"reduced": reduced, "is_heard": any(value.is_heard for value in values)}
+    reduced, is_heard = NO_PARTS, False
+    for value in values:  # this runs for most equations, and a comprehension is a call
+        reduced |= value.reduced
+        is_heard = is_heard or value.is_heard
+    return {"reduced": reduced, "is_heard": is_heard}
