@@ -1,6 +1,7 @@
 """The house: a module imports its own layer and those below, and nothing goes round."""
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -205,6 +206,13 @@ def cycle(texts: Mapping[str, str]) -> list[str]:
 def test_every_module_lives_in_a_room_of_a_known_layer():
     rooms = {room(module) for module in module_texts()}
     assert rooms | {"testing.plugin"} == set(LAYERS)  # which a wheel has as a package of its own
+
+
+def test_the_page_on_design_names_modules_that_are_there():
+    page = (Path(__file__).parents[1] / "docs/design.md").read_text(encoding="utf-8")
+    named = {Path(path) for path in re.findall(r"`(?!typedshmap/)(\w+/[\w/]+\.py)`", page)}
+    assert len(named) > 20
+    assert {str(path) for path in named if not (ROOT / path).exists()} == set()
 
 
 def test_no_module_imports_a_layer_above_its_own():
