@@ -123,8 +123,8 @@ NOT_BELOW_JAX_0_10_2 = {
 }
 
 
-@pytest.hookimpl(tryfirst=True)  # before the order is made random
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before the order is made random, which a wrapper does, too
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Mark what is not in every run, and skip on old versions of JAX what they cannot do."""
     tiers.put_into_runs(items)
     reasons = {**(NOT_BELOW_JAX_0_10_2 if DROPS_UNUSED else {}), **({} if HAS_MANUAL_TYPES else NOT_ON_JAX_0_9)}
@@ -132,6 +132,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for name, reason in reasons.items():
             if name in item.name:
                 item.add_marker(pytest.mark.skip(reason=reason))
+    return (yield)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

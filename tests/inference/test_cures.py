@@ -160,7 +160,7 @@ PROGRAMS = {
         XV, 'm = check(x.sum(0), "k"); return lax.psum((m * w).sum(), "dp")', "", "whose sum is taken later: write '+dp'"
     ),
     "a product of two sums": Wrong(XW, "y = x @ w; z = y * y; return z", "[b/dp] n", "program.py:10 leaves partial sums: psum over 'tp'"),
-    "a quotient of two sums": Wrong(ROWS, "y = x.sum(0); n = (x**2).sum(0); return y / n", "k", "psum over 'dp' at program.py:10, or pmean over 'dp' at program.py:10"),
+    "a quotient of two sums": Wrong(ROWS, "y = x.sum(0); n = (x**2).sum(0); return y / n", "k", "psum over 'dp' at program.py:11, and psum over 'dp' at program.py:10"),
     "updated weights": Wrong(
         XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum())(w); return w - 0.1 * g", "k", "program.py:10 leaves partial sums: psum over 'dp' of the gradient", modes=(False,)
     ),
@@ -379,6 +379,9 @@ PROGRAMS = {
     ),
     "a nonlinear function of a sum over a shard's size": Wrong(
         ROWS, "y = x.sum(0) / x.shape[0]; z = jnp.tanh(y); return lax.pmean(z, 'dp')", "k", "pmean over 'dp' of x.sum(0) at program.py:10"
+    ),
+    "a nonlinear function of rows over the shard's size": Wrong(
+        ROWS, "y = x / x.shape[0]; z = jnp.cos(y); return z", "[b/dp] k", "if it is meant, say so by", is_cured=False
     ),
     "a nonlinear function of a sum of what a maximum made": Wrong(
         ROWS, "m = x.max(0); y = x - m; z = y.sum(0); q = jnp.tanh(z); return lax.psum(q, 'dp')", "k", "if it is meant, say so by", is_cured=False

@@ -70,9 +70,12 @@ class Layer(nn.Module):
         return nn.Dense(4, kernel_init=kernel, use_bias=False)(x), None
 
 
-@functools.cache
-def initialised(model: nn.Module) -> Any:
+def initial(model: nn.Module) -> Any:
     return model.init(jax.random.key(0), jnp.ones((2, 4)))
+
+
+initialised = functools.cache(initial)
+"""The same outside of a trace, whose values may not outlive it."""
 
 
 def flax_specs(boxed: Any, rules: Any = RULES) -> Any:
@@ -107,15 +110,15 @@ def test_the_specs_are_those_of_flax(model: nn.Module, rules: Any) -> None:
 
 
 def test_shapes_have_specs_as_values_have() -> None:
-    shapes = jax.eval_shape(lambda: initialised(Model()))
+    shapes = jax.eval_shape(lambda: initial(Model()))
     with axis_rules(RULES):
         assert partition_specs(shapes) == partition_specs(initialised(Model()))
 
 
 def test_shardings_place_what_an_initialiser_makes(mesh: Mesh) -> None:
     with axis_rules(RULES):
-        placed = shardings(jax.eval_shape(lambda: initialised(Model())), mesh)
-    made = jax.block_until_ready(jax.jit(lambda: initialised(Model()), out_shardings=placed)())
+        placed = shardings(jax.eval_shape(lambda: initial(Model())), mesh)
+    made = jax.block_until_ready(jax.jit(lambda: initial(Model()), out_shardings=placed)())
     equivalent(nn.unbox(made), flax_specs(made), mesh)
 
 

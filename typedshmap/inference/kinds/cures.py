@@ -293,8 +293,11 @@ def _cures(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool) -> Ite
     insertions, lost = [*insert(made)], {id(loss.eqn) for loss in losses}
     yield from _pairs(insertions, replacements, lost)
     yield from (_together(a, b) for a, b in combinations(insertions, 2) if not _overlap(a, b))
-    # What loses a part may be given the whole of it.
-    given = [eqn for loss in losses for eqn in flow.operands(loss.eqn) if _site(eqn) not in losing]
+    # What loses a part may be given the whole of it; the sum of what is sharded is of rows that have nothing in common.
+    operands = [eqn for loss in losses for eqn in flow.operands(loss.eqn) if _site(eqn) not in losing]
+    values = [[reading.value_of(var) for var in eqn.outvars] for eqn in operands]
+    is_sharded = [any(value is not None and value.kind == "sharded" for value in some) for some in values]
+    given = [eqn for eqn, rows in zip(operands, is_sharded, strict=True) if not rows]
     insertions = [*insert([group for group in _by_line(given) if group not in made])]
     yield from (replace(cure, weight=3) for cure in insertions)
     yield from _pairs(insertions, replacements, lost)
