@@ -222,9 +222,6 @@ OPERATIONS = tuple(dict.fromkeys(COLLECTIVES.values()))
 CLAIM = "typedshmap_claim"
 """The primitive that claims a layout of its operand; facts from the claim hold for the operand, too."""
 
-MOVING = frozenset(name for name, known in PRIMITIVES.items() if known.is_moving)
-"""The primitives that only move data."""
-
 
 def collective_operation(eqn: Any) -> str | None:
     """XLA's name of a collective equation; None for an equation without communication."""

@@ -99,7 +99,7 @@ def reverse(step: ReadEquation, values: list[Share]) -> Share:
     value = values[0]
     if value.kind != "sharded" or value.dim not in step.params["dimensions"]:
         return value
-    return value.but(order={0: -2, -2: 0}.get(value.order, -1))
+    return value.but(order={0: _REVERSED, _REVERSED: 0}.get(value.order, -1))
 
 
 def cut(step: ReadEquation, values: list[Share]) -> Share:

@@ -36,7 +36,6 @@ from .operands import is_index_into
 from .report import AuditedRegion, Finding
 from .seen import SeenRegion
 
-_DRAWS = frozenset(["random_bits", "threefry2x32", "rng_bit_generator"])
 _SECONDS = 60
 _NOT_RUN = "not run on other meshes: "
 _NOT_SEEN = "its arguments were not seen, and are drawn"
@@ -308,7 +307,7 @@ class _Rerun:
 
     def _doubt(self, problem: str) -> str:
         """Why a difference may be right, or the operands unlike those of the program; empty if neither."""
-        if not _DRAWS.isdisjoint(_primitives(self.body)):
+        if any(_jax.primitives.primitive(name).is_draw for name in _primitives(self.body)):
             return "it draws random numbers, which may rightly differ from shard to shard"
         if any(x.is_struct and jax.numpy.issubdtype(x.value.dtype, jax.numpy.integer) for x in self.operands):
             return "its integers may be none that the program gives it"
