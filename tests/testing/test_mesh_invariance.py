@@ -587,7 +587,7 @@ def test_what_depends_on_something_else_is_not_blamed_on_the_mesh():
     assert (
         failure(counted, ["tp=2"])
         .splitlines()[0]
-        .startswith("counted: return value depends on something else than the arguments: at [")
+        .startswith("counted: return value depends on something other than the arguments: at [")
     )
 
 

@@ -92,7 +92,7 @@ def describe_trial(subject: FunctionUnderTest, drawn: UnplacedInputs) -> list[st
 
 def differs_by_itself(subject: FunctionUnderTest, drawn: UnplacedInputs, mismatch: Difference) -> str:
     """The message of a trial whose result on one device changes when the call is repeated."""
-    text = f"{result_phrase(mismatch.name)} depends on something else than the arguments"
+    text = f"{result_phrase(mismatch.name)} depends on something other than the arguments"
     if isinstance(mismatch, ValueMismatch):
         actual, expected = numbers(mismatch.actual[mismatch.at], mismatch.expected[mismatch.at])
         text += f":{entry_place(mismatch.at)} it is {expected} on one device, and {actual} when called there again"
