@@ -16,7 +16,7 @@ import jax.core
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from .array import explicit_spec, has_tangent, is_tracer, spec_entries, strip_transforms
+from .array import explicit_spec, has_tangent, is_inexact, is_tracer, spec_entries, strip_transforms
 from .jaxpr import (
     RegionBinding,
     RegionOrigin,
@@ -26,9 +26,11 @@ from .jaxpr import (
     find_region,
     is_literal,
     is_transposed,
+    open_jaxpr,
 )
 from .mesh import AnyMesh, shard_map, without_ambient
 from .source import at_its_own_line
+from .versions import extend_core
 
 # Cached traces are not reused while regions are watched: this number is in JAX's cache key.
 _watch = jax.make_user_context(default_value=0)
@@ -261,10 +263,32 @@ def traced_on(mesh: AbstractMesh, mapped: Callable[..., Any], operands: Sequence
         structs.append(_struct_of(aval, sharding))
     try:
         with without_ambient(), _without_warnings(), _watch(next(_numbers)), is_again(True):
-            region = find_region(jax.make_jaxpr(mapped)(*structs))
+            program = jax.make_jaxpr(mapped)(*structs)
     except Exception:  # whatever the body raises for other shards
         return None
-    return None if region is None else region.eqn.params["jaxpr"]
+    region = find_region(program)
+    return None if region is None else _with_numbers(region.eqn, program)
+
+
+def _with_numbers(eqn: Any, program: Any) -> Any:
+    """The body of a region; an operand that JAX hoisted from it is a constant again where it repeats one number."""
+    hoisted, body = dict(zip(open_jaxpr(program).constvars, program.consts, strict=True)), eqn.params["jaxpr"]
+    values = [None if is_literal(atom) else hoisted.get(atom) for atom in eqn.invars]
+    numbers = {var: value for var, value in zip(body.invars, values, strict=True) if _repeats_number(value)}
+    if not numbers:
+        return body
+    rest = [var for var in body.invars if var not in numbers]
+    info = body.debug_info._replace(arg_names=None)
+    opened = body.replace(constvars=[*numbers], invars=rest, debug_info=info)
+    return extend_core().ClosedJaxpr(opened, [*numbers.values()])
+
+
+def _repeats_number(value: Any) -> bool:
+    """Whether an array repeats one number, such as ``numpy.full`` makes it, that may count shards."""
+    if value is None or not is_inexact(value.dtype) or not value.size:
+        return False
+    entries = np.ravel(value)
+    return entries[0] not in (0, 1) and bool((entries == entries[0]).all())
 
 
 def _struct_of(aval: Any, sharding: Any) -> jax.ShapeDtypeStruct:

@@ -1,6 +1,7 @@
 """Sums of sums, of means, and of what every shard has: what grows with the mesh, or shrinks."""
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from registry import program
 
@@ -251,3 +252,13 @@ def _(x, y):
 @program("a psum of a tree of sums", ("d", ""))
 def _(x, y):
     return lax.psum((x.sum(0), y.sum()), "dp")
+
+
+@program("a psum of sums times an array that holds one over the number of shards", "d")
+def _(x):
+    return lax.psum(x.sum(0) * np.full(8, 1 / lax.axis_size("dp"), np.float32), "dp")
+
+
+@program("a psum of means times an array that holds one over the number of shards", "d")
+def _(x):
+    return lax.psum(x.mean(0) * np.full(8, 1 / lax.axis_size("dp"), np.float32), "dp")

@@ -215,3 +215,66 @@ def _(y):
 @program("a ring that sums tanhs of sums", "d")
 def _(x):
     return _same(_ring_sum(jnp.tanh(x.sum(0))))
+
+
+@program("a sum scattered around a ring", "[long/dp]")
+def _(x):
+    n, i = lax.axis_size("dp"), lax.axis_index("dp")
+    own = jnp.repeat(x.sum(0), 3)
+    width = own.shape[0] // n
+    part = jnp.zeros(width) + 0 * own[:width]
+    for turn in range(n):
+        at = (i + n - 1 - turn) % n * width
+        part = lax.ppermute(part, "dp", _forward("dp")) + lax.dynamic_slice_in_dim(own, at, width)
+    return part
+
+
+@program("a sum scattered around a ring in a fori_loop", "[long/dp]")
+def _(x):
+    n, i = lax.axis_size("dp"), lax.axis_index("dp")
+    own = jnp.repeat(x.sum(0), 3)
+    width = own.shape[0] // n
+
+    def turn(at, part):
+        own_part = lax.dynamic_slice_in_dim(own, (i + n - 1 - at) % n * width, width)
+        return lax.ppermute(part, "dp", _forward("dp")) + own_part
+
+    return lax.fori_loop(0, n, turn, jnp.zeros(width) + 0 * own[:width])
+
+
+@program("a ring that sums a sum of its own in each turn", "d")
+def _(x):
+    def turn(_, state):
+        total, passed = state
+        passed = lax.ppermute(passed + 0 * total, "dp", _forward("dp"))
+        return total + passed, passed
+
+    own = x.sum(0)
+    return _same(lax.fori_loop(0, lax.axis_size("dp") - 1, turn, (own, own))[0])
+
+
+@program("a ring that turns the other way, two shards at a time", "d")
+def _(x):
+    n = lax.axis_size("dp")
+    backward = [(i, (i - 1) % n) for i in range(n)]
+    total = passed = x.sum(0)
+    for _ in range(n - 1):
+        passed = lax.ppermute(passed, "dp", backward)
+        total = passed + total
+    return lax.psum(total, "dp") / n
+
+
+@program("a ring's sum, psummed", "d")
+def _(x):
+    return lax.psum(_ring_sum(x.sum(0)), "dp")
+
+
+@program("a ring's sum of what all shards have", "d")
+def _(x, w):
+    return _same(_ring_sum(jnp.tanh(w))) + 0 * lax.psum(x.sum(), "dp")
+
+
+@program("differences with the next shard, around the ring", "d")
+def _(x):
+    own = x.sum(0)
+    return _same(_ring_sum(own - lax.ppermute(own, "dp", _forward("dp"))))

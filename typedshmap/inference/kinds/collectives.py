@@ -9,7 +9,8 @@ from ... import _jax
 from .functions import nonlinear
 from .origins import Beginning
 from .reading import ReadEquation
-from .value import ANY, NO_PARTS, NOT_KNOWN, SAME, UNKNOWN, Degree, Share, sum_of, unknown
+from .rings import shift_of, total, turned
+from .value import ANY, NOT_KNOWN, SAME, Share, unknown
 
 
 def collective(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
@@ -45,59 +46,6 @@ def _elsewhere(step: ReadEquation, values: list[Share], operation: str | None) -
     return [value.unnumbered for value in values]
 
 
-def total(step: ReadEquation, value: Share, at: int = 0) -> Share:
-    """A sum over the shards."""
-    reading = step.reading
-    if value.kind == "unknown":
-        return value.heard
-    gauges = _summed(step, value)
-    if gauges is None:
-        return NOT_KNOWN.heard
-    lost = {own for own, _ in value.own}
-    reduced = value.reduced | lost | ({value.part} if value.part is not None else set())
-    seen: dict[str, Any] = {**gauges, "reduced": reduced, "is_heard": True, "is_positive": value.is_positive}
-    match value.kind:
-        case "same" | "local":
-            return Share(value.kind, sum_of(value.degree, 1), dim=value.dim, **seen)
-        case "sharded" if value.own:
-            return Share("same", value.degree, **seen)
-        case "sharded" if isinstance(value.dim, int) and step.shape(at)[value.dim] == 1:
-            # A row of each shard: one trace does not show whether its number of rows, or of shards, is divided by.
-            return Share("same", UNKNOWN if reading.numbers.is_blind else value.degree, **seen)
-        case "sharded":
-            return Share("local", value.degree, dim=value.dim, place="folded", **seen)
-        case "sum":
-            degree: Degree | None = value.degree
-            if value.beside is not None:
-                degree = reading.numbers.agree(degree, sum_of(value.beside, 1))
-            if degree is None:
-                return step.lost("counts a term once per shard", value, kind="same")
-            return Share("same", degree, **seen)
-        case "extreme" if value.place != "flag":
-            own = reading.lose((step.part, "sums own extremes"), "sums own extremes", step, (value,), is_common=True)
-            bound: dict[str, Any] = seen | {"gauge": "+", "own": frozenset({(own, 1)})}
-            return Share("same", ANY, **bound)
-        case "own" if gauges["gauge"]:
-            return Share("same", value.degree, **seen)
-        case "own" if value.place == "found":
-            return step.lost("sums what was looked up without a mask", value, kind="same")
-        case _:
-            return NOT_KNOWN.heard
-
-
-def _summed(step: ReadEquation, value: Share) -> dict[str, Any] | None:
-    """What is own in a sum over the shards; None where it is made of own rows only."""
-    losses = step.reading.losses
-    own = frozenset(each for each in value.own if not losses[each[0]].is_soft)
-    if value.own and not own:
-        return None
-    if not own:
-        return {"gauge": "", "own": NO_PARTS, "may_cancel": value.may_cancel}
-    if all(losses[each].is_common for each, _ in own) and value.gauge != "?":
-        return value.gauges | {"own": own}
-    return value.gauges | {"gauge": "?", "own": frozenset((each, 0) for each, _ in own)}
-
-
 def extreme(step: ReadEquation, value: Share, end: str) -> Share:
     """A maximum or a minimum over the shards."""
     reading = step.reading
@@ -108,7 +56,8 @@ def extreme(step: ReadEquation, value: Share, end: str) -> Share:
         return Share("same", value.degree, reduced=value.reduced | {value.part}, is_heard=True)
     if value.kind == "own" and all(str(var.aval.dtype) == "bool" for var in step.eqn.invars):  # whether any shard is
         return Share("same", 0, reduced=value.reduced, is_heard=True)
-    if value.is_heard and (value.is_part or value.kind == "own"):  # shards that sent theirs on may agree by now
+    is_short = value.kind == "sum" and value.ring is not None  # of a ring that leaves some shards out
+    if value.is_heard and (value.is_part or value.kind == "own") and not is_short:  # as others may agree by now
         return NOT_KNOWN.heard
     if value.kind in ("own", "same") and is_own:
         own = reading.lose(("bound", step.part), f"is a common {end}", step, (value,), is_common=True)
@@ -159,11 +108,14 @@ def exchange(step: ReadEquation, value: Share) -> Share:
 
 def send(step: ReadEquation, value: Share) -> Share:
     """Shards sent on."""
+    shift = shift_of(step)
+    sent = _sent(step, value, shift is not None)
+    return sent if shift is None else turned(step, value, sent, shift)
+
+
+def _sent(step: ReadEquation, value: Share, is_full: bool) -> Share:
     if value.kind == "unknown":
         return value.heard
-    perm = step.params.get("perm", ())
-    sources, targets = {source for source, _ in perm}, {target for _, target in perm}
-    is_full = len(perm) == len(sources) == len(targets) == step.reading.numbers.traces[0]
     if is_full and value.kind == "same":
         return value
     if is_full and value.kind == "sum" and value.beside is None:

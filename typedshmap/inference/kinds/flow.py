@@ -11,6 +11,7 @@ from ..interpreter import CALLS, fixed_point
 from .joining import join
 from .origins import Beginning, name_of
 from .reading import JaxprRun, KindRule, ReadEquation, Reading
+from .rings import closed_rings
 from .sums import add
 from .value import ANY, NOT_KNOWN, SAME, UNKNOWN, Share, scaled, sum_of, traces_of, unknown
 
@@ -109,11 +110,14 @@ def scan(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
         return reading.carried(started, now, after, times)
 
     iteration = lambda now: reading.interpret(step.params["jaxpr"], [*fixed, *now, *items])  # noqa: E731
+    closed = closed_rings(step, starts, iteration)
     carry, results = fixed_point(started, iteration, carried)
     if is_long and not is_over_rows:
         carry = [value if value == was else NOT_KNOWN.heard for value, was in zip(carry, started, strict=True)]
     for at, fold in enumerate(folds):
-        if fold:
+        if at in closed:
+            carry[at] = closed[at]
+        elif fold:
             carry[at] = _folded(step, fold, starts[at], results[at], body, at, is_over_rows)
         if carry[at].is_part:
             part = ("iterations", step.part, at) if carry[at].part is None else carry[at].part

@@ -33,12 +33,13 @@ class JaxprRun:
       jaxpr: the jaxpr, of the region's own trace.
       other: the same of the second trace, or the same one.
       step: the equation; None for the body of a region.
+      turn: of a loop whose iterations are read one by one, which.
     """
 
-    def __init__(self, jaxpr: Any, other: Any, step: ReadEquation | None) -> None:
+    def __init__(self, jaxpr: Any, other: Any, step: ReadEquation | None, turn: int = 0) -> None:
         self.closed, self.jaxpr, self.other = (jaxpr, other), _jax.jaxpr.open_jaxpr(jaxpr), _jax.jaxpr.open_jaxpr(other)
         self.caller, self.eqn = (None, None) if step is None else (step.frame, step.eqn)
-        self.path: Any = (id(self.jaxpr), id(self.eqn), self.caller and self.caller.path)  # the same in all iterations
+        self.path: Any = (id(self.jaxpr), id(self.eqn), self.caller and self.caller.path, turn)
         self.values: dict[Any, Share] = {}
         self.numbers: dict[Any, Any] = {}
         self.callees: dict[int, JaxprRun] = {}
@@ -238,6 +239,8 @@ class Reading(Ledger, Interpreter[Share]):
         """The last run of each jaxpr."""
         self.predicates: dict[int, Share] = {}
         """By the id of a branch or a loop, what decides which way it goes."""
+        self.turn = 0
+        """Of a loop whose iterations are read one by one, which."""
         self._frame: Any = None
         self._step: ReadEquation | None = None
         self._interned: dict[Any, int] = {}
@@ -275,7 +278,7 @@ class Reading(Ledger, Interpreter[Share]):
         key = id(_jax.jaxpr.open_jaxpr(closed_jaxpr)), id(_jax.jaxpr.open_jaxpr(other)), tuple(values)
         if key in self._remembered:
             return self._remembered[key][1]
-        frame = self._frame = JaxprRun(closed_jaxpr, other, step)
+        frame = self._frame = JaxprRun(closed_jaxpr, other, step, self.turn)
         self.outermost = self.outermost or frame
         self.runs[id(frame.jaxpr)] = frame
         if step is not None and step.is_call:
@@ -403,7 +406,7 @@ class Reading(Ledger, Interpreter[Share]):
             if since is None and eqn is not None:
                 since = id(eqn)
                 self.origins.setdefault(since, Beginning(eqn, frame.calls, name_of(operands)))
-            return value.but(since=since)
+            return value._replace(since=since)
         if value.kind not in ("sum", "extreme") or value.part is not None:
             if not is_plain(value):
                 return value
@@ -419,7 +422,7 @@ class Reading(Ledger, Interpreter[Share]):
         before = {operand.part for operand in operands if operand.kind == value.kind} - {None}
         if len(before) == 1:
             self.earlier.setdefault(part, before.pop())
-        return value.but(part=part)
+        return value._replace(part=part)
 
     def number_of(self, frame: JaxprRun, atom: Any, depth: int = _DEPTH) -> Any:
         """A number that is equal for computations that are seen to be equal."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from .numbers import TINY
 from .reading import ReadEquation, Reading
+from .rings import added
 from .value import ANY, NO_PARTS, NOT_KNOWN, SAME, UNKNOWN, Share, anyhow, combined, is_negative, traces_of, unknown
 
 OFFSETS = frozenset(["offset", "clipped", "wrapped"])
@@ -19,6 +20,10 @@ BARE = SAME.but()
 
 def add(step: ReadEquation, values: list[Share]) -> Share:
     """A sum or a difference."""
+    return added(step, values, _add(step, values))
+
+
+def _add(step: ReadEquation, values: list[Share]) -> Share:
     reading = step.reading
     a, b = (reading.softened(value, values) for value in values)
     if step.name == "sub":

@@ -39,6 +39,20 @@ ANY = "any"
 UNKNOWN = "unknown"
 
 
+class Ring(NamedTuple):
+    """What a shard has added up of a value that is sent around a ring.
+
+    Attributes:
+      base: a number of the value, by which it is known.
+      value: what is known of it.
+      offsets: of which shards, counted from the shard itself.
+    """
+
+    base: Any
+    value: Share
+    offsets: frozenset[int]
+
+
 class Share(NamedTuple):
     """What is known of a value, over one axis.
 
@@ -64,6 +78,7 @@ class Share(NamedTuple):
       is_positive: whether no entry is negative.
       name: what the hints call the sharded dim, and the argument.
       since: of what is each shard's own, or not known: the equation since which it is.
+      ring: of what was sent around a ring, and of sums of that, whose they are.
       is_plain: whether it is only the same, or sharded in order, and of degree 0.
     """
 
@@ -87,11 +102,12 @@ class Share(NamedTuple):
     is_positive: bool = False
     name: tuple[str, str] = ("", "")
     since: Any = None
+    ring: Ring | None = None
     is_plain: bool = False
 
     def but(self, **changes: Any) -> Share:
-        """The same with some changes."""
-        return self._replace(is_plain=False, **changes)
+        """The same with some changes; another value, of which nobody sent anything on."""
+        return self._replace(is_plain=False, ring=None, **changes)
 
     @property
     def is_zero(self) -> bool:
@@ -153,6 +169,7 @@ def is_plain(value: Share) -> bool:
         and not value.place
         and not value.may_cancel
         and not value.is_square
+        and value.ring is None
         and (value.root is None or value.root[0] == "mean")
     )
 
