@@ -33,10 +33,10 @@ class JaxprRun:
       jaxpr: the jaxpr, of the region's own trace.
       other: the same of the second trace, or the same one.
       step: the equation; None for the body of a region.
-      turn: of a loop whose iterations are read one by one, which.
+      turn: of the loops whose iterations are read one by one, which.
     """
 
-    def __init__(self, jaxpr: Any, other: Any, step: ReadEquation | None, turn: int = 0) -> None:
+    def __init__(self, jaxpr: Any, other: Any, step: ReadEquation | None, turn: tuple[int, ...] = ()) -> None:
         self.closed, self.jaxpr, self.other = (jaxpr, other), _jax.jaxpr.open_jaxpr(jaxpr), _jax.jaxpr.open_jaxpr(other)
         self.caller, self.eqn = (None, None) if step is None else (step.frame, step.eqn)
         self.path: Any = (id(self.jaxpr), id(self.eqn), self.caller and self.caller.path, turn)
@@ -239,8 +239,8 @@ class Reading(Ledger, Interpreter[Share]):
         """The last run of each jaxpr."""
         self.predicates: dict[int, Share] = {}
         """By the id of a branch or a loop, what decides which way it goes."""
-        self.turn = 0
-        """Of a loop whose iterations are read one by one, which."""
+        self.turn: tuple[int, ...] = ()
+        """Of the loops whose iterations are read one by one, which."""
         self._frame: Any = None
         self._step: ReadEquation | None = None
         self._interned: dict[Any, int] = {}

@@ -79,9 +79,11 @@ def closed_rings(
         value if value.is_zero else _known_as(value, _ring_of(step, first + at, value))
         for at, value in enumerate(starts)
     ]
-    for reading.turn in range(1, step.params["length"] + 1):
+    around = reading.turn
+    for turn in range(step.params["length"]):
+        reading.turn = (*around, turn)
         carry = iteration(carry)[: len(starts)]
-    reading.turn = 0
+    reading.turn = around
     return {at: _known_as(value, None) for at, value in enumerate(carry) if is_closed(reading, value.ring)}
 
 
