@@ -157,7 +157,7 @@ def bars(title: str, rows: Sequence[Bar], limit: float = 0, limit_text: str = ""
       is_stacked: whether the parts of a bar add up, and are in a row; else each is a bar of its own, below the others.
     """
     amounts = [sum(row) if is_stacked else max(row, default=0.0) for row in ([p.amount for p in r.parts] for r in rows)]
-    scale, found = max([*amounts, limit]), list[str]()
+    scale, lines = max([*amounts, limit]), list[str]()
     for row in rows:
         parts = ", ".join(f"{part.what} {part.text}".strip() for part in row.parts)
         label = ": ".join(filter(None, [row.name, row.text, parts])) + (f"; {limit_text}" if limit_text else "")
@@ -168,14 +168,14 @@ def bars(title: str, rows: Sequence[Bar], limit: float = 0, limit_text: str = ""
             tracks = "".join(
                 track([part], scale, limit, f"{row.name}: {part.what} {part.text}", True) for part in row.parts
             )
-        found.append(f'<div class="row">{ends}{tracks}</div>')
+        lines.append(f'<div class="row">{ends}{tracks}</div>')
     shown = {part.what: part for row in rows if len(row.parts) > 1 for part in reversed(row.parts)}
     entries = [
         (part.colour, f"{part.what} {part.text}".strip() if len(rows) == 1 else part.what)
         for part in reversed(shown.values())
     ]
     entries += [("#d1242f", limit_text)] if limit_text else []
-    return Html(f"<h5>{escape(title)}</h5>{''.join(found)}{legend(entries) if entries else ''}")
+    return Html(f"<h5>{escape(title)}</h5>{''.join(lines)}{legend(entries) if entries else ''}")
 
 
 def legend(entries: Iterable[tuple[str, str]]) -> Html:
@@ -230,8 +230,8 @@ def cut_dim(name: str, axes: Sequence[tuple[str, int | None, str]]) -> Html:
     rows, cells, chips = list[str](), 1, list[str]()
     for axis, size, colour in axes:
         cells *= size or 3
-        one = f'<i style="background:{colour}"></i>'
-        rows.append(f'<div class="pieces">{one * min(cells, _MOST_CELLS)}</div>')
+        cell = f'<i style="background:{colour}"></i>'
+        rows.append(f'<div class="pieces">{cell * min(cells, _MOST_CELLS)}</div>')
         chips.append(axis_html(axis if size is None else f"{axis}={size}", colour))
     label = f"{name} over {', '.join(axis for axis, _, _ in axes)}" if axes else f"{name}, unsharded"
     body = "".join(rows) or '<div class="whole"></div>'

@@ -294,7 +294,7 @@ def test_all_ways_to_divide_devices_are_tried_once():
     meshes = meshes_to_try("f", 360, {"a": None, "b": 2, "c": None, "d": None})
     assert len(meshes) == len({tuple(mesh.values()) for mesh in meshes}) == 6 * 6 * 3
     assert all(mesh["a"] * mesh["c"] * mesh["d"] == 180 and mesh["b"] == 2 for mesh in meshes)
-    with pytest.raises(StructureError, match="1,073,741,824 devices make 46,376 meshes of a, b, c, d, e;"):
+    with pytest.raises(StructureError, match="1,073,741,824 devices make more than 5,000 meshes of a, b, c, d, e\n"):
         meshes_to_try("f", 2**30, dict.fromkeys("abcde"))
 
 

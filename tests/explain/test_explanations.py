@@ -234,6 +234,32 @@ def test_methods_are_explained_with_what_their_instance_holds():
     assert [one.shape for one in explain(Model().total, mesh="dp=4", a=8).values] == [(8, 3), (3,)]
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    w: Float32[Array, "b"]
+
+    @typed_shard_map
+    def apply(self, x: Float32[Array, "[a/dp] b"]) -> Float32[Array, "[a/dp] b"]:
+        return x * self.w
+
+
+def test_the_arrays_of_an_instance_are_arguments_without_hints():
+    found = explain(Scale(jnp.ones(2)).apply, mesh="dp=4", a=8, b=2, grad=False)
+    assert [(value.name, value.bytes) for value in found.values] == [("self.w", 8), ("x", 16), ("return", 16)]
+    assert found.notes == ("no hint says how self.w is sharded; it counts as unsharded",)
+
+
+def test_arguments_by_position_may_be_partial_sums_over_explicit_axes():
+    @typed_shard_map
+    def f(x: Float32[Array, "a +dp"]) -> Float32[Array, "a"]:
+        return psum(x, "a +dp -> a")
+
+    explicit = AbstractMesh((4,), ("dp",), axis_types=(AxisType.Explicit,))
+    given, drawn = explain(f, *shapes((8,)), mesh=explicit, grad=False), explain(f, mesh=explicit, a=8, grad=False)
+    assert given == drawn and wire(given) == {("forward", "dp"): 48}
+
+
 def test_keys_have_the_bytes_of_their_numbers():
     @typed_shard_map
     def f(keys: Key[Array, "[n/dp]"]) -> Float32[Array, "[n/dp]"]:
@@ -462,8 +488,10 @@ ON = {"mesh": "dp=4", "a": 8, "b": 2}
 REFUSED = {
     **{
         f"the mesh {mesh!r}": (total, (), {"mesh": mesh}, MeshAxisError, f"explain: mesh= is {mesh!r}\n\n{A_MESH}")
-        for mesh in ("dp", "dp=x", "", {}, {"dp": 0}, 3)
+        for mesh in ("dp", "dp=x", "", {}, {"dp": 0})
     },
+    "a number as a mesh": (total, (), {"mesh": 3}, MeshAxisError,
+                           "explain: mesh= expects a jax.sharding.Mesh or AbstractMesh, got 3 of type int"),
     "no mesh": (total, (), {"a": 8, "b": 2}, MeshAxisError,
                 "explain: no mesh is known: mesh= is not given, none is ambient, and no argument was placed on one\n\n"
                 'Hint: pass mesh=, as in mesh={"dp": 4, "tp": 2}; it needs no devices'),
@@ -471,7 +499,7 @@ REFUSED = {
                             "explain: the mesh has no axes"),
     "no meshes": (total, (), {"meshes": []}, MeshAxisError, "explain: mesh= is empty"),
     "a size that does not divide": (total, shapes((6, 2)), {"mesh": "dp=4"}, ShapeError,
-                                    "total: argument 'x' has a=6, which does not divide over 'dp' (4 shards)\n"),
+                                    "explain: total: argument 'x' has a=6, which does not divide over 'dp' (4 "),
     "no arguments": (jnp.sin, (), {"mesh": "dp=4"}, StructureError,
                      "explain: sin: it has no hints and needs its arguments"),
     "an error of the body": (forgotten, (), ON, ShapeError, "forgotten: return value "),
