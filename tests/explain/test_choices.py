@@ -272,11 +272,11 @@ REFUSED = {
     "sizes of all": (layer, {"mesh": "dp=2,tp=2"}, MeshAxisError,
                      "choose_mesh: dp=2, tp=2 does not divide 8 devices without a rest"),
     "no axes": (without_axes, {}, MeshAxisError,
-                "choose_mesh: without_axes: its hints name no mesh axes, and there is no mesh that does"),
+                "choose_mesh: without_axes: its hints name no mesh axes, and no mesh is known"),
     "a wrong body": (forgotten, {}, VaryingError,
                      "forgotten: return value varies over 'dp', which its hint does not mention"),
     "an ambient mesh": (plain, {"x": jax.ShapeDtypeStruct((24, 8), jnp.float32)}, MeshAxisError,
-                        "choose_mesh: plain: its regions are over the ambient mesh, and there is no mesh that does"),
+                        "choose_mesh: plain: its regions are over the ambient mesh, and no mesh is known"),
     "links": (layer, {"hardware": Hardware("chip", {"f32": 1}, 1, 1, {"xp": 1})}, MeshAxisError,
               "hardware 'chip' has a link over mesh axis 'xp', which the mesh (dp=8, tp=1) does not have"),
 }  # fmt: skip

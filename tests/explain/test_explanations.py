@@ -381,7 +381,7 @@ def test_axes_that_stay_automatic_are_reported():
     assert found.values[0].shard == (2, 2)
     assert found.collectives[0].operand == "f32[4]"
     assert found.notes == (
-        "tp not manual in a region: there XLA splits arrays further, and what it sends is not counted",
+        "a region is not manual over tp: there XLA shards arrays further, and what it sends is not counted",
     )
 
 

@@ -297,7 +297,7 @@ def choose_call(
 ) -> Choice:
     """`choose_mesh`, with sizes and arguments by name in a dict; other axes than those of a known mesh have a type."""
     verb, notes = "choose_mesh", list[str]()
-    unknown = 'and there is no mesh that does\n\nHint: name them, as in mesh="dp,tp"'
+    unknown = 'and no mesh is known\n\nHint: name its axes, as in mesh="dp,tp"'
     require_bool_or_none(verb, "grad", grad)
     devices, wanted = require_integer(verb, "devices", devices, 1, MOST_DEVICES), read_free_mesh(verb, mesh)
     device = read_hardware(verb, hardware)

@@ -1,4 +1,4 @@
-"""One call on a mesh: its arguments checked, it and its gradient traced, and the values and collectives found there."""
+"""One call on a mesh: it and its gradient are traced, and their values and collectives collected."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ class ExplainedCall:
         self.structs = [leaf.value for leaf in self.traced.values()]
 
     def run(self, values: Iterable[Any]) -> Any:
-        """Call the function with values in the place of what is traced."""
+        """Call the function with other values for the traced leaves."""
         leaves = list(self._leaves)
         for at, value in zip(self.traced, values, strict=True):
             leaves[at] = leaves[at]._replace(value=value)

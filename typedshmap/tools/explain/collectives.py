@@ -1,7 +1,7 @@
 """The collectives of a jaxpr and the values that it checks, through loops, branches and calls.
 
-This is a domain of `inference.interpreter` in which a value is the numbers of the values and collectives that it comes
-from directly. A loop's body is interpreted once, and its collectives count as often as it runs."""
+In this domain of `inference.interpreter` a value is its direct sources: the numbers of values and collectives. The
+body of a loop is interpreted once, and its collectives count as often as it runs."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ class JaxprCosts(Interpreter[Sources]):
             mesh, manual = params["mesh"], _jax.jaxpr.newly_manual_axes(params)
             sizes = {axis: size for axis, size in mesh.shape.items() if axis in manual or axis in at.sizes}
             if auto := ", ".join(axis for axis, size in mesh.shape.items() if axis not in sizes and size > 1):
-                note = "not manual in a region: there XLA splits arrays further, and what it sends is not counted"
-                self.notes.append(f"{auto} {note}")
+                note = "there XLA shards arrays further, and what it sends is not counted"
+                self.notes.append(f"a region is not manual over {auto}: {note}")
             self.around = at._replace(sizes={**at.sizes, **sizes})
         if name == CLAIM:
             if params["claim"].assertion.subject.kind != "checked":

@@ -1,6 +1,6 @@
-"""What XLA says of a program: it is compiled ahead of time, for TPUs that nobody has or for virtual CPU devices.
+"""Compile a program ahead of time, for TPUs that need not exist or for virtual CPU devices; report XLA's figures.
 
-Invariant: what is compiled is the jaxpr that is explained; nothing runs."""
+Invariant: the compiled program is the jaxpr that is explained; nothing runs."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def compile_program(
 
 
 def _peak_of(memory: Any, is_virtual: bool) -> int:
-    """The most that is in memory; of a CPU XLA does not say that, but how much it sets aside."""
+    """The peak of memory; for a CPU XLA reports only how much it sets aside."""
     if not is_virtual:
         return memory.peak_memory_in_bytes
     taken = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes

@@ -1,6 +1,6 @@
-"""The costs of a function on a mesh, as they are compared: with a budget, or with those that a lock file records.
+"""The costs of a function on a mesh, to compare with a budget or with a lock file.
 
-Invariant: an entry of a lock file is now by what was asked for, never by what was traced."""
+Invariant: the key of an entry in a lock file is the question, not what was traced."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def change_table(changes: Iterable[Change]) -> Table:
 
 @dataclass
 class LockFile:
-    """The costs that a file records, by what was asked for."""
+    """The costs that a file records, each with its question."""
 
     path: Path
     entries: dict[str, Costs] = field(default_factory=dict[str, Costs])
@@ -119,7 +119,7 @@ class LockFile:
             raise StructureError(f"{path}: {(error.strerror or str(error)).lower()}") from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             pass
-        raise StructureError(f"{path}: it is not a lock file, as --lock writes one")
+        raise StructureError(f"{path}: it is not a file that --lock has written")
 
     def write(self) -> None:
         costs = {key: asdict(entry) for key, entry in self.entries.items()}

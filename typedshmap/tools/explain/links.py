@@ -1,9 +1,9 @@
-"""Which links a mesh axis lies on, and what a device sends over them in a second.
+"""The links of each mesh axis, and the bytes that a device sends over them per second.
 
-Links are of levels, the fastest innermost: two devices of a chip, a torus of chips or a switch, the network between.
-The last mesh axes lie innermost, as JAX lays out a mesh: on a torus as ``jax.experimental.mesh_utils`` does it.
+Links have levels, the fastest innermost: two devices of a chip, a torus of chips or a switch, and the network. The last
+mesh axes are innermost, as JAX lays out a mesh; on a torus as `jax.experimental.mesh_utils` does.
 
-Invariant: rates are those of peaks, over which all links of a group of devices send at once."""
+Invariant: rates are peaks, with all links of a group of devices in use at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory of one device while it runs a program: the most at one time, and what is there then."""
+"""The peak memory of one device that runs a program, and the arrays in memory at that time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The pictures of a page of ``explain``: memory and time as bars, and what is sent, loop by loop.
+"""The pictures of a page of ``explain``: memory and time as bars, and the collectives of each loop.
 
-Invariant: every collective is in the picture once; equal ones in the same loop are one row, with how many they are."""
+Invariant: every collective is in the picture once; equal ones in the same loop are one row, with their number."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The program that one device runs, as steps: what each reads from memory, and what it writes there.
+"""The program of one device as steps, each with the buffers that it reads and writes.
 
-Invariant: the steps are in an order in which they can run; the body of a loop is among them once."""
+Invariant: the steps can run in their order; the body of a loop is among them once."""
 
 from __future__ import annotations
 
