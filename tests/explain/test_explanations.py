@@ -279,6 +279,18 @@ def test_an_argument_hinted_any_counts_as_unsharded():
     assert found.notes[0] == "no hint says how rest['scale'] is sharded; it counts as unsharded"
 
 
+@pytest.mark.parametrize("mesh", ["dp=64", "dp=4,tp=2", None])
+def test_an_array_without_a_hint_may_be_placed_on_another_mesh(mesh):
+    @typed_jit
+    def f(x: Float32[Array, "[a/dp]"], rest: Any) -> Float32[Array, "[a/dp]"]:
+        return x * rest["scale"]
+
+    own = jax.make_mesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
+    scale = jax.device_put(jnp.ones(64), NamedSharding(own, P("dp")))
+    found = explain(f, *shapes((64,)), {"scale": scale}, mesh=mesh or own, grad=False)
+    assert [(value.name, value.bytes) for value in found.values][1] == ("rest['scale']", 256)
+
+
 # Meshes
 
 
@@ -569,6 +581,26 @@ def test_a_function_without_arrays_is_compiled_on_the_ambient_mesh(mesh):
         assert jax.jit(lambda: init(16)["w"])().shape == (16, 4)
         np.testing.assert_array_equal(jax.grad(loss)(jnp.ones((8, 4))), np.ones((8, 4)))
         np.testing.assert_array_equal(jax.jit(jax.grad(loss))(jnp.ones((8, 4))), np.ones((8, 4)))
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "names"),
+    [
+        (shapes((8,)), {}, ["x"]),
+        (shapes((8,), (8,)), {}, ["x", "bias"]),
+        (shapes((8,), (8,), (8,)), {}, ["x", "bias", "more[0]"]),
+        ((), {"x": shapes((8,))[0]}, ["x", "bias", "more[0]", "more[1]"]),
+    ],
+)
+def test_a_call_by_position_that_lacks_no_argument_is_explained_as_it_is(args, kwargs, names):
+    @typed_shard_map
+    def f(
+        x: Float32[Array, "[a/dp]"], bias: Float32[Array, "a"] | None = None, *more: Float32[Array, "a"]
+    ) -> Float32[Array, "[a/dp]"]:
+        return x
+
+    found = explain(f, *args, mesh="dp=4", grad=False, **kwargs)
+    assert [value.name for value in found.values] == [*names, "return"]
 
 
 def test_options_are_left_to_their_defaults():

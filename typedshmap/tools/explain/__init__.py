@@ -23,7 +23,6 @@ from ...introspection import (
 )
 from ...meshes import MOST_DEVICES, MeshLike, mesh_like
 from ..progress import progress
-from ..sample.arguments import arguments_by_position
 from ..sample.meshes import axes_of_hints
 from ..sample.plain import is_plain, with_hints
 from ..sample.plan import UnplacedInputs, plan_inputs
@@ -188,11 +187,11 @@ def explain_call(
     made_of = require_decorated(f, verb)
     device, target = read_hardware(verb, hardware), read_target(verb, compile)
     meshes = meshes_of(mesh, made_of.mesh, (*args, *given.values()), verb)
-    given, drawn_sizes = {**arguments_by_position(f, made_of, args), **given}, dict[str, Any]()
+    drawn_sizes = dict[str, Any]()
 
     def draw_for(meshes: Sequence[AbstractMesh]) -> UnplacedInputs:
         """The arguments of the call, with sizes that divide over the meshes."""
-        planned = plan_inputs(f, meshes, given, arguments, verb, takes_sums=True)
+        planned = plan_inputs(f, meshes, given, arguments, verb, args)
         drawn = planned.draw(_SEED)
         drawn_sizes.update((name, size) for name, size in drawn.sizes.items() if name not in planned.given)
         return drawn

@@ -189,7 +189,8 @@ class ExplainedCall:
         self.typed, self._drawn = drawn.plan.typed, drawn
         # No boundary is crossed here, since the function itself says what it refuses.
         self.region = MeshContext.over(self.mesh, current_axis_naming(self.made_of.naming), "boundary")
-        self._checked, self._leaves = drawn.leaves_on(self.mesh)
+        self._checked, leaves = drawn.leaves_on(self.mesh)
+        self._leaves = [_unplaced(leaf) if leaf.hint is None and _is_array(leaf.value) else leaf for leaf in leaves]
         self.sizes = self._checked.sizes
         # By their places among all leaves: arrays as structs, and numbers with hints.
         self.traced = {
@@ -268,6 +269,12 @@ def cotangent_spec(spec: PartitionSpec) -> PartitionSpec:
     """The spec of a result's cotangent: reduced if the result is unreduced, and the other way round."""
     entries = _jax.array.spec_entries(spec)
     return _jax.array.partition_spec(entries.dim_axes, entries.reduced, entries.unreduced)
+
+
+def _unplaced(leaf: CheckedLeaf) -> CheckedLeaf:
+    """An array as a struct without the sharding that it has, perhaps on another mesh."""
+    shape, dtype = leaf.value.shape, jax.dtypes.canonicalize_dtype(leaf.value.dtype, allow_extended_dtype=True)
+    return leaf._replace(value=jax.ShapeDtypeStruct(shape, dtype))
 
 
 def _is_array(value: Any) -> bool:

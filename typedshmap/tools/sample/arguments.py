@@ -18,7 +18,6 @@ from ...hints import structure
 from ...hints.array_hint import ArrayHint
 from ...hints.signature import EMPTY, TAKEN_BY_SPECS, BoundCall, HintedSignature
 from ...hints.structure import ArrayLeaf, LikeOf, Node, declares_arrays, node_name
-from ...introspection import DecoratedInfo, bound_self
 from ...placement.structs import TreeBuilder, names_of, typed_key
 
 ArrayMaker = Callable[[Any, tuple[int, ...]], Any]
@@ -124,10 +123,8 @@ def bind_arguments(typed: HintedSignature, owner: tuple[Any, ...], verb: str, gi
             values[name] = value_of(name, node)
         elif parameter.default is EMPTY:
             values[name] = None
-    unused = {name: value for name, value in given.items() if name not in used}
-    if not _takes_any_name(typed):
-        known = [parameter.name for parameter, _ in parameters]
-        problems += [unknown_name_text(name, known) for name in unused]
+    known = [parameter.name for parameter, _ in parameters]
+    problems += [unknown_name_text(name, known) for name in given if name not in used]
     if problems:
         raise StructureError(f"{verb}: {typed.name}: {'; '.join(problems)}")
     positional = [parameter for parameter, _ in parameters if parameter.kind in TAKEN_BY_SPECS]
@@ -137,13 +134,24 @@ def bind_arguments(typed: HintedSignature, owner: tuple[Any, ...], verb: str, gi
     for parameter in positional:  # a default is passed before an argument that is passed
         value = values.pop(parameter.name, parameter.default)
         args += value if parameter.kind is parameter.VAR_POSITIONAL else [value]
-    return typed.bind(tuple(args), {**values, **unused})
+    return typed.bind(tuple(args), values)
 
 
-def arguments_by_position(f: Callable[..., Any], made_of: DecoratedInfo, args: tuple[Any, ...]) -> dict[str, Any]:
+def complete_call(
+    typed: HintedSignature, owner: tuple[Any, ...], args: tuple[Any, ...], given: Mapping[str, Any]
+) -> BoundCall | None:
+    """The call as it is given; None if it lacks arguments."""
+    with suppress(StructureError):
+        call = typed.bind((*owner, *args), dict(given))
+        is_made = any(makes_tree(value, node) for _, _, node, value in typed.arguments(call))
+        arrays = [name for name, node in typed.parameters.items() if declares_arrays(node)]
+        if not is_made and (args or all(name in call.given for name in arrays)):
+            return call
+    return None
+
+
+def arguments_by_position(typed: HintedSignature, owner: tuple[Any, ...], args: tuple[Any, ...]) -> dict[str, Any]:
     """The positional arguments of a call by name; those of ``*args`` as a tuple."""
-    owner = bound_self(f)
-    typed = made_of.signature.read((*owner, *args))
     before = (*typed.given, *owner)
     try:
         bound = typed.signature.bind_partial(*before, *args)
@@ -151,10 +159,6 @@ def arguments_by_position(f: Callable[..., Any], made_of: DecoratedInfo, args: t
         typed.bind((*owner, *args), {})
         raise
     return dict([*bound.arguments.items()][len(before) :])
-
-
-def _takes_any_name(typed: HintedSignature) -> bool:
-    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in typed.signature.parameters.values())
 
 
 def _parameters(typed: HintedSignature, owner: tuple[Any, ...]) -> list[tuple[inspect.Parameter, tuple[Node, ...]]]:
@@ -215,7 +219,7 @@ def sizes_among(typed: HintedSignature, given: Mapping[str, Any]) -> dict[str, A
     def is_size(name: str, value: Any) -> bool:
         is_number = isinstance(value, (int, np.integer, tuple)) and not isinstance(value, bool)
         if name not in typed.signature.parameters:
-            return name in dims or (is_number and not _takes_any_name(typed))
+            return is_number or name in dims
         return is_number and name in dims and declares_arrays(typed.parameters.get(name, structure.Untyped()))
 
     return {name: value for name, value in given.items() if is_size(name, value)}

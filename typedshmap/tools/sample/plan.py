@@ -39,8 +39,10 @@ from .arguments import (
     ArrayToDraw,
     Inputs,
     TreeToMake,
+    arguments_by_position,
     arrays_to_draw,
     bind_arguments,
+    complete_call,
     is_to_draw,
     sizes_among,
     unknown_name_text,
@@ -63,7 +65,7 @@ def plan_inputs(
     given: Mapping[str, Any] = MappingProxyType({}),
     arguments: Mapping[str, Any] | None = None,
     verb: str = "inputs",
-    takes_sums: bool = False,
+    args: tuple[Any, ...] | None = None,
 ) -> InputPlan:
     """Plan the arguments of a call, with sizes that divide over the axes of several meshes.
 
@@ -73,17 +75,21 @@ def plan_inputs(
       given: sizes by the names of dims, and arguments by their names.
       arguments: more arguments, by name or by path.
       verb: the function that messages name.
-      takes_sums: whether arguments may be unreduced.
+      args: the positional arguments of a call that is only traced: it is taken as it is if it lacks none, and
+        arguments may be unreduced.
     """
     made_of, owner = require_decorated(f, verb), bound_self(f)
     require_dict(verb, arguments)
-    typed, naming = made_of.signature.read(owner), current_axis_naming(made_of.naming)
+    typed, naming = made_of.signature.read((*owner, *(args or ()))), current_axis_naming(made_of.naming)
     parameters, source = typed.signature.parameters, f"{verb}: {typed.name}"
-    sizes = sizes_among(typed, given)
-    values = {name: value for name, value in given.items() if name not in sizes}
-    call = bind_arguments(typed, owner, verb, {**values, **(arguments or {})})
+    call, sizes = None if args is None or arguments else complete_call(typed, owner, args, given), dict[str, Any]()
+    if call is None:
+        sizes, by_position = sizes_among(typed, given), arguments_by_position(typed, owner, args or ())
+        values = {name: value for name, value in given.items() if name not in sizes}
+        call = bind_arguments(typed, owner, verb, {**by_position, **values, **(arguments or {})})
     passed = [argument for argument in typed.arguments(call) if argument[0] in call.given]
-    contexts = [placement_context_over(source, mesh, naming, takes_sums) for mesh in meshes]
+    # Only a placement refuses marks.
+    contexts = [PlacementContext(source, mesh, MeshContext.over(mesh, naming, "placement")) for mesh in meshes]
     hints = [*(hint for _, _, node, _ in passed for hint in array_hints(node)), *typed.result_hints]
     names = names_of(hints)
     if unknown := [name for name in sizes if name not in names]:
@@ -99,7 +105,7 @@ def plan_inputs(
     factors = factors_of(drawn_hints, requirements)
     given_sizes, before = {**bound, **sizes}, len(typed.given) + len(owner)
     return InputPlan(
-        source, typed, naming, call, before, passed, drawn_hints, requirements, factors, given_sizes, takes_sums
+        source, typed, naming, call, before, passed, drawn_hints, requirements, factors, given_sizes, args is not None
     )
 
 
@@ -253,7 +259,7 @@ class UnplacedInputs:
 
         def place(leaf: CheckedLeaf) -> Any:
             hint, value = leaf.hint, leaf.value
-            if hint is None or not (hint.array_type is Any or issubclass(jax.Array, hint.array_type)):
+            if hint is None or not (as_structs or hint.array_type is Any or issubclass(jax.Array, hint.array_type)):
                 return value
             sharding = context.sharding(hint, len(np.shape(value)))
             if as_structs or isinstance(value, _jax.array.SHAPES):
