@@ -1,7 +1,7 @@
-"""What pages and notebooks show, as HTML that needs nothing else: bars, tables, dims in the colours of mesh axes.
+"""Self-contained HTML for pages and notebooks: bars, tables, and dims in the colours of mesh axes.
 
-Text and frames have the colour of what is around and grounds are translucent, so that light and dark pages both take
-them; widths are shares, so that a phone shows all of it, and only a table scrolls, in its own box.
+Text has the colour of the page and backgrounds are translucent, for light and dark pages. Widths are shares, and only
+tables scroll, for phones.
 
 ```python
 parts = [BarPart("weights", 3e9, colour), BarPart("activations", 5e9, other)]
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 UNSHARDED = "#e8eaed"
 NEUTRAL = ("#6e7781", "#a3abb5")
-"""For what no mesh axis stands for."""
+"""Colours of computing and of memory."""
 _AXES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#8c6bb1")
 _KINDS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#e15759", "#edc948", "#9c755f", "#ff9da7")
 _DARK = {"#0072b2", "#d55e00", "#009e73", "#8c6bb1", "#4e79a7", "#6e7781", "#9c755f"}
@@ -72,14 +72,7 @@ class Html(str):
 
 
 class BarPart(NamedTuple):
-    """One part of a bar.
-
-    Attributes:
-      what: what it is.
-      amount: how much, in the unit of the chart.
-      colour: its colour.
-      text: the amount in words.
-    """
+    """One part of a bar, with its amount also in words."""
 
     what: str
     amount: float
@@ -88,13 +81,7 @@ class BarPart(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """One bar, of one part or of several in a row.
-
-    Attributes:
-      name: what it is of.
-      parts: its parts, from the left.
-      text: what stands at its end.
-    """
+    """One bar, with its parts from the left and the text at its end."""
 
     name: str
     parts: Sequence[BarPart]
@@ -107,7 +94,7 @@ def colours_of(axes: Iterable[str]) -> dict[str, str]:
 
 
 def kind_colours(kinds: Iterable[str]) -> dict[str, str]:
-    """Colours for what is no mesh axis, as the kinds of what is in memory."""
+    """A colour for each kind of array in memory."""
     return dict(zip(dict.fromkeys(kinds), cycle(_KINDS), strict=False))
 
 
@@ -117,13 +104,13 @@ def ink(colour: str) -> str:
 
 
 def framed(*blocks: str) -> Html:
-    """Blocks with the style that they need, as one piece of a page."""
+    """Blocks with their style, as one piece of a page."""
     style = "".join(line.strip() for line in _STYLE.splitlines())
     return Html(f'<div class="typedshmap"><style>{style}</style>{"".join(blocks)}</div>')
 
 
 def side_by_side(*blocks: str) -> Html:
-    """Blocks beside each other where there is room, else one below the other."""
+    """Blocks beside each other if there is room, else below each other."""
     return Html(f'<div class="side">{"".join(f"<div>{block}</div>" for block in blocks if block)}</div>')
 
 
@@ -133,7 +120,7 @@ def folded(summary: str, body: str, is_open: bool = False) -> Html:
 
 
 def track(parts: Sequence[BarPart], scale: float, limit: float = 0, label: str = "", is_thin: bool = False) -> Html:
-    """The bar alone: parts as shares of the scale, and where the limit is."""
+    """The bar alone, with the limit."""
     scale = scale or 1.0
     pieces = [
         f'<i style="width:{100 * part.amount / scale:.2f}%;background:{part.colour}" '
@@ -147,17 +134,12 @@ def track(parts: Sequence[BarPart], scale: float, limit: float = 0, label: str =
 
 
 def bars(title: str, rows: Sequence[Bar], limit: float = 0, limit_text: str = "", is_stacked: bool = True) -> Html:
-    """A chart of bars on one scale.
+    """A chart of bars on one scale, with a limit marked in each.
 
-    Args:
-      title: what it shows.
-      rows: the bars. Where one has several parts, the colours are explained below.
-      limit: an amount that is marked in every bar, as the memory of a chip.
-      limit_text: what that is.
-      is_stacked: whether the parts of a bar add up, and are in a row; else each is a bar of its own, below the others.
+    The parts of a bar add up if they are stacked, and are explained in a legend; else each is a bar of its own.
     """
     amounts = [sum(row) if is_stacked else max(row, default=0.0) for row in ([p.amount for p in r.parts] for r in rows)]
-    scale, found = max([*amounts, limit]), list[str]()
+    scale, lines = max([*amounts, limit]), list[str]()
     for row in rows:
         parts = ", ".join(f"{part.what} {part.text}".strip() for part in row.parts)
         label = ": ".join(filter(None, [row.name, row.text, parts])) + (f"; {limit_text}" if limit_text else "")
@@ -168,14 +150,14 @@ def bars(title: str, rows: Sequence[Bar], limit: float = 0, limit_text: str = ""
             tracks = "".join(
                 track([part], scale, limit, f"{row.name}: {part.what} {part.text}", True) for part in row.parts
             )
-        found.append(f'<div class="row">{ends}{tracks}</div>')
+        lines.append(f'<div class="row">{ends}{tracks}</div>')
     shown = {part.what: part for row in rows if len(row.parts) > 1 for part in reversed(row.parts)}
     entries = [
         (part.colour, f"{part.what} {part.text}".strip() if len(rows) == 1 else part.what)
         for part in reversed(shown.values())
     ]
     entries += [("#d1242f", limit_text)] if limit_text else []
-    return Html(f"<h5>{escape(title)}</h5>{''.join(found)}{legend(entries) if entries else ''}")
+    return Html(f"<h5>{escape(title)}</h5>{''.join(lines)}{legend(entries) if entries else ''}")
 
 
 def legend(entries: Iterable[tuple[str, str]]) -> Html:
@@ -185,13 +167,7 @@ def legend(entries: Iterable[tuple[str, str]]) -> Html:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[str] = ()) -> Html:
-    """A table in a box of its own that scrolls; cells are text, or `Html`.
-
-    Args:
-      headings: of the columns.
-      rows: the cells.
-      numbers: the headings of the columns that are aligned to the right.
-    """
+    """A table in a box that scrolls; cells are text or `Html`, and columns of numbers are aligned to the right."""
     right = set(numbers)
     styles = [' class="number"' if heading in right else "" for heading in headings]
 
@@ -221,17 +197,12 @@ _MOST_CELLS = 64
 
 
 def cut_dim(name: str, axes: Sequence[tuple[str, int | None, str]]) -> Html:
-    """A dim, and below it a row of cells for each mesh axis that it is sharded over, major to minor.
-
-    Args:
-      name: the dim.
-      axes: of each axis its name, its size, which may be unknown, and its colour.
-    """
+    """A dim, and below it a row of cells for each mesh axis (name, size, colour) that it is sharded over."""
     rows, cells, chips = list[str](), 1, list[str]()
     for axis, size, colour in axes:
         cells *= size or 3
-        one = f'<i style="background:{colour}"></i>'
-        rows.append(f'<div class="pieces">{one * min(cells, _MOST_CELLS)}</div>')
+        cell = f'<i style="background:{colour}"></i>'
+        rows.append(f'<div class="pieces">{cell * min(cells, _MOST_CELLS)}</div>')
         chips.append(axis_html(axis if size is None else f"{axis}={size}", colour))
     label = f"{name} over {', '.join(axis for axis, _, _ in axes)}" if axes else f"{name}, unsharded"
     body = "".join(rows) or '<div class="whole"></div>'
@@ -242,7 +213,7 @@ def cut_dim(name: str, axes: Sequence[tuple[str, int | None, str]]) -> Html:
 
 
 def document(title: str, body: str) -> str:
-    """A complete page; light or dark as the reader's system is."""
+    """A complete page, light or dark like the system."""
     body_style = "font:14px system-ui,sans-serif;margin:16px auto;max-width:1360px;padding:0 16px"
     style = f":root{{color-scheme:light dark}}body{{{body_style}}}"
     head = (

@@ -272,11 +272,11 @@ REFUSED = {
     "sizes of all": (layer, {"mesh": "dp=2,tp=2"}, MeshAxisError,
                      "choose_mesh: dp=2, tp=2 does not divide 8 devices without a rest"),
     "no axes": (without_axes, {}, MeshAxisError,
-                "choose_mesh: without_axes: its hints name no mesh axes, and there is no mesh that does"),
+                "choose_mesh: without_axes: its hints name no mesh axes, and no mesh is known"),
     "a wrong body": (forgotten, {}, VaryingError,
                      "forgotten: return value varies over 'dp', which its hint does not mention"),
     "an ambient mesh": (plain, {"x": jax.ShapeDtypeStruct((24, 8), jnp.float32)}, MeshAxisError,
-                        "choose_mesh: plain: its regions are over the ambient mesh, and there is no mesh that does"),
+                        "choose_mesh: plain: its regions are over the ambient mesh, and no mesh is known"),
     "links": (layer, {"hardware": Hardware("chip", {"f32": 1}, 1, 1, {"xp": 1})}, MeshAxisError,
               "hardware 'chip' has a link over mesh axis 'xp', which the mesh (dp=8, tp=1) does not have"),
 }  # fmt: skip
@@ -294,7 +294,7 @@ def test_all_ways_to_divide_devices_are_tried_once():
     meshes = meshes_to_try("f", 360, {"a": None, "b": 2, "c": None, "d": None})
     assert len(meshes) == len({tuple(mesh.values()) for mesh in meshes}) == 6 * 6 * 3
     assert all(mesh["a"] * mesh["c"] * mesh["d"] == 180 and mesh["b"] == 2 for mesh in meshes)
-    with pytest.raises(StructureError, match="1,073,741,824 devices make 46,376 meshes of a, b, c, d, e;"):
+    with pytest.raises(StructureError, match="1,073,741,824 devices make more than 5,000 meshes of a, b, c, d, e\n"):
         meshes_to_try("f", 2**30, dict.fromkeys("abcde"))
 
 

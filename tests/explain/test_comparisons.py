@@ -137,6 +137,7 @@ def test_where_nothing_is_sent_it_takes_no_time():
         ("1.5TB/s", 1.5e12),
         ("25e9B/s", 2.5e10),
         ("100kB/s", 1e5),
+        ("2KiB/s", 2048.0),
         ("1GiB/s", 2.0**30),
         ("3MiB", 3 * 2.0**20),
     ],
@@ -146,7 +147,7 @@ def test_a_bandwidth_is_a_number_or_a_text_with_a_unit(written, number):
 
 
 @pytest.mark.parametrize(
-    "written", ["400", "400Gb/s", "GB/s", ".GB/s", "fast", "-1GB/s", "1.2.3GB/s", 0, -1, True, None, "."]
+    "written", ["400", "100kiB/s", "400Gb/s", "GB/s", ".GB/s", "fast", "-1GB/s", "1.2.3GB/s", 0, -1, True, None, "."]
 )
 def test_what_is_no_bandwidth_is_refused(written):
     with pytest.raises(StructureError, match=r"^explain: the bandwidth of mesh axis 'tp' is "):

@@ -234,6 +234,32 @@ def test_methods_are_explained_with_what_their_instance_holds():
     assert [one.shape for one in explain(Model().total, mesh="dp=4", a=8).values] == [(8, 3), (3,)]
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    w: Float32[Array, "b"]
+
+    @typed_shard_map
+    def apply(self, x: Float32[Array, "[a/dp] b"]) -> Float32[Array, "[a/dp] b"]:
+        return x * self.w
+
+
+def test_the_arrays_of_an_instance_are_arguments_without_hints():
+    found = explain(Scale(jnp.ones(2)).apply, mesh="dp=4", a=8, b=2, grad=False)
+    assert [(value.name, value.bytes) for value in found.values] == [("self.w", 8), ("x", 16), ("return", 16)]
+    assert found.notes == ("no hint says how self.w is sharded; it counts as unsharded",)
+
+
+def test_arguments_by_position_may_be_partial_sums_over_explicit_axes():
+    @typed_shard_map
+    def f(x: Float32[Array, "a +dp"]) -> Float32[Array, "a"]:
+        return psum(x, "a +dp -> a")
+
+    explicit = AbstractMesh((4,), ("dp",), axis_types=(AxisType.Explicit,))
+    given, drawn = explain(f, *shapes((8,)), mesh=explicit, grad=False), explain(f, mesh=explicit, a=8, grad=False)
+    assert given == drawn and wire(given) == {("forward", "dp"): 48}
+
+
 def test_keys_have_the_bytes_of_their_numbers():
     @typed_shard_map
     def f(keys: Key[Array, "[n/dp]"]) -> Float32[Array, "[n/dp]"]:
@@ -251,6 +277,18 @@ def test_an_argument_hinted_any_counts_as_unsharded():
     found = explain(f, *shapes((8,)), {"scale": jnp.ones(8)}, mesh="dp=4", grad=False)
     assert [(one.name, one.bytes) for one in found.values] == [("x", 8), ("rest['scale']", 32), ("return", 8)]
     assert found.notes[0] == "no hint says how rest['scale'] is sharded; it counts as unsharded"
+
+
+@pytest.mark.parametrize("mesh", ["dp=64", "dp=4,tp=2", None])
+def test_an_array_without_a_hint_may_be_placed_on_another_mesh(mesh):
+    @typed_jit
+    def f(x: Float32[Array, "[a/dp]"], rest: Any) -> Float32[Array, "[a/dp]"]:
+        return x * rest["scale"]
+
+    own = jax.make_mesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
+    scale = jax.device_put(jnp.ones(64), NamedSharding(own, P("dp")))
+    found = explain(f, *shapes((64,)), {"scale": scale}, mesh=mesh or own, grad=False)
+    assert [(value.name, value.bytes) for value in found.values][1] == ("rest['scale']", 256)
 
 
 # Meshes
@@ -355,7 +393,7 @@ def test_axes_that_stay_automatic_are_reported():
     assert found.values[0].shard == (2, 2)
     assert found.collectives[0].operand == "f32[4]"
     assert found.notes == (
-        "tp not manual in a region: there XLA splits arrays further, and what it sends is not counted",
+        "a region is not manual over tp: there XLA shards arrays further, and what it sends is not counted",
     )
 
 
@@ -462,8 +500,10 @@ ON = {"mesh": "dp=4", "a": 8, "b": 2}
 REFUSED = {
     **{
         f"the mesh {mesh!r}": (total, (), {"mesh": mesh}, MeshAxisError, f"explain: mesh= is {mesh!r}\n\n{A_MESH}")
-        for mesh in ("dp", "dp=x", "", {}, {"dp": 0}, 3)
+        for mesh in ("dp", "dp=x", "", {}, {"dp": 0})
     },
+    "a number as a mesh": (total, (), {"mesh": 3}, MeshAxisError,
+                           "explain: mesh= expects a jax.sharding.Mesh or AbstractMesh, got 3 of type int"),
     "no mesh": (total, (), {"a": 8, "b": 2}, MeshAxisError,
                 "explain: no mesh is known: mesh= is not given, none is ambient, and no argument was placed on one\n\n"
                 'Hint: pass mesh=, as in mesh={"dp": 4, "tp": 2}; it needs no devices'),
@@ -471,7 +511,7 @@ REFUSED = {
                             "explain: the mesh has no axes"),
     "no meshes": (total, (), {"meshes": []}, MeshAxisError, "explain: mesh= is empty"),
     "a size that does not divide": (total, shapes((6, 2)), {"mesh": "dp=4"}, ShapeError,
-                                    "total: argument 'x' has a=6, which does not divide over 'dp' (4 shards)\n"),
+                                    "explain: total: argument 'x' has a=6, which does not divide over 'dp' (4 "),
     "no arguments": (jnp.sin, (), {"mesh": "dp=4"}, StructureError,
                      "explain: sin: it has no hints and needs its arguments"),
     "an error of the body": (forgotten, (), ON, ShapeError, "forgotten: return value "),
@@ -541,6 +581,26 @@ def test_a_function_without_arrays_is_compiled_on_the_ambient_mesh(mesh):
         assert jax.jit(lambda: init(16)["w"])().shape == (16, 4)
         np.testing.assert_array_equal(jax.grad(loss)(jnp.ones((8, 4))), np.ones((8, 4)))
         np.testing.assert_array_equal(jax.jit(jax.grad(loss))(jnp.ones((8, 4))), np.ones((8, 4)))
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "names"),
+    [
+        (shapes((8,)), {}, ["x"]),
+        (shapes((8,), (8,)), {}, ["x", "bias"]),
+        (shapes((8,), (8,), (8,)), {}, ["x", "bias", "more[0]"]),
+        ((), {"x": shapes((8,))[0]}, ["x", "bias", "more[0]", "more[1]"]),
+    ],
+)
+def test_a_call_by_position_that_lacks_no_argument_is_explained_as_it_is(args, kwargs, names):
+    @typed_shard_map
+    def f(
+        x: Float32[Array, "[a/dp]"], bias: Float32[Array, "a"] | None = None, *more: Float32[Array, "a"]
+    ) -> Float32[Array, "[a/dp]"]:
+        return x
+
+    found = explain(f, *args, mesh="dp=4", grad=False, **kwargs)
+    assert [value.name for value in found.values] == [*names, "return"]
 
 
 def test_options_are_left_to_their_defaults():

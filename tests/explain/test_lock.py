@@ -144,7 +144,7 @@ NO_LOCK = {
 @pytest.mark.parametrize("name", NO_LOCK)
 def test_a_file_that_is_no_lock_file_is_refused_and_left(capsys, here, name, option):
     Path("other.json").write_text(NO_LOCK[name])
-    message = f"explain: {option} other.json: it is not a lock file, as --lock writes one\n"
+    message = f"explain: {option} other.json: it is not a file that --lock has written\n"
     assert run(capsys, *ON, option, "other.json") == (2, "", message)
     assert Path("other.json").read_text() == NO_LOCK[name]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, overload
 from warnings import warn
@@ -13,8 +12,7 @@ from jax.sharding import AbstractMesh, AxisType
 from ... import _jax
 from ...errors import MeshAxisError, ShapeError, StructureError
 from ...errors.phrases import mesh_text, quoted_axes, value_text
-from ...hints.signature import POSITIONAL, name_of
-from ...hints.structure import declares_arrays
+from ...hints.signature import name_of
 from ...introspection import (
     bound_self,
     merge_sizes,
@@ -25,10 +23,9 @@ from ...introspection import (
 )
 from ...meshes import MOST_DEVICES, MeshLike, mesh_like
 from ..progress import progress
-from ..sample.arguments import Inputs, makes_tree
 from ..sample.meshes import axes_of_hints
 from ..sample.plain import is_plain, with_hints
-from ..sample.plan import plan_inputs
+from ..sample.plan import UnplacedInputs, plan_inputs
 from .build import ExplainedCall, explanation, meshes_of
 from .choose import Candidate, Choice, FreeMesh, choice_of, meshes_to_try, read_free_mesh, reason_of
 from .compiled import read_target
@@ -180,13 +177,7 @@ def explain_call(
     verb: str = "explain",
     report: Callable[[str], None] = lambda _: None,
 ) -> Explanation | Comparison:
-    """`explain`, with sizes and arguments by name in a dict.
-
-    Args:
-      f: like all others, as for `explain`.
-      verb: the function that messages name.
-      report: called with the progress.
-    """
+    """`explain`, with sizes and arguments by name in a dict; ``report`` is called with the progress."""
     require_dict(verb, arguments)
     require_bool_or_none(verb, "grad", grad)
     if is_plain(f):
@@ -196,34 +187,19 @@ def explain_call(
     made_of = require_decorated(f, verb)
     device, target = read_hardware(verb, hardware), read_target(verb, compile)
     meshes = meshes_of(mesh, made_of.mesh, (*args, *given.values()), verb)
-    owner = bound_self(f)
     drawn_sizes = dict[str, Any]()
 
-    def inputs_for(meshes: Sequence[AbstractMesh]) -> Callable[[AbstractMesh], Inputs]:
-        """The arguments of the call on each mesh: the caller's, or made from the hints."""
-        typed = made_of.signature.read((*owner, *args))
-        if not arguments:
-            with suppress(StructureError):
-                bound = typed.bind((*owner, *args), dict(given))
-                is_made = any(makes_tree(value, node) for _, _, node, value in typed.arguments(bound))
-                arrays = [name for name, node in typed.parameters.items() if declares_arrays(node)]
-                if not is_made and (args or all(name in bound.given for name in arrays)):
-                    return lambda mesh: Inputs.of(args, (), given, {}, _SEED)
-        parameters = list(typed.signature.parameters.values())[len(owner) + len(typed.given) :]
-        names = [parameter.name for parameter in parameters if parameter.kind in POSITIONAL]
-        if len(args) > len(names):
-            typed.bind((*owner, *args), {})
-            raise StructureError(f"{verb}: {typed.name}: pass all arguments, or none, to a function of *args")
-        by_name = dict(zip(names, args, strict=False))
-        planned = plan_inputs(f, meshes, {**by_name, **given}, arguments, verb)
+    def draw_for(meshes: Sequence[AbstractMesh]) -> UnplacedInputs:
+        """The arguments of the call, with sizes that divide over the meshes."""
+        planned = plan_inputs(f, meshes, given, arguments, verb, args)
         drawn = planned.draw(_SEED)
         drawn_sizes.update((name, size) for name, size in drawn.sizes.items() if name not in planned.given)
-        return drawn.structs
+        return drawn
 
-    def explain_on(inputs: Callable[[AbstractMesh], Inputs], mesh: AbstractMesh) -> Explanation:
+    def explain_on(drawn: UnplacedInputs, mesh: AbstractMesh) -> Explanation:
         rates = read_bandwidth(verb, bandwidth, mesh.shape_tuple)
         rates = rates if device is None else {**device.rates(mesh.shape_tuple), **rates}
-        explained = explanation(ExplainedCall(f, inputs(mesh), mesh), grad, rates, device, target)
+        explained = explanation(ExplainedCall(f, drawn, mesh), grad, rates, device, target)
         if device is None or not drawn_sizes:
             return explained
         note = (
@@ -232,21 +208,21 @@ def explain_call(
         return replace(explained, notes=(*explained.notes, note))
 
     if not isinstance(mesh, (list, tuple)):
-        return explain_on(inputs_for(meshes), meshes[0])
+        return explain_on(draw_for(meshes), meshes[0])
     failed: dict[AbstractMesh, Failed] = {}
     for each_mesh in meshes:
         try:
-            inputs_for([each_mesh])(each_mesh)
+            draw_for([each_mesh]).structs(each_mesh)
         except Exception as error:  # as below
             failed[each_mesh] = Failed(each_mesh.shape_tuple, error)
     # The sizes divide over all meshes on which any size does.
     fit = [each_mesh for each_mesh in meshes if each_mesh not in failed]
-    inputs = inputs_for(fit) if fit else None
+    drawn = draw_for(fit) if fit else None
     rows: list[Explanation | Failed] = []
     for at, each_mesh in enumerate(meshes, 1):
         report(f"{at:,} of {len(meshes):,} meshes, {mesh_text(each_mesh.shape_tuple)}")
         try:
-            rows.append(failed[each_mesh] if inputs is None or each_mesh in failed else explain_on(inputs, each_mesh))
+            rows.append(failed[each_mesh] if drawn is None or each_mesh in failed else explain_on(drawn, each_mesh))
         except Exception as error:  # the user's own code may fail on one mesh alone, and JAX with it
             rows.append(Failed(each_mesh.shape_tuple, error))
     return Comparison(tuple(rows))
@@ -318,15 +294,9 @@ def choose_call(
     axis_type: AxisType = AxisType.Auto,
     report: Callable[[str], None],
 ) -> Choice:
-    """`choose_mesh`, with sizes and arguments by name in a dict.
-
-    Args:
-      f: like all others, as for `choose_mesh`.
-      axis_type: the type of mesh axes that neither the function's own mesh nor the ambient one has.
-      report: called with the progress.
-    """
+    """`choose_mesh`, with sizes and arguments by name in a dict; other axes than those of a known mesh have a type."""
     verb, notes = "choose_mesh", list[str]()
-    unknown = 'and there is no mesh that does\n\nHint: name them, as in mesh="dp,tp"'
+    unknown = 'and no mesh is known\n\nHint: name its axes, as in mesh="dp,tp"'
     require_bool_or_none(verb, "grad", grad)
     devices, wanted = require_integer(verb, "devices", devices, 1, MOST_DEVICES), read_free_mesh(verb, mesh)
     device = read_hardware(verb, hardware)

@@ -1,4 +1,4 @@
-"""One call on a mesh: its arguments checked, it and its gradient traced, and the values and collectives found there."""
+"""One call on a mesh: it and its gradient are traced, and their values and collectives collected."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from ... import _jax
 from ...errors import MeshAxisError, StructureError, TypedShmapError
 from ...errors.failures import RETURN
-from ...errors.phrases import value_text
-from ...hints.check_arguments import check_arguments_as_traced, check_as_traced
-from ...hints.check_tree import CheckedLeaf, TreeCheck, check_value
+from ...hints.check_arguments import check_as_traced
+from ...hints.check_tree import CheckedLeaf, check_value
 from ...hints.context import MeshContext, current_axis_naming
 from ...inspection import keeping_claims, on_mesh
-from ...introspection import bound_self, require_decorated
-from ...meshes import mesh_like, mesh_sizes, why_unusable
+from ...introspection import require_decorated
+from ...meshes import mesh_like, read_mesh_or_sizes
 from ...ops.resharding.pieces import shard_shape
-from ..sample.arguments import Inputs
 from ..sample.meshes import map_over_shards
+from ..sample.plan import UnplacedInputs
 from .collectives import JaxprCosts, read_jaxpr
 from .compiled import Target, compile_program
 from .hardware import Hardware, time_of
@@ -112,7 +111,7 @@ def _jaxpr_notes(costs: JaxprCosts) -> list[str]:
 def _gradient(
     call: ExplainedCall, types: Any, forward: JaxprCosts, results: Sequence[Value], first: int, grad: bool | None
 ) -> tuple[Sequence[Collective], Any, Sequence[str]]:
-    """The collectives that the gradient adds, with numbers from ``first`` on; the jaxpr with it, if any; and notes."""
+    """The collectives that the gradient adds, numbered from ``first`` on; the jaxpr with it, if any; and notes."""
     name, inexact = call.typed.name, [has_gradient(leaf) for leaf in jax.tree_util.tree_leaves(types)]
     if grad is False:
         return (), None, ()
@@ -144,11 +143,7 @@ def _gradient(
 def _added_collectives(
     both: Sequence[Collective], alone: Sequence[Collective], numbers: dict[int, int], first: int
 ) -> list[Collective]:
-    """What the jaxpr with the gradient communicates beyond what the function does alone.
-
-    Transposed equations belong to the gradient; so does what its forward part has more of than the function
-    alone, as that of a ``jax.custom_vjp`` may.
-    """
+    """What the jaxpr with the gradient communicates beyond what the function does alone, in its forward part, too."""
     # Which of those in the forward part are those of the function alone: first without what a transformation changes
     # that moves a collective, for instance out of a loop; then wherever it is written, since the forward part of a
     # `jax.custom_vjp` is in another place than the function itself.
@@ -173,15 +168,7 @@ def _added_collectives(
 
 
 def value_of(ident: int, kind: ValueKind, leaf: CheckedLeaf, region: MeshContext, after: Sequence[int] = ()) -> Value:
-    """An argument or a result, sharded as its hint says.
-
-    Args:
-      ident: its number.
-      kind: which of the two it is.
-      leaf: its shape and dtype, its hint, and its path.
-      region: what the hint means on the mesh.
-      after: the numbers of the values and collectives that it is computed from.
-    """
+    """An argument or a result, sharded as its hint says."""
     aval = leaf.value if isinstance(leaf.value, _jax.array.SHAPES) else jax.typeof(leaf.value)
     shape, dtype = aval.shape, aval.dtype
     spec = region.spec(leaf.hint, len(shape)) if leaf.hint is not None else _jax.array.partition_spec([()] * len(shape))
@@ -192,68 +179,31 @@ def value_of(ident: int, kind: ValueKind, leaf: CheckedLeaf, region: MeshContext
 
 
 class ExplainedCall:
-    """One call, which is traced but never run.
+    """One call, which is traced but never run; a helper of ``typed`` is mapped over the mesh."""
 
-    Attributes:
-      made_of: the hints and options of the function.
-      f: the function; one of ``typed`` is mapped over the mesh.
-      mesh: the mesh, without devices.
-      typed: the hints of the function.
-      region: what hints mean on the mesh.
-      bound: the arguments by name.
-      checked: the arguments, checked against their hints.
-      sizes: the sizes of the names in the hints.
-      traced: the leaves that are traced, by their places among all leaves: arrays, each as a struct with its shape,
-        dtype and sharding, and numbers for which there is a hint.
-      structs: their values.
-    """
-
-    def __init__(self, f: Callable[..., Any], made: Inputs, mesh: AbstractMesh) -> None:
+    def __init__(self, f: Callable[..., Any], drawn: UnplacedInputs, mesh: AbstractMesh) -> None:
         self.made_of, self.f, self.mesh = require_decorated(f, "explain"), f, mesh
         if self.made_of.verb == "typed":
             # Over Explicit axes, so that a result may be unreduced.
             self.f, self.mesh = map_over_shards(f, self.made_of), _jax.mesh.with_axis_type(mesh, AxisType.Explicit)
-        self.owner = bound_self(f)
-        self.typed = self.made_of.signature.read((*self.owner, *made.args))
+        self.typed, self._drawn = drawn.plan.typed, drawn
         # No boundary is crossed here, since the function itself says what it refuses.
-        naming = current_axis_naming(self.made_of.naming)
-        self.region = MeshContext.over(self.mesh, naming, "boundary")
-        self.bound = self.typed.bind((*self.owner, *made.args), made.kwargs)
-        # Without the shardings of structs, which are those of the hints: what is given need not be placed yet.
-        self.checked = check_arguments_as_traced(
-            self.typed.arguments(self.bound), self.bound.arguments, self.region, has_shardings=False
-        )
-        self._raise(self.checked)
-        self.sizes = self.checked.sizes
+        self.region = MeshContext.over(self.mesh, current_axis_naming(self.made_of.naming), "boundary")
+        self._checked, leaves = drawn.leaves_on(self.mesh)
+        self._leaves = [_unplaced(leaf) if leaf.hint is None and _is_array(leaf.value) else leaf for leaf in leaves]
+        self.sizes = self._checked.sizes
+        # By their places among all leaves: arrays as structs, and numbers with hints.
         self.traced = {
-            at: leaf._replace(value=self._struct(leaf)) if _is_array(leaf.value) else leaf
-            for at, leaf in enumerate(self.checked.leaves)
-            if leaf.hint is not None or _is_array(leaf.value)
+            at: leaf for at, leaf in enumerate(self._leaves) if leaf.hint is not None or _is_array(leaf.value)
         }
         self.structs = [leaf.value for leaf in self.traced.values()]
 
-    def _raise(self, checked: TreeCheck) -> None:
-        if checked.failures:
-            raise self.region.error(self.typed.name, checked.failures, checked.sizes)
-
-    def _struct(self, leaf: CheckedLeaf) -> Any:
-        """The shape, dtype and sharding of an array."""
-        shape, sharding, explicit = leaf.value.shape, None, _jax.mesh.explicit_axes(self.mesh)
-        # Part of a value's type over Explicit axes; over others it says nothing to a trace.
-        if leaf.hint is not None and explicit:
-            spec = _jax.array.spec_entries(self.region.spec(leaf.hint, len(shape)))
-            dim_axes = [tuple(axis for axis in axes if axis in explicit) for axes in spec.dim_axes]
-            sharding = NamedSharding(self.mesh, _jax.array.partition_spec(dim_axes, spec.unreduced, spec.reduced))
-        dtype = jax.dtypes.canonicalize_dtype(leaf.value.dtype, allow_extended_dtype=True)
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
-
     def run(self, values: Iterable[Any]) -> Any:
-        """Call the function with values in the place of what is traced."""
-        leaves = list(self.checked.leaves)
+        """Call the function with other values for the traced leaves."""
+        leaves = list(self._leaves)
         for at, value in zip(self.traced, values, strict=True):
             leaves[at] = leaves[at]._replace(value=value)
-        args, kwargs = self.bound.with_arguments(self.checked.with_leaves(leaves))
-        return self.f(*args[len(self.owner) + len(self.typed.given) :], **kwargs)
+        return self._drawn.call_with(self._checked, leaves).call(self.f)
 
     def trace(self) -> tuple[Any, Any]:
         """The jaxpr of the function alone, and the types of its results in their structure."""
@@ -273,12 +223,13 @@ class ExplainedCall:
 
     def result_leaves(self, results: Any) -> list[CheckedLeaf]:
         """The leaves of the results, each with its hint."""
-        node, named, sizes = self.typed.result, self.bound.arguments, self.sizes
+        node, named, sizes = self.typed.result, self._drawn.plan.named, self.sizes
         assert node is not None
         checked = check_as_traced(
             lambda value: check_value(node, value, RETURN, self.region, named, sizes), results, has_shardings=False
         )
-        self._raise(checked)
+        if checked.failures:
+            raise self.region.error(self.typed.name, checked.failures, checked.sizes)
         self.sizes = checked.sizes
         return checked.leaves
 
@@ -307,7 +258,7 @@ class ExplainedCall:
 
     @contextmanager
     def _replace_meshes(self) -> Generator[None]:
-        """Replace the function's own mesh by another, and the ambient one where the function looks for that."""
+        """Replace the function's own mesh, and the ambient one if the function looks for that."""
         looks = self.made_of.mesh is None or not _jax.mesh.context_mesh().empty
         ambient = jax.sharding.use_abstract_mesh(self.mesh) if looks else nullcontext()
         with _jax.mesh.without_ambient(), ambient, on_mesh(self.mesh), keeping_claims():
@@ -315,9 +266,15 @@ class ExplainedCall:
 
 
 def cotangent_spec(spec: PartitionSpec) -> PartitionSpec:
-    """How a result's cotangent is sharded: reduced where the result is unreduced, and the other way round."""
+    """The spec of a result's cotangent: reduced if the result is unreduced, and the other way round."""
     entries = _jax.array.spec_entries(spec)
     return _jax.array.partition_spec(entries.dim_axes, entries.reduced, entries.unreduced)
+
+
+def _unplaced(leaf: CheckedLeaf) -> CheckedLeaf:
+    """An array as a struct without the sharding that it has, perhaps on another mesh."""
+    shape, dtype = leaf.value.shape, jax.dtypes.canonicalize_dtype(leaf.value.dtype, allow_extended_dtype=True)
+    return leaf._replace(value=jax.ShapeDtypeStruct(shape, dtype))
 
 
 def _is_array(value: Any) -> bool:
@@ -332,17 +289,7 @@ def has_gradient(value: Any) -> bool:
 def meshes_of(
     given: Any, own: _jax.mesh.AnyMesh | None, values: Iterable[Any], verb: str = "explain"
 ) -> tuple[AbstractMesh, ...]:
-    """One mesh or several, without their devices.
-
-    Args:
-      given: a mesh, a dict of sizes, a text as in ``"dp=4,tp=2"``, or a list of such; None to find one.
-      own: the decorator's mesh, which comes first where none is given, and says what type axes have.
-      values: the call's arguments, which may be placed on a mesh.
-      verb: the function that messages name.
-
-    Raises:
-      MeshAxisError: for what is not a mesh, and where none is found.
-    """
+    """The given meshes, or one, without devices: by default the decorator's, the ambient one, or the values'."""
     ambient = _jax.mesh.context_mesh()
     default = own or (None if ambient.empty else ambient)
     if isinstance(given, (list, tuple)):
@@ -361,18 +308,13 @@ def meshes_of(
 
 
 def _read_mesh(given: Any, like: _jax.mesh.AnyMesh | None, verb: str) -> AbstractMesh:
-    """A mesh without its devices; of one that is written down the axes have the types of another mesh."""
-    if isinstance(given, (Mesh, AbstractMesh)):
-        if problem := why_unusable(given):
-            raise MeshAxisError(f"{verb}: the mesh {problem}")
-        if given.empty:
-            raise MeshAxisError(f"{verb}: the mesh has no axes")
-        return AbstractMesh(given.axis_sizes, given.axis_names, axis_types=given.axis_types)
-    sizes = mesh_sizes(given)
-    if sizes is None:
-        raise MeshAxisError(
-            f"{verb}: mesh= is {value_text(given)}\n\n"
-            'Hint: a mesh is a jax.sharding.Mesh or AbstractMesh, a dict of sizes, or a text as in "dp=4,tp=2"'
-        )
-    mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
-    return mesh_like(mesh, like)
+    """A mesh without its devices; a dict or a text has the axis types of another mesh."""
+    try:
+        mesh = read_mesh_or_sizes(given)
+    except MeshAxisError as error:
+        raise MeshAxisError(f"{verb}: {error}") from None
+    if mesh is None:
+        raise MeshAxisError(f"{verb}: the mesh has no axes")
+    axis_types = mesh.axis_types if given is mesh else (AxisType.Auto,) * len(mesh.axis_sizes)
+    abstract = AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=axis_types)
+    return abstract if given is mesh else mesh_like(abstract, like)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from itertools import permutations
-from math import comb, prod
+from itertools import islice, permutations
+from math import prod
 from textwrap import fill
 from typing import Any, TypeAlias
 
@@ -145,26 +144,19 @@ def _time(explanation: Explanation) -> Time:
 
 
 def meshes_to_try(verb: str, devices: int, axes: FreeMesh) -> list[dict[str, int]]:
-    """All ways to divide devices over the axes whose size is not fixed, the first axis longest first.
-
-    Raises:
-      MeshAxisError: where the sizes that are fixed do not divide the devices.
-      StructureError: for more than can be tried.
-    """
+    """All ways to divide devices over the axes whose size is not fixed, the first axis longest first."""
     fixed, free = {axis: size for axis, size in axes.items() if size}, [axis for axis, size in axes.items() if not size]
     count, others = divmod(devices, prod(fixed.values()))
     if others or (count > 1 and not free):
         kept = ", ".join(f"{axis}={size}" for axis, size in fixed.items())
         raise MeshAxisError(f"{verb}: {kept} does not divide {devices:,} devices" + ("" if free else " without a rest"))
-    number = prod(comb(power + len(free) - 1, power) for power in _prime_powers(count)) if free else 1
-    if number > _MOST_MESHES:
+    divided = list(islice(_divided(count, len(free)), _MOST_MESHES + 1))
+    if len(divided) > _MOST_MESHES:
         raise StructureError(
-            f"{verb}: {devices:,} devices make {number:,} meshes of {', '.join(free)}; {_MOST_MESHES:,} are the most"
-            f'\n\nHint: fix some, as in mesh={{"{free[-1]}": 8}}'
+            f"{verb}: {devices:,} devices make more than {_MOST_MESHES:,} meshes of {', '.join(free)}"
+            f'\n\nHint: fix some sizes, as in mesh={{"{free[-1]}": 8}}'
         )
-    return [
-        {axis: size or sizes[free.index(axis)] for axis, size in axes.items()} for sizes in _divided(count, len(free))
-    ]
+    return [{axis: size or sizes[free.index(axis)] for axis, size in axes.items()} for sizes in divided]
 
 
 def _divided(count: int, parts: int) -> Iterator[tuple[int, ...]]:
@@ -176,44 +168,26 @@ def _divided(count: int, parts: int) -> Iterator[tuple[int, ...]]:
             yield (first, *rest)
 
 
-def _prime_powers(number: int) -> Iterator[int]:
-    """How often each prime divides a number."""
-    prime = 2
-    while number > 1:
-        prime = prime if prime * prime <= number else number
-        power = 0
-        while number % prime == 0:
-            number, power = number // prime, power + 1
-        if power:
-            yield power
-        prime += 1
-
-
 def read_free_mesh(verb: str, given: Any) -> dict[str, int | None]:
-    """Mesh axes of which some have a size, as in ``{"dp": None, "tp": 8}`` or ``"dp,tp=8"``.
-
-    Raises:
-      MeshAxisError: for what is not such a mesh.
-    """
-    axes: Any = {} if given is None else given
-    if isinstance(given, str):
-        parts = [part.partition("=") for part in map(str.strip, given.split(",")) if part]
-        axes = {
-            axis.strip(): (int(size) if size.strip().isdecimal() and len(size) < 12 else 0) if equals else None
+    """Mesh axes of which some have a size, as in ``{"dp": None, "tp": 8}`` or ``"dp,tp=8"``."""
+    pairs: list[tuple[Any, Any]] = [] if given is None else [("", 0)]  # which is refused
+    if isinstance(given, Mapping):
+        pairs = list(given.items())
+    elif isinstance(given, str):
+        parts = [map(str.strip, part.partition("=")) for part in given.split(",") if part.strip()]
+        pairs = [
+            (axis, (int(size) if size.isdecimal() and len(size) < 12 else 0) if equals else None)
             for axis, equals, size in parts
-        }
-    is_right = isinstance(axes, Mapping) and all(
-        isinstance(axis, str) and axis and (size is None or (type(size) is int and size > 0))
-        for axis, size in axes.items()
+        ]
+    is_right = len(dict(pairs)) == len(pairs) and all(
+        isinstance(axis, str) and axis and (size is None or (type(size) is int and size > 0)) for axis, size in pairs
     )
-    if not is_right or (
-        isinstance(given, str) and len(axes) != len([part for part in given.split(",") if part.strip()])
-    ):
+    if not is_right:
         raise MeshAxisError(
             f"{verb}: mesh= is {value_text(given)}\n\n"
             'Hint: it names mesh axes, with a size where that is fixed, as in {"dp": None, "tp": 8} or "dp,tp=8"'
         )
-    return dict(axes)
+    return dict(pairs)
 
 
 def choice_of(
@@ -223,25 +197,18 @@ def choice_of(
     rows: Iterable[Explanation | Failed],
     notes: Iterable[str] = (),
 ) -> Choice:
-    """Rank the meshes on which a function fits, and give the reason why each of the others is refused."""
+    """Rank the meshes on which a function fits, and give the reasons against the others."""
     rows = list(rows)
-    explained, failed = (
-        [row for row in rows if isinstance(row, Explanation)],
-        [row for row in rows if isinstance(row, Failed)],
-    )
-    # Among orders that are equally good for a mesh, the one that is best for most of the others comes first.
-    best = [_best_order(row, hardware, row.mesh).mesh for row in explained]
-    better = Counter(tuple(dict(mesh)) for mesh, row in zip(best, explained, strict=True) if mesh != row.mesh)
-    names = better.most_common(1)[0][0] if better else [axis for axis, _ in rows[0].mesh]
-    explained = [_best_order(row, hardware, _in_order(row.mesh, names)) for row in explained]
+    explained = [_best_order(row, hardware) for row in rows if isinstance(row, Explanation)]
     ranked = sorted((row for row in explained if row.fits), key=_rank)
     large = sorted((row for row in explained if not row.fits), key=lambda row: row.memory.peak)
     has = f"and {hardware.name} has {bytes_text(int(hardware.memory))}"
     fitting = [Candidate(dict(row.mesh), _time(row).text, row) for row in ranked]
     refused = [Candidate(dict(row.mesh), f"needs {bytes_text(row.memory.peak)}, {has}", row) for row in large]
     refused += [
-        Candidate(dict(_in_order(row.mesh, names)), reason_of(verb, function, row.error), None, row.error)
-        for row in failed
+        Candidate(dict(row.mesh), reason_of(verb, function, row.error), None, row.error)
+        for row in rows
+        if isinstance(row, Failed)
     ]
     all_notes = dict.fromkeys([*notes, *(note for row in (*ranked, *large) for note in row.notes)])
     devices = prod(size for _, size in rows[0].mesh)
@@ -253,13 +220,10 @@ def _rank(explanation: Explanation) -> tuple[float, float, int]:
     return float(f"{time.overlapped:.3g}"), float(f"{time.serial:.3g}"), explanation.memory.peak
 
 
-def _in_order(mesh: MeshSizes, names: Sequence[str]) -> MeshSizes:
-    return tuple(sorted(mesh, key=lambda pair: names.index(pair[0])))
-
-
-def _best_order(explanation: Explanation, hardware: Hardware, first: MeshSizes) -> Explanation:
+def _best_order(explanation: Explanation, hardware: Hardware) -> Explanation:
     """The explanation with its mesh axes in the order that suits the links best; the first of equally good ones."""
-    orders = permutations(first) if len(first) <= _MOST_AXES_IN_ORDER else [first]
+    mesh = explanation.mesh
+    orders = permutations(mesh) if len(mesh) <= _MOST_AXES_IN_ORDER else [mesh]
 
     def explained_on(mesh: MeshSizes) -> Explanation:
         rates = hardware.rates(mesh)
@@ -272,9 +236,6 @@ def _best_order(explanation: Explanation, hardware: Hardware, first: MeshSizes) 
 def reason_of(verb: str, function: str, error: Exception) -> str:
     """The first line of an error, without what is the same in all."""
     first = (str(error).splitlines() or [""])[0]
-    own = first.removeprefix(f"{verb}: ").removeprefix(f"{function}: ")
-    return (
-        own
-        if own != first or isinstance(error, (MeshAxisError, StructureError))
-        else f"{type(error).__name__}: {first}"
-    )
+    reason = first.removeprefix(f"{verb}: ").removeprefix(f"{function}: ")
+    is_ours = reason != first or isinstance(error, (MeshAxisError, StructureError))
+    return reason if is_ours else f"{type(error).__name__}: {first}"

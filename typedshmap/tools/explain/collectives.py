@@ -1,7 +1,7 @@
 """The collectives of a jaxpr and the values that it checks, through loops, branches and calls.
 
-This is a domain of `inference.interpreter` in which a value is the numbers of the values and collectives that it comes
-from directly. A loop's body is interpreted once, and its collectives count as often as it runs."""
+In this domain of `inference.interpreter` a value is its direct sources: the numbers of values and collectives. The
+body of a loop is interpreted once, and its collectives count as often as it runs."""
 
 from __future__ import annotations
 
@@ -33,17 +33,9 @@ _NO_COMMUNICATION = frozenset(
 
 
 class _Surroundings(NamedTuple):
-    """What is around an equation.
+    """What is around an equation."""
 
-    Attributes:
-      sizes: the mesh axes that are manual, with their sizes.
-      times: how often it runs.
-      loops: the loops and branches that it is in.
-      part: whether it belongs to a gradient.
-      place: the source of the call around it, for an equation without a source of its own.
-    """
-
-    sizes: Mapping[str, int] = {}
+    sizes: Mapping[str, int] = {}  # of manual mesh axes
     times: int = 1
     loops: tuple[str, ...] = ()
     part: Pass = "forward"
@@ -55,24 +47,14 @@ class _Surroundings(NamedTuple):
 
 @dataclass
 class JaxprCosts(Interpreter[Sources]):
-    """The costs of a jaxpr, in the order of its equations.
-
-    Attributes:
-      idents: the numbers of values and collectives.
-      values: the values that its body checks.
-      collectives: its collectives.
-      notes: what cannot be seen, or not counted.
-      outside: the operations on global arrays outside of manual regions, by name.
-      is_transposed: whether it takes a gradient.
-      around: what is around the current equation.
-    """
+    """The costs of a jaxpr, in the order of its equations."""
 
     idents: Iterator[int]
-    values: list[Value] = field(default_factory=list[Value])
+    values: list[Value] = field(default_factory=list[Value])  # those of checks
     collectives: list[Collective] = field(default_factory=list[Collective])
     notes: list[str] = field(default_factory=list[str])
-    outside: list[str] = field(default_factory=list[str])
-    is_transposed: bool = False
+    outside: list[str] = field(default_factory=list[str])  # operations on global arrays outside of manual regions
+    is_transposed: bool = False  # it takes a gradient
     around: _Surroundings = field(default_factory=_Surroundings)
 
     def __post_init__(self) -> None:
@@ -130,8 +112,8 @@ class JaxprCosts(Interpreter[Sources]):
             mesh, manual = params["mesh"], _jax.jaxpr.newly_manual_axes(params)
             sizes = {axis: size for axis, size in mesh.shape.items() if axis in manual or axis in at.sizes}
             if auto := ", ".join(axis for axis, size in mesh.shape.items() if axis not in sizes and size > 1):
-                note = "not manual in a region: there XLA splits arrays further, and what it sends is not counted"
-                self.notes.append(f"{auto} {note}")
+                note = "there XLA shards arrays further, and what it sends is not counted"
+                self.notes.append(f"a region is not manual over {auto}: {note}")
             self.around = at._replace(sizes={**at.sizes, **sizes})
         if name == CLAIM:
             if params["claim"].assertion.subject.kind != "checked":
@@ -187,15 +169,7 @@ def _checked_value(ident: int, eqn: Any, sources: Sources, at: _Surroundings) ->
 
 
 def read_jaxpr(jaxpr: Any, count: int) -> tuple[JaxprCosts, list[Sources]]:
-    """Read a jaxpr, with and without what XLA drops.
-
-    Args:
-      jaxpr: what was traced.
-      count: how many operands it has; their numbers are those from 0 on.
-
-    Returns:
-      What was found of what XLA keeps, and the sources of each result.
-    """
+    """The costs of a jaxpr without what XLA drops, and the sources of each result; operands are numbered from 0 on."""
     start, idents = [frozenset([at]) for at in range(count)], itertools.count(count)
     costs, live = JaxprCosts(idents), JaxprCosts(idents)
     results = costs.interpret(jaxpr, start)
@@ -212,12 +186,8 @@ def read_jaxpr(jaxpr: Any, count: int) -> tuple[JaxprCosts, list[Sources]]:
 
 
 def collective_costs(eqn: Any, sizes: Mapping[str, int]) -> list[Collective] | None:
-    """What an equation communicates, per operand; None for one that is not a collective.
-
-    Args:
-      eqn: the equation.
-      sizes: the mesh axes that are manual here; over those of size 1 nothing is sent, and XLA drops it.
-    """
+    """What an equation communicates, per operand; None for one that is not a collective."""
+    # Over an axis of size 1 nothing is sent, and XLA drops it.
     params, sizes = eqn.params, {axis: size for axis, size in sizes.items() if size > 1}
     if eqn.primitive.name == "reshard_shards":
         return list(_reshard_costs(eqn, sizes))
@@ -233,7 +203,7 @@ def collective_costs(eqn: Any, sizes: Mapping[str, int]) -> list[Collective] | N
 
 
 def group_size(eqn: Any, sizes: Mapping[str, int]) -> int | None:
-    """How many shards of a mesh with these manual axes a collective is among; None for what is not a collective."""
+    """The number of shards that communicate with each other; None for an equation that is not a collective."""
     if _jax.jaxpr.collective_operation(eqn) is None:
         return None
     groups = eqn.params.get("axis_index_groups")

@@ -1,6 +1,6 @@
-"""What XLA says of a program: it is compiled ahead of time, for TPUs that nobody has or for virtual CPU devices.
+"""Compile a program ahead of time, for TPUs that need not exist or for virtual CPU devices; report XLA's figures.
 
-Invariant: what is compiled is the jaxpr that is explained; nothing runs."""
+Invariant: the compiled program is the jaxpr that is explained; nothing runs."""
 
 from __future__ import annotations
 
@@ -46,18 +46,14 @@ _COLLECTIVE = re.compile(
 
 
 class Target(NamedTuple):
-    """What is compiled for: by its name, and its devices. Of virtual ones there may be more than the mesh has."""
+    """Devices to compile for; there may be more virtual ones than the mesh has."""
 
     name: str
     devices: Sequence[Any]
 
 
 def read_target(verb: str, given: Any) -> Target | None:
-    """What ``compile=`` names: a topology of TPUs, or virtual CPU devices; None where nothing is to be compiled.
-
-    Raises:
-      StructureError: for what is not a topology, and without libtpu.
-    """
+    """The target that ``compile=`` names: a topology of TPUs, or virtual CPU devices."""
     if given is None:
         return None
     if not isinstance(given, str) or not given:
@@ -114,20 +110,7 @@ def compile_program(
     target: Target,
     collectives: Iterable[Collective],
 ) -> Compiled:
-    """Compile a jaxpr for a mesh of the target's devices, in their order.
-
-    Args:
-      name: the function that messages name.
-      closed_jaxpr: the jaxpr.
-      specs: how each operand is sharded.
-      mesh: the mesh.
-      target: what is compiled for.
-      collectives: those of the jaxpr.
-
-    Raises:
-      MeshAxisError: for another number of devices than the mesh has.
-      StructureError: for what cannot be lowered or compiled for these devices.
-    """
+    """Compile a jaxpr for a mesh of the target's devices, in their order; compare the collectives."""
     require_as_many(name, target, mesh)
     devices = np.array(target.devices[: mesh.size]).reshape(mesh.axis_sizes)
     there = Mesh(devices, mesh.axis_names, axis_types=mesh.axis_types)
@@ -150,15 +133,15 @@ def compile_program(
             raise StructureError(f"{name}: cannot be compiled for {target.name}: {reason}") from error
         return _refused(target.name, str(error))
     expected = Counter(op.operation for op in collectives)
-    found = _collectives_in(compiled.as_text() or "")
+    written = _collectives_in(compiled.as_text() or "")
     flops = int((compiled.cost_analysis() or {}).get("flops", 0))
     size = _peak_of(compiled.memory_analysis(), target.name == "cpu")
-    counts = {name: (expected[name], found[name]) for name in sorted({*expected, *found})}
+    counts = {name: (expected[name], written[name]) for name in sorted({*expected, *written})}
     return Compiled(target.name, size, flops, counts)
 
 
 def _peak_of(memory: Any, is_virtual: bool) -> int:
-    """The most that is in memory; of a CPU XLA does not say that, but how much it sets aside."""
+    """The peak of memory; for a CPU XLA reports only how much it sets aside."""
     if not is_virtual:
         return memory.peak_memory_in_bytes
     taken = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes

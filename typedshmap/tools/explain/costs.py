@@ -1,6 +1,6 @@
-"""The costs of a function on a mesh, as they are compared: with a budget, or with those that a lock file records.
+"""The costs of a function on a mesh, to compare with a budget or with a lock file.
 
-Invariant: an entry of a lock file is found by what was asked for, never by what was traced."""
+Invariant: the key of an entry in a lock file is the question, not what was traced."""
 
 from __future__ import annotations
 
@@ -18,26 +18,17 @@ from .tables import Table
 
 _VERSION = 1
 _NEAR = 0.1
-"""What JAX's rules of derivatives keep and compute differs between its versions; so much of it is no difference."""
+"""A smaller share is no difference: rules of derivatives keep and compute different things in versions of JAX."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What one device sends, computes and holds.
+    """What one device sends, computes and holds."""
 
-    Attributes:
-      sizes: the sizes of dims that they are for, ``batch=32, seq=64``.
-      collectives: how often each runs, forward and gradient together, by operation and mesh axes: ``all-gather/dp``.
-      wire_bytes: the bytes that one device sends in them.
-      products: the floating-point operations of matrix products, convolutions and transforms.
-      flops: all floating-point operations.
-      memory: the most bytes that are in memory at one time.
-    """
-
-    sizes: str
-    collectives: Mapping[str, int]
+    sizes: str  # batch=32, seq=64
+    collectives: Mapping[str, int]  # by operation and mesh axes, all-gather/dp
     wire_bytes: Mapping[str, int]
-    products: int
+    products: int  # FLOPs of products, convolutions and transforms
     flops: int
     memory: int
 
@@ -55,64 +46,54 @@ class Costs:
 
     @classmethod
     def read(cls, entry: Any) -> Costs:
-        """The costs in an entry of a lock file; what is no such entry is an error of some kind."""
+        """The costs in an entry of a lock file; raises some error for anything else."""
         numbers = [entry[name] for name in ("products", "flops", "memory")]
         numbers += [*entry["collectives"].values(), *entry["wire_bytes"].values()]
         if not isinstance(entry["sizes"], str) or not all(type(number) is int and number >= 0 for number in numbers):
             raise ValueError(entry)
         return cls(**entry)
 
-    def changes(self, found: Costs) -> list[Change]:
-        """What is otherwise in costs that are found; of FLOPs and memory what is beyond JAX's own differences."""
-        changes = [Change("sizes", self.sizes, found.sizes)] if self.sizes != found.sizes else []
-        changes += [Change(*changed) for changed in changed_counts(self.collectives, found.collectives)]
-        for key, recorded, now in changed_counts(self.wire_bytes, found.wire_bytes):
-            changes.append(Change(f"{key} on the wire", recorded, now, bytes_text))
-        if self.products != found.products:
-            changes.append(Change("FLOP in products", self.products, found.products, flops_text))
-        if not _is_near(self.flops, found.flops):
-            changes.append(Change("FLOP", self.flops, found.flops, flops_text))
-        if not _is_near(self.memory, found.memory):
-            changes.append(Change("peak memory", self.memory, found.memory, bytes_text))
+    def changes(self, now: Costs) -> list[Change]:
+        """The differences; those of FLOPs and memory beyond what differs between versions of JAX."""
+        changes = [Change("sizes", self.sizes, now.sizes)] if self.sizes != now.sizes else []
+        changes += [Change(*changed) for changed in changed_counts(self.collectives, now.collectives)]
+        for key, before, after in changed_counts(self.wire_bytes, now.wire_bytes):
+            changes.append(Change(f"{key} on the wire", before, after, bytes_text))
+        for what, before, after, share, text in (
+            ("FLOP in products", self.products, now.products, 0, flops_text),
+            ("FLOP", self.flops, now.flops, _NEAR, flops_text),
+            ("peak memory", self.memory, now.memory, _NEAR, bytes_text),
+        ):
+            if abs(after - before) > share * before:
+                changes.append(Change(what, before, after, text))
         return changes
 
 
-def changed_counts(expected: Mapping[str, int], found: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
-    """The keys whose number is another one than expected, with both numbers; what is not there is 0."""
-    for key in {**expected, **found}:
-        if expected.get(key, 0) != found.get(key, 0):
-            yield key, expected.get(key, 0), found.get(key, 0)
-
-
-def _is_near(recorded: int, found: int) -> bool:
-    return abs(found - recorded) <= _NEAR * recorded
+def changed_counts(expected: Mapping[str, int], now: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
+    """The keys whose numbers differ, with both numbers; a missing one is 0."""
+    for key in {**expected, **now}:
+        if expected.get(key, 0) != now.get(key, 0):
+            yield key, expected.get(key, 0), now.get(key, 0)
 
 
 class Change(NamedTuple):
-    """One cost that is otherwise than it was recorded.
-
-    Attributes:
-      what: which cost.
-      recorded: what it was.
-      found: what it is.
-      text: how it is written.
-    """
+    """One cost that differs from the recorded one."""
 
     what: str
     recorded: Any
-    found: Any
+    now: Any
     text: Callable[[Any], str] = str
 
     @property
     def row(self) -> tuple[str, str, str, str]:
         """The cells of a table; exact numbers where rounded ones are the same."""
-        before, now = self.text(self.recorded), self.text(self.found)
+        before, now = self.text(self.recorded), self.text(self.now)
         if before == now:
-            before, now = f"{self.recorded:,}", f"{self.found:,}"
+            before, now = f"{self.recorded:,}", f"{self.now:,}"
         share = ""
-        if isinstance(self.found, int):
-            share = f"{100 * (self.found / self.recorded - 1):+.3g} %" if self.recorded and self.found else "new"
-            share = share if self.found else "gone"
+        if isinstance(self.now, int):
+            share = f"{100 * (self.now / self.recorded - 1):+.3g} %" if self.recorded and self.now else "new"
+            share = share if self.now else "gone"
         return self.what, before, now, share
 
 
@@ -123,23 +104,13 @@ def change_table(changes: Iterable[Change]) -> Table:
 
 @dataclass
 class LockFile:
-    """The costs that a file records.
-
-    Attributes:
-      path: the file.
-      entries: by what was asked for, the costs.
-    """
+    """The costs that a file records, each with its question."""
 
     path: Path
     entries: dict[str, Costs] = field(default_factory=dict[str, Costs])
 
     @classmethod
     def read(cls, path: Path) -> LockFile:
-        """The costs in a file.
-
-        Raises:
-          StructureError: for a file that cannot be read, or is no lock file.
-        """
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
             if document["version"] == _VERSION:
@@ -148,14 +119,9 @@ class LockFile:
             raise StructureError(f"{path}: {(error.strerror or str(error)).lower()}") from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             pass
-        raise StructureError(f"{path}: it is not a lock file, as --lock writes one")
+        raise StructureError(f"{path}: it is not a file that --lock has written")
 
     def write(self) -> None:
-        """Write the file.
-
-        Raises:
-          StructureError: where it cannot be written.
-        """
         costs = {key: asdict(entry) for key, entry in self.entries.items()}
         text = json.dumps({"version": _VERSION, "costs": costs}, indent=2, sort_keys=True)
         try:

@@ -133,7 +133,6 @@ def _tpu(
 
 
 def _gpu(name: str, rates: Mapping[str, float], gigabytes: int, bandwidth: float, link: float) -> Hardware:
-    """Eight in a node, each with a network interface of 400 Gb/s."""
     return Hardware(name, rates, gigabytes * 1e9, bandwidth, link=link, domain=8, network=50e9)
 
 
@@ -159,11 +158,7 @@ KNOWN = {
 
 
 def read_hardware(verb: str, given: Any) -> Hardware | None:
-    """A kind of device by its name, also with its topology as in ``v5p:8x16x16``; or as it is.
-
-    Raises:
-      StructureError: for a name that is not known, and what is neither.
-    """
+    """A kind of device by its name, also with its topology as in ``v5p:8x16x16``; or as it is."""
     if given is None or isinstance(given, Hardware):
         return given
     name, _, topology = given.lower().partition(":") if isinstance(given, str) else ("", "", "")
@@ -184,11 +179,9 @@ _RINGS = ("all-reduce", "all-gather", "reduce-scatter")
 
 
 def _sent_over(op: Collective, sizes: Mapping[str, int], rates: Mapping[str, float]) -> Iterator[tuple[str, float]]:
-    """The bytes that a device sends over each axis of a collective.
-
-    A ring over several axes is one over each, over the fastest first: over the next ones there is only a part of it
-    left. What is not a ring counts at the slowest.
-    """
+    """The bytes that a device sends over each axis of a collective."""
+    # A ring over several axes is one over each, the fastest first: the next ones have only a part of it left. A
+    # collective that is not a ring counts at the slowest.
     if op.operation not in _RINGS or prod(sizes[axis] for axis in op.axes) != op.group:
         yield min(op.axes, key=rates.__getitem__), op.wire
         return
@@ -205,18 +198,7 @@ def time_of(
     mesh: MeshSizes,
     rates: Mapping[str, float],
 ) -> Time:
-    """How long a program takes at the least.
-
-    Args:
-      work: what is computed and moved.
-      collectives: what is sent.
-      hardware: the kind of device.
-      mesh: the mesh axes with their sizes.
-      rates: the bytes that one device sends per second, by mesh axis.
-
-    Raises:
-      MeshAxisError: for a collective over an axis of which no link is known.
-    """
+    """The least time of a program, with the bytes that a device sends per second by mesh axis."""
     compute, memory = defaultdict[str, float](float), defaultdict[str, float](float)
     sent = defaultdict[str, defaultdict[str, float]](lambda: defaultdict(float))
     for line in work.lines:

@@ -1,9 +1,9 @@
-"""Which links a mesh axis lies on, and what a device sends over them in a second.
+"""The links of each mesh axis, and the bytes that a device sends over them per second.
 
-Links are of levels, the fastest innermost: two devices of a chip, a torus of chips or a switch, the network between.
-The last mesh axes lie innermost, as JAX lays out a mesh: on a torus as ``jax.experimental.mesh_utils`` does it.
+Links have levels, the fastest innermost: two devices of a chip, a torus of chips or a switch, and the network. The last
+mesh axes are innermost, as JAX lays out a mesh; on a torus as `jax.experimental.mesh_utils` does.
 
-Invariant: rates are those of peaks, over which all links of a group of devices send at once."""
+Invariant: rates are peaks, with all links of a group of devices in use at once."""
 
 from __future__ import annotations
 
@@ -64,11 +64,9 @@ class Torus:
 
 @lru_cache(maxsize=1024)
 def place_on_torus(sizes: Shape, shape: Shape) -> tuple[Shape, ...]:
-    """Per mesh axis its size along each dim of a torus, as JAX chooses them, from the last axis on.
-
-    Whole dims come first, and the more of them the better, as ``create_device_mesh`` of ``jax.experimental.mesh_utils``
-    has it with ``allow_split_physical_axes=True``.
-    """
+    """Per mesh axis its size along each dim of a torus, as JAX chooses them, from the last axis on."""
+    # Whole dims come first, and the more of them the better, as in `create_device_mesh` of
+    # `jax.experimental.mesh_utils` with `allow_split_physical_axes=True`.
     taken, places = [1] * len(shape), list[Shape]()
     for size in reversed(sizes):
 
@@ -113,16 +111,13 @@ def divisors(number: int) -> tuple[int, ...]:
 def link_rates(
     sizes: Shape, link: float, domain: int = 0, network: float = 0, torus: Torus | None = None
 ) -> list[float]:
-    """The bytes that a device sends per second over each axis of a mesh; 0 where that is not known.
-
-    A group of devices that reaches beyond a level sends there with all that it has within: over the network of 8 GPUs
-    as 8 times one does.
+    """The bytes that a device sends per second over each axis of a mesh; 0 if that is not known.
 
     Args:
       sizes: the sizes of the axes.
-      link: over one dim of a torus, or into a switch.
-      domain: how many devices are connected so, at most; 0 is all.
-      network: beyond.
+      link: the rate over one dim of a torus, or into a switch.
+      domain: the most devices that are connected so; 0 for all.
+      network: the rate beyond; a group of 8 GPUs has it 8 times.
       torus: the torus; None for a switch.
     """
     domain = max(speed for speed in divisors(prod(sizes)) if speed <= (domain or inf))
@@ -141,7 +136,7 @@ def link_rates(
 
 
 def _cut(sizes: Shape, count: int) -> tuple[Shape, Shape]:
-    """The part of each axis that lies within so many neighbours, the last axes first; and what is beyond of each."""
+    """The part of each axis that lies within so many neighbours, the last axes first, and the rest of each."""
     inner: list[int] = []
     for size in reversed(sizes):
         inner.append(gcd(size, count))

@@ -1,4 +1,4 @@
-"""The memory of one device while it runs a program: the most at one time, and what is there then."""
+"""The peak memory of one device that runs a program, and the arrays in memory at that time."""
 
 from __future__ import annotations
 
@@ -89,11 +89,9 @@ def _kinds(program: Program, steps: Sequence[ProgramStep], is_differentiated: bo
 
 
 def _argument_kinds(program: Program) -> tuple[dict[Buffer, str], Mapping[Buffer, frozenset[Buffer]]]:
-    """What each argument of a function that takes a gradient is, and from which arguments each buffer is computed.
-
-    Weights are arguments on which a gradient depends, of the type of a result that depends on the gradient: of their
-    gradient or their update. Optimizer state is not needed for the gradient, and a result of its type depends on it.
-    """
+    """What each argument of a function that takes a gradient is, and from which arguments each buffer is computed."""
+    # Weights are arguments on which a gradient depends, of the type of a result that depends on the gradient: of their
+    # gradient or their update. Optimizer state is not needed for the gradient, and a result of its type depends on it.
     sources = defaultdict[Buffer, frozenset[Buffer]](frozenset, {buf: frozenset([buf]) for buf in program.arguments})
     updated, needed = set[Buffer](), set[Buffer]()
     for step in program.steps:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import groupby
@@ -377,7 +377,7 @@ def array_text(dtype: str, shape: tuple[int, ...]) -> str:
 
 
 def ring_seconds(size: int, axes: tuple[str, ...], bandwidth: Mapping[str, float]) -> float | None:
-    """How long some bytes take over the slowest of several mesh axes; None if the bandwidth of one is not known."""
+    """The seconds of some bytes over the slowest of several mesh axes; None if the rate of one is not known."""
     if not all(axis in bandwidth for axis in axes):
         return None
     return size / min(bandwidth[axis] for axis in axes)
@@ -388,28 +388,28 @@ def ring_bytes(operation: str, group: int, bytes_in: int, bytes_out: int) -> int
     return ceil(Fraction(ring_cost(operation, group, bytes_in, bytes_out), group))
 
 
-_PREFIXES = {
-    **{prefix: 1000**power for power, prefix in enumerate(["", "k", "M", "G", "T"])},
-    **{prefix: 1024**power for power, prefix in enumerate(["Ki", "Mi", "Gi", "Ti"], 1)},
-}
-_BANDWIDTH = re.compile(r"(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[0-9]+)?) *(?P<prefix>[kMGT]i?|)B(?:/s)?")
+_DECIMAL, _BINARY = ("", "k", "M", "G", "T", "P", "E"), ("", "Ki", "Mi", "Gi", "Ti", "Pi")
+_BANDWIDTH = re.compile(r"(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[0-9]+)?) *(?P<prefix>k|Ki|[MGT]i?|)B(?:/s)?")
 
 
 def bytes_text(count: int) -> str:
     """``512 B``, ``1.5 KiB``, ``16 MiB``: three digits or four, exact where that is short."""
-    size, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
-    while size >= 1024 and len(units) > 1:
-        size, units = size / 1024, units[1:]
+    size, prefix = _scaled(count, 1024, _BINARY)
     digits = 0 if size >= 100 or size.is_integer() else 1 if size >= 10 else 2
-    return f"{size:.{digits}f} {units[0]}"
+    return f"{size:.{digits}f} {prefix}B"
 
 
 def flops_text(count: int) -> str:
     """``512 FLOP``, ``1.5 MFLOP``, ``16 TFLOP``."""
-    size, units = float(count), ["", "k", "M", "G", "T", "P", "E"]
-    while size >= 1000 and len(units) > 1:
-        size, units = size / 1000, units[1:]
-    return f"{size:.3g} {units[0]}FLOP"
+    size, prefix = _scaled(count, 1000, _DECIMAL)
+    return f"{size:.3g} {prefix}FLOP"
+
+
+def _scaled(count: int, base: int, prefixes: Sequence[str]) -> tuple[float, str]:
+    size, power = float(count), 0
+    while size >= base and power < len(prefixes) - 1:
+        size, power = size / base, power + 1
+    return size, prefixes[power]
 
 
 def seconds_text(seconds: float | None) -> str:
@@ -423,17 +423,7 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def read_bandwidth(verb: str, given: Any, mesh: MeshSizes) -> dict[str, float]:
-    """Bytes per second by mesh axis.
-
-    Args:
-      verb: the function that messages name.
-      given: by mesh axis a number of bytes per second, or a text: ``"400GB/s"`` is 400e9, ``"1GiB/s"`` 2**30.
-      mesh: the mesh axes with their sizes.
-
-    Raises:
-      MeshAxisError: for an axis that the mesh does not have.
-      StructureError: for what is not a bandwidth.
-    """
+    """Bytes per second by mesh axis, from numbers and texts: ``"400GB/s"`` is 400e9, ``"1GiB/s"`` 2**30."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -449,7 +439,8 @@ def read_bandwidth(verb: str, given: Any, mesh: MeshSizes) -> dict[str, float]:
         match = _BANDWIDTH.fullmatch(value.strip()) if isinstance(value, str) else None
         bandwidth = 0.0
         if match is not None:
-            bandwidth = float(match["number"]) * _PREFIXES[match["prefix"]]
+            base, prefixes = (1024, _BINARY) if match["prefix"].endswith("i") else (1000, _DECIMAL)
+            bandwidth = float(match["number"]) * base ** prefixes.index(match["prefix"])
         elif isinstance(value, (int, float)) and not isinstance(value, bool) and value <= sys.float_info.max:
             bandwidth = float(value)
         if not 0 < bandwidth < float("inf"):

@@ -1,6 +1,6 @@
-"""The pictures of a page of ``explain``: memory and time as bars, and what is sent, loop by loop.
+"""The pictures of a page of ``explain``: memory and time as bars, and the collectives of each loop.
 
-Invariant: every collective is in the picture once; equal ones in the same loop are one row, with how many they are."""
+Invariant: every collective is in the picture once; equal ones in the same loop are one row, with their number."""
 
 from __future__ import annotations
 
@@ -35,17 +35,11 @@ _LANES: tuple[Pass, ...] = ("forward", "gradient")
 
 
 class SentRow(NamedTuple):
-    """Equal collectives in one loop.
+    """Equal collectives in one loop."""
 
-    Attributes:
-      of: one of them; ``times`` is how often all of them run.
-      places: the lines of the source that have them.
-      sources: the arguments and checked values that they take.
-    """
-
-    of: Collective
+    of: Collective  # one of them; its times are those of all
     places: tuple[str, ...]
-    sources: tuple[str, ...]
+    sources: tuple[str, ...]  # the arguments and checked values that they take
 
     @property
     def bytes(self) -> int:
@@ -55,12 +49,7 @@ class SentRow(NamedTuple):
 
 @dataclass(frozen=True)
 class SentBlock:
-    """A loop or branch, or all of one part of a program, with what is sent in it; what costs most is first.
-
-    Attributes:
-      title: what it is, ``scan of 32``.
-      items: its collectives, and the loops in it.
-    """
+    """A loop or branch, or all of one part of a program, with what is sent in it; the costliest first."""
 
     title: str
     items: tuple[SentRow | SentBlock, ...]
@@ -84,7 +73,7 @@ def sent_in(explained: Explained, part: Pass) -> SentBlock:
 
 
 def _block(title: str, collectives: Sequence[Collective], depth: int, names: Mapping[int, str]) -> SentBlock:
-    """Collectives that have ``depth`` loops around them in common; those after each other are in the same loop."""
+    """A block of collectives that share ``depth`` loops."""
     equal: defaultdict[Collective, list[Collective]] = defaultdict(list)
     inner: list[SentBlock] = []
     for loop, group in groupby(collectives, key=lambda op: op.loops[depth : depth + 1]):
@@ -121,7 +110,7 @@ def figure(explained: Explained) -> Html:
 
 def _lane(block: SentBlock, most: int, explained: Explained, colours: Mapping[str, str]) -> Html:
     seconds = [ring_seconds(row.bytes, row.of.axes, explained.bandwidth) for row in block.rows]
-    known = [each for each in seconds if each is not None]
+    known = [time for time in seconds if time is not None]
     time = f", {seconds_text(sum(known))} in a ring" if len(known) == len(seconds) else ""
     count = sum(row.of.times for row in block.rows)
     head = f"{block.title}: {bytes_text(block.bytes)} in {count_text(count, 'collective')}{time}"
@@ -159,7 +148,7 @@ def _sent(row: SentRow, most: int, explained: Explained, colours: Mapping[str, s
 
 
 def _values(kind: str, values: Sequence[Value], colours: Mapping[str, str]) -> Html:
-    """Arrays with their dims: the global size, the shard's, and the mesh axes of what is sharded; the largest first."""
+    """A table of arrays with their dims: global size, shard size and mesh axes; the largest first."""
     same: defaultdict[tuple[object, ...], list[Value]] = defaultdict(list)
     for value in values:
         # Of a training state the weights and each of the optimizer's copies of them.

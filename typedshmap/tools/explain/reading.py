@@ -19,53 +19,24 @@ from ..._jax.primitives import PRIMITIVES, primitive
 from .collectives import OPAQUE, group_size
 from .fusing import fuse_into_products, round_operands
 from .model import array_text
-from .program import Around, Buffer, Equation, Program, ProgramStep
+from .program import Around, Buffer, Program, ProgramStep
 
 Backend = Literal["cpu", "gpu", "tpu"]
 _FUSED = {"broadcast_in_dim", "complex", "iota", "pad", "random_bits", "rev"} | {
     name
-    for name, found in PRIMITIVES.items()
-    if found.is_entry_by_entry or found.is_part or (found.kind == "random" and not found.is_draw)
+    for name, known in PRIMITIVES.items()
+    if known.is_entry_by_entry or known.is_part or (known.kind == "random" and not known.is_draw)
 }
 # XLA stores the value of a longer expression that has several consumers.
 _LONGEST = 40
 
 
-@dataclass(eq=False, slots=True)
-class _ComputedValue:
-    """An array in memory, or an expression that is not computed yet.
-
-    Attributes:
-      buffer: its place in memory.
-      reads: the bytes that it takes to read it, of each buffer; of an array in memory those of itself.
-      is_stored: whether it is in memory.
-      is_costly: whether XLA computes it at most once.
-      size: the number of operations to compute.
-      product: the step of the last product from whose result it is computed.
-      stack: for one iteration's slice of an array, the array, and the time at which the loop starts.
-    """
+class _Variable(NamedTuple):
+    """A variable of the jaxpr: a buffer, perhaps under another shape or dtype."""
 
     buffer: Buffer
-    reads: Mapping[Buffer, int]
-    is_stored: bool = False
-    is_costly: bool = False
-    size: int = 0
-    product: ProgramStep | None = None
-    stack: tuple[Buffer, int] | None = None
-
-
-class _Variable(NamedTuple):
-    """A variable of the jaxpr: a value, perhaps under another shape or dtype.
-
-    Attributes:
-      value: the value, which views share.
-      bytes: its size.
-      parts: the number of devices over which XLA partitions it outside of manual regions; inside, 1.
-    """
-
-    value: _ComputedValue
     bytes: int
-    parts: int = 1
+    parts: int = 1  # the devices over which XLA partitions it outside of manual regions
 
 
 def read_program(
@@ -75,26 +46,18 @@ def read_program(
     *,
     backend: Backend = "cpu",
 ) -> Program:
-    """Read the steps of a program.
-
-    Args:
-      closed_jaxpr: the jaxpr.
-      arguments: of each operand its name, and the bytes that a device holds of it.
-      results: the bytes that a device holds of each result, where that is known.
-      backend: whose compiler makes it. XLA:TPU fuses other operations into products; on TPUs and GPUs products read
-        operands whose batch dims are anywhere.
-    """
+    """Read the steps of a program, from the names of its arguments and the bytes of them on a device."""
     jaxpr = _jax.jaxpr.without_dead_equations(closed_jaxpr)
     program = Program([Buffer(size, name) for name, size in arguments])
     reader, taken = _Reader(program, backend), set(program.arguments)
-    operands = [
-        _in_memory(buffer, max(1, _bytes(var.aval) // max(1, buffer.bytes)))
-        for buffer, var in zip(program.arguments, jaxpr.invars, strict=True)
-    ]
+    operands: list[_Variable] = []
+    for buffer, var in zip(program.arguments, jaxpr.invars, strict=True):
+        buffer.store(0)
+        operands.append(_Variable(buffer, buffer.bytes, max(1, _bytes(var.aval) // max(1, buffer.bytes))))
     for result in reader.read(jaxpr, operands):
-        buffer = reader.store(result).value.buffer
+        buffer = reader.store(result.buffer)
         if buffer in taken:  # each result is an array of its own
-            buffer = reader.copy(result, "copy").value.buffer
+            buffer = reader.copy(result, "copy").buffer
         taken.add(buffer)
         program.results.append(buffer)
     for buffer, size in zip(program.results, results or (), strict=False):
@@ -134,20 +97,14 @@ def _has_precision(eqn: Any) -> bool:
 
 @dataclass
 class _Reader:
-    """Reads a jaxpr into steps.
-
-    Attributes:
-      now: counts equations and steps.
-      around: how often the current equation runs, and where it is.
-      manual: the mesh axes that are manual there, with their sizes.
-      converted: the arrays that are converted before the loops that scan them, by array and dtype.
-    """
+    """Reads a jaxpr into steps."""
 
     program: Program
     backend: Backend
     now: int = 0
     around: Around = field(default_factory=Around)
     manual: Mapping[str, int] = field(default_factory=dict[str, int])
+    # Arrays that are converted before the loops that scan them, by array and dtype.
     converted: dict[tuple[Buffer, str], Buffer] = field(default_factory=dict[tuple[Buffer, str], Buffer])
 
     def read(self, closed_jaxpr: Any, operands: Sequence[_Variable]) -> list[_Variable]:
@@ -160,9 +117,9 @@ class _Reader:
         def bind(variables: Sequence[Any], values: Sequence[_Variable]) -> None:
             for var, variable in zip(variables, values, strict=True):
                 known[var] = variable
-                if uses[id(var)] > 1 and (variable.value.is_costly or variable.value.size > _LONGEST):
-                    # A value that is summed as it is written is not written over its operands.
-                    self.store(variable, is_in_place=id(var) not in summed)
+                if uses[id(var)] > 1 and (variable.buffer.is_costly or variable.buffer.size > _LONGEST):
+                    # What is summed as it is written is not written over its operands.
+                    self.store(variable.buffer, is_in_place=id(var) not in summed)
 
         def variable_of(atom: Any) -> _Variable:
             is_constant = _jax.jaxpr.is_literal(atom) or atom not in known
@@ -206,8 +163,8 @@ class _Reader:
         made = [self._new(var.aval, name, parts) for var in eqn.outvars]
         # XLA drops a collective of each shard by itself.
         if kind.is_view or group_size(eqn, self.manual) == 1:
-            return [result._replace(value=operand.value) for operand, result in zip(operands, made, strict=False)]
-        self.program.equations.append(Equation(eqn, parts, self.around))
+            return [result._replace(buffer=operand.buffer) for operand, result in zip(operands, made, strict=False)]
+        self.program.equations.append((eqn, parts, self.around))
         if name in _FUSED:
             self._fuse(eqn, operands, made)
             return made
@@ -217,13 +174,14 @@ class _Reader:
         # Reductions and updates take each entry once, and read their operands while these are computed.
         if kind.kind not in ("reducing", "placing"):
             for operand in operands:
-                if name != "dot_general" or self.backend != "tpu" or operand.value.stack is None:
-                    self.store(operand)
-        beside = [self._new(aval, name).value.buffer for aval in _copied_layouts(eqn)]
+                if name != "dot_general" or self.backend != "tpu" or operand.buffer.stack is None:
+                    self.store(operand.buffer)
+        beside = [self._new(aval, name).buffer for aval in _copied_layouts(eqn)]
         is_in_place = kind.kind == "placing" or name == "sort"
-        step = self._step([variable.value for variable in made], _union(operands), is_in_place, beside)
+        step = self._step([result.buffer for result in made], _union(operands), is_in_place)
+        step.writes = [*step.writes, *beside]
         if name == "dot_general":
-            made[0].value.product = step
+            made[0].buffer.product = step
             step.multiplied = frozenset(() if _has_precision(eqn) else _union(operands))
         return made
 
@@ -231,82 +189,67 @@ class _Reader:
         """Make the results of an equation expressions of its operands."""
         name, kind = eqn.primitive.name, primitive(eqn.primitive.name)
         reads = _union(operands, made[0].bytes if kind.is_part else None)
-        for result in made:
-            value = result.value
-            value.reads = reads
-            value.size = 1 + sum(operand.value.size for operand in operands)
-            value.is_costly = kind.is_costly or any(operand.value.is_costly for operand in operands)
-            products = [operand.value.product for operand in operands if operand.value.product is not None]
-            value.product = max(products, key=attrgetter("time"), default=None)
-        if name == "convert_element_type" and operands[0].value.stack is not None:
-            self._convert_scanned(operands[0].value, made[0].value)
+        buffers = [operand.buffer for operand in operands]
+        products = [buffer.product for buffer in buffers if buffer.product is not None]
+        for buffer in (result.buffer for result in made):
+            buffer.reads, buffer.size = reads, 1 + sum(operand.size for operand in buffers)
+            buffer.is_costly = kind.is_costly or any(operand.is_costly for operand in buffers)
+            buffer.product = max(products, key=attrgetter("time"), default=None)
+        if name == "convert_element_type" and buffers[0].stack is not None:
+            self._convert_scanned(buffers[0], made[0].buffer, *buffers[0].stack)
 
     def _new(self, aval: Any, operation: str, parts: int = 1) -> _Variable:
         size = -(-_bytes(aval) // parts)
-        return _Variable(_ComputedValue(self._buffer(size, _type(aval), operation), {}), size, parts)
+        return _Variable(self._buffer(size, _type(aval), operation), size, parts)
 
     def _buffer(self, size: int, type_text: str, operation: str) -> Buffer:
         return Buffer(size, type_text, operation, self.around.place, self.now, self.around.is_transposed)
 
-    def _step(
-        self,
-        made: Sequence[_ComputedValue],
-        reads: Mapping[Buffer, int],
-        is_in_place: bool = False,
-        beside: Sequence[Buffer] = (),
-        product: ProgramStep | None = None,
-        around: Around | None = None,
-    ) -> ProgramStep:
-        """Add a step that writes values to memory."""
-        buffers = [value.buffer for value in made]
-        step = ProgramStep(
-            self.now, dict(reads), [*buffers, *beside], around or self.around, is_in_place, product=product
-        )
-        for value in made:
-            value.buffer.made, value.reads = self.now, {value.buffer: value.buffer.bytes}
-            value.is_stored, value.is_costly, value.size = True, False, 0
+    def _step(self, writes: Sequence[Buffer], reads: Mapping[Buffer, int], is_in_place: bool = False) -> ProgramStep:
+        """Add a step that writes buffers."""
+        step = ProgramStep(self.now, dict(reads), writes, self.around, is_in_place)
+        for buffer in writes:
+            buffer.store(self.now)
         self.program.steps.append(step)
         self.now += 1
         return step
 
-    def store(self, variable: _Variable, is_in_place: bool = True) -> _Variable:
-        """Compute a variable now unless it is in memory."""
-        if not (value := variable.value).is_stored:
-            around = Around(self.around.times, value.buffer.place, value.buffer.is_transposed)
-            self._step([value], value.reads, is_in_place, product=value.product, around=around)
-        return variable
+    def store(self, buffer: Buffer, is_in_place: bool = True) -> Buffer:
+        """Compute a buffer now unless it is in memory."""
+        if not buffer.is_stored:
+            step = self._step([buffer], buffer.reads, is_in_place)
+            step.product, step.around = buffer.product, Around(self.around.times, buffer.place, buffer.is_transposed)
+        return buffer
 
     def copy(self, variable: _Variable, operation: str) -> _Variable:
         """Another array with the same entries."""
-        copy = _ComputedValue(self._buffer(variable.bytes, variable.value.buffer.type, operation), {})
-        self._step([copy], variable.value.reads, is_in_place=True)
-        return variable._replace(value=copy)
+        copy = self._buffer(variable.bytes, variable.buffer.type, operation)
+        self._step([copy], variable.buffer.reads, is_in_place=True)
+        return variable._replace(buffer=copy)
 
     def _batch_first(self, operand: _Variable, batch: Sequence[int]) -> _Variable:
         """An operand of a product with its batch dims in front; an expression is computed so."""
         is_in_order = tuple(batch) == tuple(range(len(batch)))
-        return operand if is_in_order or not operand.value.is_stored else self.copy(operand, "transpose")
+        return operand if is_in_order or not operand.buffer.is_stored else self.copy(operand, "transpose")
 
     def _row(self, array: _Variable, var: Any) -> _Variable:
         """One iteration's slice of an array."""
-        row, scanned = self._new(var.aval, "scan"), self.store(array).value.buffer
-        row.value.reads, row.value.stack = {scanned: min(scanned.bytes, row.bytes)}, (scanned, self.now)
+        row, scanned = self._new(var.aval, "scan"), self.store(array.buffer)
+        row.buffer.reads, row.buffer.stack = {scanned: min(scanned.bytes, row.bytes)}, (scanned, self.now)
         return row
 
-    def _convert_scanned(self, row: _ComputedValue, made: _ComputedValue) -> None:
+    def _convert_scanned(self, row: Buffer, made: Buffer, scanned: Buffer, start: int) -> None:
         """XLA makes an array that a loop scans narrower before the loop."""
-        if row.stack is None or made.buffer.bytes >= row.buffer.bytes:
+        if made.bytes >= row.bytes:
             return
-        scanned, start = row.stack
-        narrow = made.buffer.type.partition("[")[0]
+        narrow = made.type.partition("[")[0]
         if (scanned, narrow) not in self.converted:
-            size = scanned.bytes * made.buffer.bytes // row.buffer.bytes
-            copy = Buffer(size, f"{scanned.type} as {narrow}", "convert_element_type", made.buffer.place, start)
-            step = ProgramStep(start, {scanned: scanned.bytes}, [copy], Around(1, copy.place), is_in_place=False)
-            self.program.steps.append(step)
+            size = scanned.bytes * made.bytes // row.bytes
+            copy = Buffer(size, f"{scanned.type} as {narrow}", "convert_element_type", made.place, start)
+            self.program.steps.append(ProgramStep(start, {scanned: scanned.bytes}, [copy], Around(1, copy.place)))
             self.converted[scanned, narrow] = copy
         made.stack = (self.converted[scanned, narrow], start)
-        made.reads = {self.converted[scanned, narrow]: made.buffer.bytes}
+        made.reads = {self.converted[scanned, narrow]: made.bytes}
 
     def _loop(
         self,
@@ -318,33 +261,35 @@ class _Reader:
         length: int = 1,
     ) -> list[_Variable]:
         """A loop, whose stacked results are in memory before the first iteration."""
-        consts = [self.store(operand) if operand.value.reads else operand for operand in consts]
-        start, first, around, count = self.now, len(self.program.steps), self.around, len(carry)
-        carry = [self.store(operand) for operand in carry]
+        self._store_all(consts)
+        start, around, count = self.now, self.around, len(carry)
+        for operand in carry:
+            self.store(operand.buffer)
         stacks = [self._new(var.aval, "stacked") for var in eqn.outvars[count:]]
-        self._step([stack.value for stack in stacks], {})
-        if self.backend == "tpu":  # on CPU the peak is nearer to XLA's with what the loop starts with
-            first = len(self.program.steps)
+        self._step([stack.buffer for stack in stacks], {})
+        first = len(self.program.steps)
         self.around = around._replace(times=around.times * length)
         results = self.read(body, [*consts, *carry, *rows])
-        carried = [self.store(result) for result in results[:count]]
+        for result in results[:count]:
+            self.store(result.buffer)
         for result, stack in zip(results[count:], stacks, strict=True):
-            value, filled = result.value, stack.value.buffer
-            step = self._step([], {**value.reads, filled: result.bytes}, product=value.product)
-            step.fills = [filled]
+            step = self._step([], {**result.buffer.reads, stack.buffer: result.bytes})
+            step.product, step.fills = result.buffer.product, [stack.buffer]
         self.around = around
         # The next iteration reads again what comes from outside.
         outside = [buffer for step in self.program.steps[first:] for buffer in step.reads if buffer.made < start]
         self._step([], dict.fromkeys(outside, 0))
-        return [*carried, *stacks]
+        return [*results[:count], *stacks]
 
     def _cond(self, eqn: Any, operands: list[_Variable]) -> list[_Variable]:
         """The branch that writes most to memory."""
-        operands = [self.store(operand) if operand.value.reads else operand for operand in operands]
+        self._store_all(operands)
         program, branches = self.program, list[tuple[int, Program, list[_Variable]]]()
         for branch in eqn.params["branches"]:
             self.program = Program(())
-            results = [self.store(result) for result in self.read(branch, operands[1:])]
+            results = self.read(branch, operands[1:])
+            for result in results:
+                self.store(result.buffer)
             written = sum(buf.bytes for step in self.program.steps for buf in step.writes)
             branches.append((written, self.program, results))
         _, most, results = max(branches, key=itemgetter(0))
@@ -353,16 +298,21 @@ class _Reader:
         self.program = program
         return results
 
+    def _store_all(self, operands: Sequence[_Variable]) -> None:
+        """Compute all but constants."""
+        for operand in operands:
+            if operand.buffer.reads:
+                self.store(operand.buffer)
+
     def _region(self, eqn: Any, operands: list[_Variable]) -> list[_Variable]:
         """A manual region, in which shapes are those of a shard."""
         body, inside = _jax.jaxpr.open_jaxpr(eqn.params["jaxpr"]), list[_Variable]()
         for operand, var in zip(operands, body.invars, strict=True):
             shard = self._new(var.aval, "reshard")
             if operand.bytes == shard.bytes:
-                shard = shard._replace(value=operand.value)
+                shard = shard._replace(buffer=operand.buffer)
             else:
-                reads = operand.value.reads
-                shard.value.reads = {buffer: min(size, shard.bytes) for buffer, size in reads.items()}
+                shard.buffer.reads = _union([operand], shard.bytes)
             inside.append(shard)
         manual, self.manual = self.manual, {**self.manual, **_jax.jaxpr.manual_sizes(eqn.params)}
         results, self.manual = self.read(body, inside), manual
@@ -380,15 +330,11 @@ def _copied_layouts(eqn: Any) -> list[Any]:
     return [eqn.outvars[0].aval] if params.get("all_gather_dimension", 0) else []
 
 
-def _in_memory(buffer: Buffer, parts: int) -> _Variable:
-    return _Variable(_ComputedValue(buffer, {buffer: buffer.bytes}, is_stored=True), buffer.bytes, parts)
-
-
 def _union(variables: Sequence[_Variable], most: int | None = None) -> dict[Buffer, int]:
     """What several variables read of each buffer, at most some bytes of it."""
     reads: dict[Buffer, int] = {}
     for variable in variables:
-        for buffer, size in variable.value.reads.items():
+        for buffer, size in variable.buffer.reads.items():
             reads[buffer] = max(reads.get(buffer, 0), size if most is None else min(size, most))
     return reads
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from itertools import product
@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from ... import _jax
 from ...drawing import UNSHARDED, colours_of, ink
 from ...errors import MeshAxisError
-from ...errors.phrases import quoted_axes, titled
+from ...errors.phrases import mesh_text, quoted_axes, titled
 from ...hints.array_hint import ArrayHint
 from ...hints.check_array import check_array
 from ...hints.check_tree import CheckedLeaf
@@ -105,8 +105,7 @@ class Shown(Record):
     arrays: tuple[ShownArray, ...]
 
     def __str__(self) -> str:
-        tables = (_table(array) for array in self.arrays)
-        return "\n\n".join([f"mesh {', '.join(f'{axis}={size}' for axis, size in self.mesh)}", *tables])
+        return "\n\n".join([f"mesh {mesh_text(self.mesh)}", *map(_table, self.arrays)])
 
     def __repr__(self) -> str:
         return titled(self)
@@ -117,8 +116,8 @@ class Shown(Record):
 
     def drawings(self) -> list[str]:
         """An SVG for each array: a grid of slices with their devices, in the colours of the mesh axes."""
-        colours = colours_of(axis for axis, _ in self.mesh)
-        return [_drawing(array, colours) for array in self.arrays]
+        mesh = dict(self.mesh)
+        return [_drawing(array, mesh, colours_of(mesh)) for array in self.arrays]
 
 
 def show(
@@ -231,57 +230,71 @@ def _row(block: Block) -> tuple[str, ...]:
 
 # The drawing
 
-_CELL, _CHARACTER, _MARGIN, _BAR = 30, 7.3, 10, 8
+_CELL, _CHARACTER, _MARGIN, _BAR, _LINE = 30, 7.3, 10, 8, 18
 
 
-def _drawing(array: ShownArray, colours: Mapping[str, str]) -> str:
+def _drawing(array: ShownArray, mesh: Mapping[str, int], colours: Mapping[str, str]) -> str:
     """A grid: the last dim that is sharded from left to right, the others from the top down."""
-    last = max(len(array.shape) - 1, 0)
-    split = [at for at, entry in enumerate(array.axes) if entry]
-    across = split[-1] if len(split) > 1 else last
-    columns = list(dict.fromkeys(block.slices[across : across + 1] for block in array.blocks))
-    rows = list(dict.fromkeys(_without(block.slices, across) for block in array.blocks))
-    holders = {(_without(block.slices, across), block.slices[across : across + 1]): block for block in array.blocks}
-    shown_rows, shown_columns = rows[:MOST_ROWS], columns[:MOST_ROWS]
-    down = [at for at in split if at != across] or list(range(min(last, 1)))
-    row_names = [" ".join(f"{s}:{e}" for s, e in _at(row, down, across)) for row in shown_rows]
-    column_names = ["".join(f"{s}:{e}" for s, e in column) for column in shown_columns]
-    cells = [[devices_text(holders[row, column].devices) for column in shown_columns] for row in shown_rows]
-    widest = max(len(text) for text in [*column_names, *(text for row in cells for text in row), ""])
-    width = max(_CELL, widest * _CHARACTER + 2 * 6)
-    titles = [array.title, array.types, *array.notes, *_left_out(rows, columns)]
-    left = _MARGIN + max((len(text) for text in [*row_names, _names(array, down)]), default=0) * _CHARACTER + _BAR + 6
-    top = _MARGIN + 18 * (len(titles) + 2) + _BAR
-    body = list[str]()
-    for number, title in enumerate(titles):
-        body.append(_words(_MARGIN, _MARGIN + 18 * number + 9, title, anchor="start"))
-    if array.shape:
-        head = top - _BAR - 18
-        body.append(_words(left + width * len(shown_columns) / 2, head - 9, array.dims[across]))
-        body.append(_words(_MARGIN, head + 9, _names(array, down), anchor="start"))
-    for at, name in enumerate(column_names):
-        x = left + at * width
-        body.append(_words(x + width / 2, top - _BAR - 9, name))
-        body += _bar(x + 1, top - _BAR, width - 2, _BAR - 2, array.axes[across] if array.shape else (), colours, True)
-    for at, name in enumerate(row_names):
-        y = top + at * _CELL
-        body.append(_words(left - _BAR - 4, y + _CELL / 2, name, anchor="end"))
-        axes = tuple(axis for dim in down for axis in array.axes[dim])
-        body += _bar(left - _BAR, y + 1, _BAR - 2, _CELL - 2, axes, colours, False) if down else ()
-        for number, text in enumerate(cells[at]):
-            x = left + number * width
-            body.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{_CELL}" {_LINE}/>')
-            body.append(_words(x + width / 2, y + _CELL / 2, text))
-    size = max(left + width * len(shown_columns), *(len(title) * _CHARACTER + _MARGIN for title in titles)) + _MARGIN
-    height = top + _CELL * len(shown_rows) + _MARGIN
+    dims = range(len(array.shape))
+    sharded = [dim for dim in dims if array.axes[dim]]
+    across = sharded[-1:] if len(sharded) > 1 else [*dims[-1:]]
+    down = [dim for dim in sharded if dim not in across] or [*dims[:-1][:1]]
+    slices = np.array(array.blocks, object).reshape([math.prod(mesh[axis] for axis in axes) for axes in array.axes])
+    grid = slices.transpose([*(dim for dim in dims if dim not in across), *across])
+    grid = grid.reshape(-1, grid.shape[-1] if across else 1)
+    shown = grid[:MOST_ROWS, :MOST_ROWS]
+    column_names, row_names = [_slices(block, across) for block in shown[0]], [_slices(row[0], down) for row in shown]
+    cells = [[devices_text(block.devices) for block in row] for row in shown]
+    width = max(_CELL, _widest([*column_names, *(text for row in cells for text in row)]) + 12)
+    names_down = " ".join(array.dims[dim] for dim in down)
+    titles = [array.title, array.types, *array.notes, *_left_out(grid.shape)]
+    left, top = _MARGIN + _widest([*row_names, names_down]) + _BAR + 6, _MARGIN + _LINE * (len(titles) + 2) + _BAR
+    body = [_words(_MARGIN, _MARGIN + _LINE * (at + 0.5), title, "start") for at, title in enumerate(titles)]
+    if across:
+        head = top - _BAR - _LINE
+        body.append(_words(left + width * len(column_names) / 2, head - _LINE / 2, array.dims[across[0]]))
+        body.append(_words(_MARGIN, head + _LINE / 2, names_down, "start"))
+    for column, name in enumerate(column_names):
+        x = left + column * width
+        body.append(_words(x + width / 2, top - _BAR - _LINE / 2, name))
+        fills = _fills(array, across, colours)
+        part = (width - 2) / len(fills)
+        body += [_box(x + 1 + at * part, top - _BAR, part, _BAR - 2, fill) for at, fill in enumerate(fills)]
+    for row, name in enumerate(row_names):
+        y = top + row * _CELL
+        body.append(_words(left - _BAR - 4, y + _CELL / 2, name, "end"))
+        fills = _fills(array, down, colours) if down else []
+        body += [
+            _box(left - _BAR, y + 1 + at * (_CELL - 2) / len(fills), _BAR - 2, (_CELL - 2) / len(fills), fill)
+            for at, fill in enumerate(fills)
+        ]
+        for column, text in enumerate(cells[row]):
+            x = left + column * width
+            body += [
+                _box(x, y, width, _CELL, 'fill="#f6f8fa" stroke="#8c959f"'),
+                _words(x + width / 2, y + _CELL / 2, text),
+            ]
+    size = max(left + width * len(column_names), _widest(titles) + _MARGIN) + _MARGIN
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{size:.0f}" height="{height:.0f}" role="img" '
-        f'aria-label="{escape(array.title, quote=True)}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{size:.0f}" height="{top + _CELL * len(cells) + _MARGIN:.0f}" '
+        f'role="img" aria-label="{escape(array.title, quote=True)}" '
         f'style="background:#ffffff;font:12px ui-monospace,Menlo,Consolas,monospace">{"".join(body)}</svg>'
     )
 
 
-_LINE = 'fill="#f6f8fa" stroke="#8c959f"'
+def _slices(block: Block, dims: Sequence[int]) -> str:
+    return " ".join(f"{start}:{stop}" for start, stop in (block.slices[dim] for dim in dims))
+
+
+def _widest(texts: Sequence[str]) -> float:
+    """The width of the longest text in a drawing."""
+    return _CHARACTER * max(map(len, texts))
+
+
+def _fills(array: ShownArray, dims: Sequence[int], colours: Mapping[str, str]) -> list[str]:
+    """The colours of the mesh axes of some dims, major to minor; grey if these are unsharded."""
+    axes = [axis for dim in dims for axis in array.axes[dim]]
+    return [f'fill="{colour}"' for colour in [colours[axis] for axis in axes] or [UNSHARDED]]
 
 
 def _words(x: float, y: float, text: str, anchor: str = "middle") -> str:
@@ -289,39 +302,12 @@ def _words(x: float, y: float, text: str, anchor: str = "middle") -> str:
     return f'<text {place} fill="{ink("")}" xml:space="preserve">{escape(text)}</text>'
 
 
-def _bar(
-    x: float, y: float, width: float, height: float, axes: tuple[str, ...], colours: Mapping[str, str], is_flat: bool
-) -> Iterator[str]:
-    """A bar in the colours of mesh axes, major to minor; of what is unsharded it is grey."""
-    fills = [colours[axis] for axis in axes] or [UNSHARDED]
-    for at, fill in enumerate(fills):
-        part = (width if is_flat else height) / len(fills)
-        corner = (x + at * part, y) if is_flat else (x, y + at * part)
-        sides = (part, height) if is_flat else (width, part)
-        yield (
-            f'<rect x="{corner[0]:.1f}" y="{corner[1]:.1f}" width="{sides[0]:.1f}" height="{sides[1]:.1f}" '
-            f'fill="{fill}"/>'
-        )
+def _box(x: float, y: float, width: float, height: float, paint: str) -> str:
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" {paint}/>'
 
 
-def _without(slices: tuple[Any, ...], at: int) -> tuple[Any, ...]:
-    return slices[:at] + slices[at + 1 :]
-
-
-def _at(row: tuple[Any, ...], dims: Sequence[int], across: int) -> list[Any]:
-    """The slices of some dims, of a row that lacks the one that goes across."""
-    return [row[dim - (dim > across)] for dim in dims]
-
-
-def _names(array: ShownArray, dims: Sequence[int]) -> str:
-    return " ".join(array.dims[dim] for dim in dims)
-
-
-def _left_out(rows: Sequence[Any], columns: Sequence[Any]) -> list[str]:
+def _left_out(counts: Sequence[int]) -> list[str]:
     """What a drawing does not show."""
-    cuts = [
-        f"the first {MOST_ROWS} of {len(some)} {what}"
-        for some, what in ((rows, "rows"), (columns, "columns"))
-        if len(some) > MOST_ROWS
-    ]
+    pairs = zip(counts, ("rows", "columns"), strict=True)
+    cuts = [f"the first {MOST_ROWS} of {count} {what}" for count, what in pairs if count > MOST_ROWS]
     return [", ".join(cuts)] if cuts else []

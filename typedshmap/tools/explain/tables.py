@@ -136,8 +136,8 @@ class Comparison(Page):
         head = f"<h3>{escape(self._heading)}</h3>" if self._heading else ""
         errors = [f"<pre>{escape(str(row.error))}</pre>" for row in self.failures]
         parts = [head, charts(self.explanations) if self.explanations else "", comparison_table(self.rows).html]
-        own = [folded(mesh_text(row.mesh), "".join(_blocks(row))) for row in self.explanations]
-        return framed(*parts, *errors, notes_html(self._notes), *own)
+        details = [folded(mesh_text(row.mesh), "".join(_blocks(row))) for row in self.explanations]
+        return framed(*parts, *errors, notes_html(self._notes), *details)
 
     @property
     def _heading(self) -> str:
@@ -303,7 +303,7 @@ def time_text(report: Explained) -> str:
 
 
 def collective_tables(report: Explained) -> list[Table]:
-    """A row per kind of collective at one place, and one per part and mesh axes; nothing where there are none."""
+    """A row per kind of collective at one place, and one per part and mesh axes."""
     if not report.collectives:
         return []
     rows, totals = list[tuple[str, ...]](), list[tuple[str, ...]]()
@@ -347,12 +347,7 @@ def compiled_tables(report: Explained) -> list[Table]:
 
 
 def comparison_table(rows: Sequence[Explained | Failed], name_of: Callable[[Total], str] | None = None) -> Table:
-    """A row per mesh: memory, what is sent and in all, seconds where a bandwidth is known.
-
-    Args:
-      rows: what is compared.
-      name_of: the column of what is sent in one part over the same mesh axes; by default each has its own.
-    """
+    """A row per mesh: memory, what is sent, and seconds; ``name_of`` is the column of a total."""
     reports, name_of = [row for row in rows if isinstance(row, Explained)], name_of or _part_and_axes
     totals = sorted((total for report in reports for total in report.totals), key=attrgetter("part"))
     names = list(dict.fromkeys(map(name_of, totals)))
@@ -373,7 +368,7 @@ def comparison_table(rows: Sequence[Explained | Failed], name_of: Callable[[Tota
 
 
 def narrow_comparison_table(rows: Sequence[Explained | Failed]) -> Table:
-    """The same in the columns of a summary: where need be forward and gradient together, the least in one column."""
+    """The same in the width of a summary: if need be, forward and gradient together, and small sums in one column."""
     sent = Counter[str]()
     for row in rows:
         for total in row.totals if isinstance(row, Explained) else ():

@@ -17,7 +17,7 @@ from .program import Program
 WorkKind = Literal["products", "transforms", "elementwise", "reductions"]
 # Other operations choose or rename entries.
 _ELEMENTWISE = {
-    name for name, found in PRIMITIVES.items() if found.is_entry_by_entry and found.kind not in ("cast", "choice")
+    name for name, known in PRIMITIVES.items() if known.is_entry_by_entry and known.kind not in ("cast", "choice")
 } - {"imag", "real"}
 
 

@@ -67,12 +67,7 @@ def inputs(
 
 
 def mesh_of(f: Callable[..., Any], mesh: Any, verb: str) -> _jax.mesh.AnyMesh | None:
-    """The caller's mesh, else the function's own, else the ambient one, if any.
-
-    Raises:
-      StructureError: for a function without hints.
-      MeshAxisError: for a value that is not a mesh.
-    """
+    """The caller's mesh, else the function's own, else the ambient one, if any."""
     context = _jax.mesh.context_mesh()
     ambient = None if context.empty else _jax.mesh.ambient_devices() or context
     return read_mesh_or_sizes(mesh) or require_decorated(f, verb).mesh or ambient

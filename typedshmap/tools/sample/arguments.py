@@ -13,12 +13,10 @@ import numpy as np
 
 from ... import _jax
 from ...errors import StructureError
-from ...errors.failures import Subject
 from ...errors.phrases import did_you_mean, value_text
 from ...hints import structure
 from ...hints.array_hint import ArrayHint
-from ...hints.check_arguments import BoundArgument
-from ...hints.signature import EMPTY, HintedSignature
+from ...hints.signature import EMPTY, TAKEN_BY_SPECS, BoundCall, HintedSignature
 from ...hints.structure import ArrayLeaf, LikeOf, Node, declares_arrays, node_name
 from ...placement.structs import TreeBuilder, names_of, typed_key
 
@@ -28,12 +26,7 @@ ArrayMaker = Callable[[Any, tuple[int, ...]], Any]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ArrayToDraw:
-    """A placeholder for one array that is yet to be drawn.
-
-    Attributes:
-      hint: the array's hint.
-      make: the user's function that makes the array; None where it is drawn.
-    """
+    """A placeholder for one array that is drawn, or that the user's function makes."""
 
     hint: ArrayHint
     make: ArrayMaker | None = None
@@ -41,12 +34,7 @@ class ArrayToDraw:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TreeToMake:
-    """A placeholder for a tree like parameters, which the user's function makes from the drawn ones.
-
-    Attributes:
-      node: the tree's hint.
-      make: the function, such as an optimizer's ``init``.
-    """
+    """A placeholder for a tree that the user's function makes from parameters, as an optimizer's ``init``."""
 
     node: LikeOf
     make: Callable[[Any], Any]
@@ -70,98 +58,107 @@ def arrays_to_draw(value: Any) -> list[ArrayToDraw]:
     return [leaf for leaf in _jax.tree.leaves(value) if isinstance(leaf, ArrayToDraw)]
 
 
-def arguments_of(
-    typed: HintedSignature, owner: tuple[Any, ...], verb: str, given: Mapping[str, Any]
-) -> list[BoundArgument]:
-    """The arguments of a call, without those that are left to their defaults.
+def bind_arguments(typed: HintedSignature, owner: tuple[Any, ...], verb: str, given: Mapping[str, Any]) -> BoundCall:
+    """Bind the arguments of a call, without those that are left to their defaults.
 
     Args:
       typed: the function.
       owner: the instance, or the class, of a method.
       verb: the function that messages name.
-      given: the arguments that the user gives by name, and parts of arguments by path.
-
-    Returns:
-      The arguments, with an `ArrayToDraw` for each array that is not given.
-
-    Raises:
-      StructureError: for all arguments that are not given and cannot be made from a hint.
+      given: arguments by name, and parts of arguments by path; for each other array there is an `ArrayToDraw`.
     """
     used, problems = set[str](), list[str]()
 
-    def array(path: str, hint: ArrayHint) -> Any:
+    def value_of(path: str, node: Node) -> Any:
+        """What is given at a path, or to be drawn."""
         used.add(path)
-        value = given.get(path)
-        return value if path in given and not callable(value) else ArrayToDraw(hint, value)
-
-    def like(path: str, node: LikeOf) -> Any:
-        used.add(path)
+        chosen = choose_member(node)
         if path not in given:
-            problems.append(f"{needed_text(path, node)}; pass arguments={{'{path}': optimizer.init}}")
-        value: Any = given.get(path)
-        return TreeToMake(node, value) if makes_tree(value, node) else value
-
-    def value_of(name: str, node: Node) -> Any:
-        used.add(name)
-        if name not in given:
-            cure = f"pass the argument: {name}=..."
-            arrays, trees = lambda hint, path: array(name + path, hint), lambda node, path: like(name + path, node)
-            return TreeBuilder(verb, arrays, cure, choose=choose_member, like=trees).build(node)
-        value, chosen = given[name], choose_member(node)
+            if isinstance(chosen, ArrayLeaf):
+                return ArrayToDraw(chosen.hint)
+            if isinstance(chosen, LikeOf):
+                problems.append(f"{needed_text(path, node)}; pass arguments={{'{path}': optimizer.init}}")
+                return None
+            return TreeBuilder(
+                verb,
+                lambda hint, part: value_of(path + part, ArrayLeaf(hint)),
+                f"pass the argument: {path}=...",
+                choose=choose_member,
+                like=lambda tree, part: value_of(path + part, tree),
+            ).build(node)
+        value = given[path]
         if callable(value) and isinstance(chosen, ArrayLeaf):
             return ArrayToDraw(chosen.hint, value)
         if isinstance(chosen, LikeOf) and makes_tree(value, chosen):
             return TreeToMake(chosen, value)
         if callable(value) and declares_arrays(node) and not _jax.tree.is_registered(type(value)):
             problems.append(
-                f"argument '{name}' ({node_name(node)}) is several arrays, so that no function of a key and a shape "
-                f"makes it; pass arguments={{'{name}.field': ...}}"
+                f"argument '{path}' ({node_name(node)}) is several arrays, so that no function of a key and a shape "
+                f"makes it; pass arguments={{'{path}.field': ...}}"
             )
         return value
 
-    def variadic(name: str, nodes: Sequence[Node]) -> list[BoundArgument]:
+    def items_of(name: str, nodes: Sequence[Node]) -> tuple[Any, ...]:
         """The arguments of ``*args``: those that are given, or one for each hint."""
         used.add(name)
-        items = given.get(name)
-        if items is None and not all(map(declares_arrays, nodes)):
-            return []
-        if items is not None:
-            try:
-                items = tuple(items)
-            except TypeError:
-                problems.append(f"argument '*{name}' expects a list or a tuple of arguments, got {value_text(items)}")
-                return []
-            nodes = nodes if len(items) == len(nodes) else [nodes[0]] * len(items)
-        subjects = [Subject("argument", name, f"[{at}]") for at in range(len(nodes))]
-        values = items or [value_of(str(subject), node) for subject, node in zip(subjects, nodes, strict=True)]
-        return [(name, *bound) for bound in zip(subjects, nodes, values, strict=True)]
+        if given.get(name) is None:
+            made = nodes if all(map(declares_arrays, nodes)) else ()
+            return tuple(value_of(f"{name}[{at}]", node) for at, node in enumerate(made))
+        try:
+            return tuple(given[name])
+        except TypeError:
+            got = value_text(given[name])
+            problems.append(f"argument '*{name}' expects a list or a tuple of arguments, got {got}")
+            return ()
 
     parameters, required = _parameters(typed, owner), required_arguments(typed, owner)
-    arguments, defaults = list[BoundArgument](), list[BoundArgument]()
+    values = dict[str, Any]()
     for parameter, nodes in parameters:
-        name, node, is_keyword = parameter.name, nodes[0], parameter.kind is parameter.KEYWORD_ONLY
-        subject = Subject("argument", name)
+        name, node = parameter.name, nodes[0]
         if parameter.kind is parameter.VAR_POSITIONAL:
-            made = variadic(name, nodes)
+            values |= {name: items} if (items := items_of(name, nodes)) else {}
         elif name in required and name not in given:
             problems.append(f"{needed_text(name, node)}; pass {name}={example_text(node)}")
-            continue
         elif name in given or declares_arrays(node):
-            made = [(name, subject, node, value_of(name, node))]
+            values[name] = value_of(name, node)
         elif parameter.default is EMPTY:
-            made = [(name, subject, node, None)]
-        else:
-            # Passed only before an argument that is passed by position.
-            defaults += [] if is_keyword else [(name, subject, structure.Untyped(), parameter.default)]
-            continue
-        if made and not is_keyword:
-            arguments, defaults = arguments + defaults, []
-        arguments += made
+            values[name] = None
     known = [parameter.name for parameter, _ in parameters]
     problems += [unknown_name_text(name, known) for name in given if name not in used]
     if problems:
         raise StructureError(f"{verb}: {typed.name}: {'; '.join(problems)}")
-    return arguments
+    positional = [parameter for parameter, _ in parameters if parameter.kind in TAKEN_BY_SPECS]
+    while positional and positional[-1].name not in values:
+        positional.pop()
+    args = list(owner)
+    for parameter in positional:  # a default is passed before an argument that is passed
+        value = values.pop(parameter.name, parameter.default)
+        args += value if parameter.kind is parameter.VAR_POSITIONAL else [value]
+    return typed.bind(tuple(args), values)
+
+
+def complete_call(
+    typed: HintedSignature, owner: tuple[Any, ...], args: tuple[Any, ...], given: Mapping[str, Any]
+) -> BoundCall | None:
+    """The call as it is given; None if it lacks arguments."""
+    with suppress(StructureError):
+        call = typed.bind((*owner, *args), dict(given))
+        is_made = any(makes_tree(value, node) for _, _, node, value in typed.arguments(call))
+        arrays = [name for name, node in typed.parameters.items() if declares_arrays(node)]
+        if not is_made and (args or all(name in call.given for name in arrays)):
+            return call
+    return None
+
+
+def arguments_by_position(typed: HintedSignature, owner: tuple[Any, ...], args: tuple[Any, ...]) -> dict[str, Any]:
+    """The positional arguments of a call by name; those of ``*args`` as a tuple."""
+    before = (*typed.given, *owner)
+    try:
+        bound = typed.signature.bind_partial(*before, *args)
+    except TypeError:
+        typed.bind((*owner, *args), {})
+        raise
+    return dict([*bound.arguments.items()][len(before) :])
 
 
 def _parameters(typed: HintedSignature, owner: tuple[Any, ...]) -> list[tuple[inspect.Parameter, tuple[Node, ...]]]:
@@ -243,14 +240,10 @@ def _levels(node: Node) -> int:
 
 
 def choose_member(node: Node, inside: frozenset[int] = frozenset()) -> Node:
-    """The node from which a value can be built, where the hint leaves a choice.
+    """The node from which a value can be built, if the hint leaves a choice.
 
     A union becomes its first member that holds arrays, so that an optional array is present; lists, dicts and
-    trees of any length get two items, but one where many are nested.
-
-    Args:
-      node: the hint.
-      inside: the records that contain it, so that a class that contains itself ends.
+    trees of any length get two items, but one where many are nested. A class that contains itself ends.
     """
     match node:
         case structure.SequenceOf(kind, item):
@@ -347,16 +340,10 @@ jax.tree_util.register_pytree_node(
 
 @dataclass(frozen=True, eq=False)
 class CallForm:
-    """The arguments of a call without the values of its arrays, which determine the traced program.
-
-    Attributes:
-      structure: the structure of the arguments.
-      types: the types and shardings of the arrays.
-      statics: the other leaves.
-    """
+    """The arguments of a call without the values of its arrays, which determine the traced program."""
 
     structure: Any
-    types: tuple[Any, ...]
+    types: tuple[Any, ...]  # and shardings
     statics: tuple[Any, ...]
 
     def is_like(self, other: CallForm) -> bool:
@@ -373,20 +360,9 @@ def _is_same(a: Any, b: Any) -> bool:
 
 
 class FlatCall:
-    """The arguments of a call, with the arrays separated from everything static.
-
-    Attributes:
-      arrays: the arrays among the leaves of the arguments.
-      names: their names, ``state.w`` or ``xs[0]``.
-    """
+    """The arguments of a call, with the arrays (of some classes), and their names, separated from everything static."""
 
     def __init__(self, made: Inputs, *kinds: type) -> None:
-        """Flatten the arguments of a call.
-
-        Args:
-          made: the arguments.
-          kinds: the classes that count as arrays.
-        """
         leaves, self._structure = jax.tree_util.tree_flatten_with_path((list(made.args), made.kwargs))
         self._leaves = [leaf for _, leaf in leaves]
         self._places = [at for at, leaf in enumerate(self._leaves) if isinstance(leaf, kinds)]

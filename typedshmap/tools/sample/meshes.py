@@ -18,13 +18,7 @@ from ...shard_map import typed_shard_map
 def map_over_shards(
     f: Callable[..., Any], made_of: DecoratedInfo, mesh: _jax.mesh.AnyMesh | None = None
 ) -> Callable[..., Any]:
-    """Map a helper over all axes of a mesh, so that it is called in a manual region.
-
-    Args:
-      f: the helper.
-      made_of: the options of its decorator.
-      mesh: the mesh; None for that of the call. A result may be unreduced over Explicit axes only.
-    """
+    """Map a helper over all axes of a mesh, by default that of the call, so that it is called in a manual region."""
     naming = made_of.naming
     rules = None if naming.rules is None else AxisRules(AxisNaming(rules=naming.rules))
     return typed_shard_map(f, mesh=mesh, axes={name: names or None for name, names in naming.aliases}, rules=rules)
@@ -36,11 +30,7 @@ def has_marks(typed: HintedSignature) -> bool:
 
 
 def needs_manual_region(trace: Callable[[], Any]) -> bool:
-    """Whether a helper cannot be traced with global arrays, since it uses manual axes.
-
-    Args:
-      trace: traces the helper; any other error is raised.
-    """
+    """Whether a helper cannot be traced with global arrays, since it uses manual axes; other errors are raised."""
     try:
         trace()
     except (NameError, MeshAxisError) as error:

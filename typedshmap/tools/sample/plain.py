@@ -5,7 +5,7 @@ With these hints the tools for decorated functions accept it; on another mesh, i
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
@@ -22,6 +22,7 @@ from ...hints.structure import ArrayLeaf, Fields, FixedTuple, Node, Untyped
 from ...introspection import DecoratedInfo, find_decorated, wraps
 from ...meshes import override_mesh
 from ...placement.structs import TreeBuilder
+from .arguments import FlatCall, Inputs
 
 
 def with_hints(
@@ -36,29 +37,21 @@ def with_hints(
     Args:
       verb: the function that messages name.
       f: a function that calls ``jax.shard_map``, or that it made; also under ``jax.jit``.
-      args: its positional arguments, arrays or ``jax.ShapeDtypeStruct``s, in any trees; other leaves are static.
-      kwargs: its keyword arguments.
+      args: arrays or ``jax.ShapeDtypeStruct``s, in any trees; other leaves are static.
+      kwargs: the same by keyword.
       ambient: the ambient mesh if it needs one, and neither an ambient one nor that of an argument is known.
 
     Returns:
-      The function, and the arrays among its arguments by their paths.
-
-    Raises:
-      StructureError: for wrong arguments, and for a function that traces no region.
+      The function, and the concrete arrays among its arguments by their paths.
     """
-    args, kwargs, names = _bind(verb, f, args, kwargs)
-    leaves, treedef = jax.tree.flatten((args, kwargs))
-    places = [at for at, leaf in enumerate(leaves) if isinstance(leaf, _KINDS)]
+    given_call = _bind(verb, f, args, kwargs)
+    flat, name = FlatCall(given_call, *_KINDS), name_of(f)
+    arrays = flat.arrays
 
-    def call(arrays: Iterable[Any]) -> Any:
-        filled = list(leaves)
-        for at, array in zip(places, arrays, strict=True):
-            filled[at] = array
-        own_args, own_kwargs = jax.tree.unflatten(treedef, filled)
-        results = f(*own_args, **own_kwargs)
+    def call(arrays: Sequence[Any]) -> Any:
+        results = flat.run(f, arrays)
         return results if _is_plain_tree(results) else jax.tree.leaves(results)
 
-    name, arrays = name_of(f), [leaves[at] for at in places]
     placed = (mesh for array in arrays if (mesh := _jax.mesh.value_mesh(array)) is not None)
     ambient = next(placed, ambient)
     traced, results, is_ambient = _trace(verb, f, call, arrays, ambient)
@@ -73,8 +66,8 @@ def with_hints(
     entering, leaving = _jax.jaxpr.boundary_specs(traced)
     pairs = zip(arrays, entering, strict=True)
     specs = iter([_placed_spec(array) if spec is None else spec for array, spec in pairs])
-    named = zip(names, (*args, *(kwargs[key] for key in sorted(kwargs))), strict=True)
-    nodes = [(parameter, _node(value, specs)) for parameter, value in named]
+    nodes = [(parameter, _node(value, specs)) for parameter, value in zip(given_call.names, given_call, strict=True)]
+    nodes += [(parameter, _node(value, specs)) for parameter, value in sorted(given_call.kwargs.items())]
     parameters = {parameter: node for parameter, node in nodes if node is not None}
     given, values = dict[str, Any](), iter(arrays)
     for parameter, node in parameters.items():
@@ -108,12 +101,7 @@ def _outer_meshes(jaxpr: Any) -> Iterator[_jax.mesh.AnyMesh]:
 
 @contextmanager
 def moved(mesh: _jax.mesh.AnyMesh, is_ambient: bool) -> Generator[None]:
-    """Run the regions of a function on another mesh than its own.
-
-    Args:
-      mesh: the other mesh, of the same axes.
-      is_ambient: whether the function looks for the ambient mesh.
-    """
+    """Run the regions of a function on another mesh, which is ambient if the function looks for that."""
     ambient = jax.sharding.use_abstract_mesh(mesh.abstract_mesh) if is_ambient else _jax.mesh.without_ambient()
     with ambient, _jax.regions.moved_regions(mesh):
         yield
@@ -124,33 +112,33 @@ def is_plain(f: Any) -> bool:
     return callable(f) and find_decorated(f) is None
 
 
-def _bind(
-    verb: str, f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
-    """A call's arguments, with those by position that can be, and a name for each, by position and by name."""
+def _bind(verb: str, f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Inputs:
+    """A call's arguments, by position if they can be, with a name for each."""
+    names = list[str]()
     try:
         signature = inspect.signature(f)
         bound = signature.bind(*args, **kwargs)
+        args, kwargs = bound.args, bound.kwargs
+        names = [parameter.name for parameter in signature.parameters.values() if parameter.kind in POSITIONAL]
     except ValueError:  # written in C
-        return tuple(args), dict(kwargs), [*(f"arg{at}" for at in range(len(args))), *sorted(kwargs)]
+        pass
     except TypeError as error:
         problem = f"it has no hints and needs its arguments, arrays or jax.ShapeDtypeStruct: {error}"
         raise StructureError(f"{verb}: {name_of(f)}: {problem}") from None
-    names = [parameter.name for parameter in signature.parameters.values() if parameter.kind in POSITIONAL]
-    names += [f"arg{at}" for at in range(len(names), len(bound.args))]
-    return bound.args, bound.kwargs, [*names[: len(bound.args)], *sorted(bound.kwargs)]
+    names += [f"arg{at}" for at in range(len(names), len(args))]
+    return Inputs.of(tuple(args), tuple(names[: len(args)]), kwargs, {}, 0)
 
 
 def _trace(
     verb: str,
     f: Callable[..., Any],
-    call: Callable[[Iterable[Any]], Any],
+    call: Callable[[Sequence[Any]], Any],
     arrays: Sequence[Any],
     lent: _jax.mesh.AnyMesh | None,
 ) -> tuple[Any, Any, bool]:
     """A call's jaxpr, the types of its results, and whether its regions are over the ambient mesh.
 
-    If the call cannot be traced as it is, the mesh ``lent`` is ambient.
+    The mesh ``lent`` is ambient if the call cannot be traced as it is.
     """
 
     def run(*values: Any) -> Any:
@@ -203,18 +191,12 @@ def _is_plain_tree(value: Any) -> bool:
 
 
 def _node(value: Any, specs: Iterator[PartitionSpec | None], other: Node | None = None) -> Node | None:
-    """The hint of a tree, as dicts and lists; parts without arrays are left out, or have another hint.
-
-    Args:
-      value: the tree.
-      specs: the specs of its arrays, in their order; None if one is not known.
-      other: the hint of a part without arrays, and of an array without a spec.
-    """
+    """The hint of a tree, as dicts and lists; parts without arrays or specs are left out, or have the other hint."""
     if isinstance(value, _KINDS):
         spec = next(specs)
         return other if other is not None and spec is None else ArrayLeaf(array_hint_of(value, spec))
-    found = [(key, _node(part, specs, other)) for key, part in _jax.tree.one_level(value) or ()]
-    parts = [(key, node) for key, node in found if node is not None]
+    nodes = [(key, _node(part, specs, other)) for key, part in _jax.tree.one_level(value) or ()]
+    parts = [(key, node) for key, node in nodes if node is not None]
     if not parts:
         return other
     if type(value) is dict:

@@ -28,7 +28,7 @@ from ...hints.array_hint import ArrayHint
 from ...hints.check_arguments import BoundArgument, CheckedArguments, check_arguments
 from ...hints.check_tree import CheckedLeaf, TreeCheck
 from ...hints.context import MeshContext, current_axis_naming
-from ...hints.signature import EMPTY, HintedSignature
+from ...hints.signature import TAKEN_BY_SPECS, BoundCall, HintedSignature
 from ...hints.structure import array_hints
 from ...introspection import bound_self, require_decorated, require_dict
 from ...notation.match import LARGEST_SIZE, NoValue, Sizes, evaluate
@@ -37,11 +37,12 @@ from ...placement.context import PlacementContext, placement_context_over
 from ...placement.structs import default_dtype, names_of, refuse_wrong_sizes
 from .arguments import (
     ArrayToDraw,
-    FlatCall,
     Inputs,
     TreeToMake,
-    arguments_of,
+    arguments_by_position,
     arrays_to_draw,
+    bind_arguments,
+    complete_call,
     is_to_draw,
     sizes_among,
     unknown_name_text,
@@ -64,6 +65,7 @@ def plan_inputs(
     given: Mapping[str, Any] = MappingProxyType({}),
     arguments: Mapping[str, Any] | None = None,
     verb: str = "inputs",
+    args: tuple[Any, ...] | None = None,
 ) -> InputPlan:
     """Plan the arguments of a call, with sizes that divide over the axes of several meshes.
 
@@ -73,38 +75,37 @@ def plan_inputs(
       given: sizes by the names of dims, and arguments by their names.
       arguments: more arguments, by name or by path.
       verb: the function that messages name.
-
-    Raises:
-      StructureError: for arguments that are not given and cannot be made from a hint.
-      ShapeError: for a value that is not a size, and a size that no hint names.
-      MeshAxisError: for an axis that a mesh does not have.
+      args: the positional arguments of a call that is only traced: it is taken as it is if it lacks none, and
+        arguments may be unreduced.
     """
     made_of, owner = require_decorated(f, verb), bound_self(f)
     require_dict(verb, arguments)
-    typed, naming = made_of.signature.read(owner), current_axis_naming(made_of.naming)
+    typed, naming = made_of.signature.read((*owner, *(args or ()))), current_axis_naming(made_of.naming)
     parameters, source = typed.signature.parameters, f"{verb}: {typed.name}"
-    sizes = sizes_among(typed, given)
-    values = {name: value for name, value in given.items() if name not in sizes}
-    bound_arguments = arguments_of(typed, owner, verb, {**values, **(arguments or {})})
-    contexts = [placement_context_over(source, mesh, naming) for mesh in meshes]
-    hints = [*(hint for _, _, node, _ in bound_arguments for hint in array_hints(node)), *typed.result_hints]
+    call, sizes = None if args is None or arguments else complete_call(typed, owner, args, given), dict[str, Any]()
+    if call is None:
+        sizes, by_position = sizes_among(typed, given), arguments_by_position(typed, owner, args or ())
+        values = {name: value for name, value in given.items() if name not in sizes}
+        call = bind_arguments(typed, owner, verb, {**by_position, **values, **(arguments or {})})
+    passed = [argument for argument in typed.arguments(call) if argument[0] in call.given]
+    # Only a placement refuses marks.
+    contexts = [PlacementContext(source, mesh, MeshContext.over(mesh, naming, "placement")) for mesh in meshes]
+    hints = [*(hint for _, _, node, _ in passed for hint in array_hints(node)), *typed.result_hints]
     names = names_of(hints)
     if unknown := [name for name in sizes if name not in names]:
         raise StructureError(f"{source}: {unknown_name_text(unknown[0], [*names, *parameters])}")
     refuse_wrong_sizes(source, hints, sizes, must_all=False)
-    named = {name: parameter.default for name, parameter in parameters.items() if parameter.default is not EMPTY}
-    named.update(zip(parameters, (*typed.given, *owner), strict=False))
-    named.update((name, value) for name, subject, _, value in bound_arguments if not subject.path)
     # Arguments that are given in full bind sizes.
-    in_full = [argument for argument in bound_arguments if not is_to_draw(argument[-1])]
-    known = _check(in_full, named, contexts[0]).sizes
+    in_full = [argument for argument in passed if not is_to_draw(argument[-1])]
+    known = _check(in_full, call.arguments, contexts[0]).sizes
     bound = {name.removeprefix("*"): size.size for name, size in known if " at " not in name}
-    drawn = [(subject, array.hint) for _, subject, _, value in bound_arguments for array in arrays_to_draw(value)]
+    drawn = [(subject, array.hint) for _, subject, _, value in passed for array in arrays_to_draw(value)]
     requirements = size_requirements([*drawn, *((RETURN, hint) for hint in typed.result_hints)], contexts)
     drawn_hints = [hint for _, hint in drawn]
     factors = factors_of(drawn_hints, requirements)
+    given_sizes, before = {**bound, **sizes}, len(typed.given) + len(owner)
     return InputPlan(
-        source, typed, naming, bound_arguments, named, drawn_hints, requirements, factors, {**bound, **sizes}
+        source, typed, naming, call, before, passed, drawn_hints, requirements, factors, given_sizes, args is not None
     )
 
 
@@ -118,44 +119,31 @@ def _check(given: Sequence[BoundArgument], named: Mapping[str, Any], context: Pl
 
 @dataclass(frozen=True)
 class InputPlan:
-    """The arguments of a call, before their sizes and values are drawn.
+    """The arguments of a call, before their sizes and values are drawn."""
 
-    Attributes:
-      source: how messages begin: the verb and the function's name.
-      typed: the function.
-      naming: its aliases and rules.
-      arguments: the arguments, with an `ArrayToDraw` for each array that is not given.
-      named: all arguments by name, for ``{argument}`` in a hint.
-      hints: the hints of the arrays that are drawn.
-      requirements: the requirements of arguments and result on the sizes.
-      factors: a divisor of the size of each name, so that it divides over its mesh axes.
-      given: the sizes that are given.
-    """
-
-    source: str
+    source: str  # the beginning of messages
     typed: HintedSignature
     naming: AxisNaming
-    arguments: Sequence[BoundArgument]
-    named: Mapping[str, Any]
-    hints: Sequence[ArrayHint]
+    call: BoundCall
+    before: int  # the arguments of a partial and the instance of a method
+    arguments: Sequence[BoundArgument]  # with an `ArrayToDraw` for each array that is not given
+    hints: Sequence[ArrayHint]  # of the arrays to draw
     requirements: Sequence[SizeRequirement]
-    factors: Mapping[str, int]
+    factors: Mapping[str, int]  # divisors of the sizes
     given: SizeValues
+    takes_sums: bool  # arguments may be unreduced
+
+    @property
+    def named(self) -> Mapping[str, Any]:
+        """All arguments by name, for ``{argument}`` in a hint."""
+        return self.call.arguments
 
     def with_multiples(self, of: int) -> InputPlan:
         """The same with sizes that are also multiples of a number."""
         return replace(self, factors={name: lcm(factor, of) for name, factor in self.factors.items()})
 
     def draw(self, seed: int, sizes: Mapping[str, Any] = MappingProxyType({})) -> UnplacedInputs:
-        """Draw sizes and values.
-
-        Args:
-          seed: the seed.
-          sizes: sizes for this draw, besides those that are given.
-
-        Raises:
-          ShapeError: where no sizes fit.
-        """
+        """Draw sizes and values; raises a `ShapeError` if no sizes fit."""
         rng, given, factors = np.random.default_rng([seed, _SIZE_STREAM]), {**sizes, **self.given}, self.factors
         dims = [dim for hint in self.hints for dim in hint.spec.dims]
         rests = dict.fromkeys(dim.name or REST for dim in dims if isinstance(dim, Rest))
@@ -180,48 +168,25 @@ class InputPlan:
         example = ", ".join(f"{name}={4 * factor}" for name, factor in list(factors.items())[:3]) or "x=..."
         raise ShapeError(f"{self.source}: no sizes were found that fit: {problem}\n\nHint: pass sizes, as in {example}")
 
-    def call_of(self, values: Iterable[Any], drawn: UnplacedInputs) -> Inputs:
-        """The call with a value for each of the arguments."""
-        pairs = [(name, value) for (name, *_), value in zip(self.arguments, values, strict=True)]
-        keywords = {p.name for p in self.typed.signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
-        names, args = (tuple(pair[at] for pair in pairs if pair[0] not in keywords) for at in (0, 1))
-        kwargs = {name: value for name, value in pairs if name in keywords}
-        return Inputs.of(args, names, kwargs, drawn.sizes, drawn.seed)
-
 
 @dataclass(frozen=True)
 class UnplacedInputs:
-    """The arguments of one call, before they are placed on a mesh.
-
-    Attributes:
-      plan: the plan that they were drawn from.
-      sizes: the size of each name.
-      seed: the seed that they were drawn from.
-      compared: by argument, numbers that the program compares it with; some entries are drawn close to them.
-      factor: the factor of drawn floats.
-    """
+    """The arguments of one call, before they are placed on a mesh."""
 
     plan: InputPlan
     sizes: SizeValues
     seed: int
+    # By argument, numbers that the program compares it with; some entries are drawn close to them.
     compared: Mapping[str, Iterable[ComparedNumber]] = field(default_factory=dict[str, Any])
-    factor: float = 1.0
+    factor: float = 1.0  # of drawn floats
 
     def on(self, mesh: _jax.mesh.AnyMesh | None) -> Inputs:
-        """The arguments, sharded over a mesh by their hints; structs on an AbstractMesh.
-
-        Raises:
-          TypedShmapError: for an argument that does not fit the mesh.
-        """
-        return self._place(mesh, isinstance(mesh, AbstractMesh))
+        """The arguments, sharded over a mesh by their hints; structs on an AbstractMesh."""
+        return self.call_with(*self.leaves_on(mesh, isinstance(mesh, AbstractMesh)))
 
     def structs(self, mesh: _jax.mesh.AnyMesh | None) -> Inputs:
-        """The arguments with ``jax.ShapeDtypeStruct``s for arrays, which need no devices.
-
-        Raises:
-          TypedShmapError: for an argument that does not fit the mesh.
-        """
-        return self._place(mesh, as_structs=True)
+        """The arguments with ``jax.ShapeDtypeStruct``s for arrays, which need no devices."""
+        return self.call_with(*self.leaves_on(mesh))
 
     @cached_property
     def _values(self) -> list[Any]:
@@ -231,8 +196,11 @@ class UnplacedInputs:
         """The arguments with an array, or its struct, for each `ArrayToDraw`."""
         numbers = count()
         values = [value for *_, value in self.plan.arguments]
-        placeholders = FlatCall(self.plan.call_of(values, self), ArrayToDraw)
-        names = {id(leaf): name for leaf, name in zip(placeholders.arrays, placeholders.names, strict=True)}
+        names = {
+            id(leaf): f"{subject}{jax.tree_util.keystr(path)}"
+            for _, subject, _, value in self.plan.arguments
+            for path, leaf in (jax.tree_util.tree_leaves_with_path(value) if arrays_to_draw(value) else ())
+        }
 
         def fill(leaf: Any) -> Any:
             if not isinstance(leaf, ArrayToDraw):
@@ -280,47 +248,48 @@ class UnplacedInputs:
             raise StructureError(f"{self.plan.source}: {problem}")
         return jax.eval_shape(leaf.make, parameters) if as_structs else leaf.make(parameters)
 
-    def _place(self, mesh: _jax.mesh.AnyMesh | None, as_structs: bool) -> Inputs:
-        """Check the arguments against their hints, and place their arrays."""
+    def leaves_on(
+        self, mesh: _jax.mesh.AnyMesh | None, as_structs: bool = True
+    ) -> tuple[CheckedArguments, list[CheckedLeaf]]:
+        """The arguments checked against their hints, and their leaves with the arrays placed on a mesh."""
         plan, values = self.plan, self._fill_arrays(True) if as_structs else self._values
-        context = placement_context_over(plan.source, mesh, plan.naming)
+        context = placement_context_over(plan.source, mesh, plan.naming, plan.takes_sums)
         arguments = [(*argument[:3], value) for argument, value in zip(plan.arguments, values, strict=True)]
         checked = _check(arguments, plan.named, context)
 
         def place(leaf: CheckedLeaf) -> Any:
             hint, value = leaf.hint, leaf.value
-            if hint is None or not (hint.array_type is Any or issubclass(jax.Array, hint.array_type)):
+            if hint is None or not (as_structs or hint.array_type is Any or issubclass(jax.Array, hint.array_type)):
                 return value
             sharding = context.sharding(hint, len(np.shape(value)))
             if as_structs or isinstance(value, _jax.array.SHAPES):
-                value = value if hasattr(value, "dtype") else np.asarray(value)
-                return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
+                aval = value if isinstance(value, _jax.array.SHAPES) else jax.typeof(value)
+                dtype = jax.dtypes.canonicalize_dtype(aval.dtype, allow_extended_dtype=True)
+                return jax.ShapeDtypeStruct(aval.shape, dtype, sharding=sharding, weak_type=aval.weak_type)
             return jax.numpy.asarray(value) if sharding is None else jax.device_put(value, sharding)
 
-        with_arrays = checked.with_leaves([leaf._replace(value=place(leaf)) for leaf in checked.leaves])
-        placed = {subject: value for _, subject, value in with_arrays}
-        return plan.call_of([placed.get(subject, value) for _, subject, _, value in arguments], self)
+        return checked, [leaf._replace(value=place(leaf)) for leaf in checked.leaves]
+
+    def call_with(self, checked: CheckedArguments, leaves: list[CheckedLeaf]) -> Inputs:
+        """The call with other leaves."""
+        plan, parameters = self.plan, self.plan.typed.signature.parameters
+        changed = {subject: value for _, subject, value in checked.with_leaves(leaves)}
+        changes = [(name, subject, changed.get(subject, value)) for name, subject, _, value in checked.given]
+        args, kwargs = plan.call.with_arguments(changes)
+        names = [name for name, *_ in changes if parameters[name].kind in TAKEN_BY_SPECS]
+        return Inputs.of(args[plan.before :], tuple(names[plan.before :]), kwargs, self.sizes, self.seed)
 
 
 @dataclass(frozen=True, slots=True)
 class SizeRequirement:
-    """The requirement of one dim on the sizes.
-
-    Attributes:
-      expression: the size of the dim.
-      factor: a divisor of that size, so that the dim divides over its mesh axes on every mesh.
-      text: the hint that has the dim.
-    """
+    """The requirement of one dim on the sizes."""
 
     expression: Expression
-    factor: int
-    text: str
+    factor: int  # the size of the dim is a multiple of it
+    text: str  # of the hint
 
     def misfit(self, sizes: SizeValues, arguments: Mapping[str, Any], factor: int) -> str | None:
-        """The reason why the size of the dim is not a multiple of a factor, in words.
-
-        None if it is one, and if only the result binds its names.
-        """
+        """The reason why the size is not a multiple of a factor; None also if only the result binds its names."""
         try:
             size = size_of(self.expression, sizes, arguments)
         except NoValue as unknown:
@@ -336,11 +305,7 @@ class SizeRequirement:
 def size_requirements(
     hints: Iterable[tuple[Subject, ArrayHint]], contexts: Sequence[PlacementContext]
 ) -> list[SizeRequirement]:
-    """The requirements of the dims of hints, for all of several meshes.
-
-    Raises:
-      MeshAxisError: for an axis that a mesh does not have.
-    """
+    """The requirements of the dims of hints, for all of several meshes."""
     requirements: list[SizeRequirement] = []
     for subject, hint in hints:
         layouts = [(context.layout(hint, subject), dict(context.context.mesh or ())) for context in contexts]
@@ -386,11 +351,7 @@ def are_distinct(sizes: SizeValues, factors: Mapping[str, int], given: Mapping[s
 
 
 def size_of(expression: Expression, sizes: SizeValues, arguments: Mapping[str, Any]) -> int:
-    """The size of a dim.
-
-    Raises:
-      NoValue: for a name that has none.
-    """
+    """The size of a dim; raises `NoValue` for a name without one."""
     if isinstance(expression, Anything) and str(expression) in sizes:
         return sizes[str(expression)]
     bound = {name: Bound(int(size), _DRAWN, 0) for name, size in sizes.items() if not isinstance(size, tuple)}
@@ -398,11 +359,7 @@ def size_of(expression: Expression, sizes: SizeValues, arguments: Mapping[str, A
 
 
 def shape_of(hint: ArrayHint, sizes: SizeValues, arguments: Mapping[str, Any]) -> tuple[int, ...]:
-    """The global shape of a hint's array.
-
-    Raises:
-      NoValue: for a name that has no size.
-    """
+    """The global shape of a hint's array; raises `NoValue` for a name without a size."""
     shape: list[int] = []
     for dim in hint.spec.dims:
         shape += sizes[dim.name or REST] if isinstance(dim, Rest) else [size_of(dim.size, sizes, arguments)]
@@ -431,17 +388,7 @@ def _memory() -> int:
 
 
 def draw_value(shape: tuple[int, ...], dtype: Any, below: int, seed: Sequence[int]) -> Any:
-    """A random global array on the host: normal floats, small integers, keys.
-
-    Args:
-      shape: its global shape.
-      dtype: its dtype.
-      below: the exclusive upper bound of integers.
-      seed: the seed, on which alone the value depends.
-
-    Raises:
-      MemoryError: for more bytes than this machine has, or lends.
-    """
+    """A random global array on the host: normal floats, integers below a bound, keys."""
     jnp = jax.numpy
     if 8 * prod(shape) > _memory():
         raise MemoryError
@@ -459,7 +406,7 @@ def draw_value(shape: tuple[int, ...], dtype: Any, below: int, seed: Sequence[in
 
 
 class ComparedNumber(NamedTuple):
-    """A number that a program compares an argument with, and whether it asks for equality."""
+    """A number that a program compares an argument with, perhaps for equality."""
 
     value: float
     is_equality: bool
@@ -468,12 +415,7 @@ class ComparedNumber(NamedTuple):
 def mix_in(values: Any, compared: Iterable[ComparedNumber], below: int | None, seed: Sequence[int]) -> Any:
     """Values, some of them replaced by numbers that a program compares them with, or close to these on both sides.
 
-    Args:
-      values: an array.
-      compared: the numbers.
-      below: the exclusive upper bound of integers that are indices; larger ones are mixed in only for comparisons by
-        equality, as with the id of padding.
-      seed: the seed.
+    Integers are below a bound if they are indices, except for comparisons by equality, as with the id of padding.
     """
     is_integer = jax.numpy.issubdtype(values.dtype, jax.numpy.integer)
     if not is_integer and not _jax.array.is_inexact(values.dtype):  # truth values are drawn both ways
@@ -502,11 +444,9 @@ def key_of(seed: Sequence[int]) -> jax.Array:
 
 
 def bound_of(hint: ArrayHint, others: Iterable[ArrayHint], sizes: SizeValues) -> int | None:
-    """The exclusive upper bound of drawn integers, so that they are valid indices of the other arrays; None without.
-
-    It is the smallest dim that they may index: the last dim of an array with which they share dims (logits and their
-    labels), the first dim of an array with which they share none (a table).
-    """
+    """The exclusive upper bound of drawn integers, so that they are valid indices of the other arrays; None without."""
+    # The smallest dim that they may index: the last dim of an array with which they share dims (logits and their
+    # labels), the first dim of an array with which they share none (a table).
     own_names, bounds = names_of([hint]), list[int]()
     for other_hint in others:
         names = [dim.size.name for dim in other_hint.spec.dims if isinstance(dim, Dim) and isinstance(dim.size, Name)]
