@@ -75,12 +75,7 @@ def sizes_text(sizes: Iterable[tuple[str, Bound]]) -> str:
 
 
 class Terms(Record):
-    """The terms of a message.
-
-    Attributes:
-      subject: its subject.
-      names: the aliases of mesh axes in marks.
-    """
+    """The subject of a message, and the aliases of mesh axes in its marks."""
 
     subject: Subject
     names: Mapping[str, str]
@@ -311,14 +306,7 @@ class NotManual(Fault):
 
 
 class PatternLayoutMismatch(Fault):
-    """A value whose known layout contradicts a pattern.
-
-    Attributes:
-      dim: the first dim that differs; None for a mark.
-      claimed: the sharding in the pattern.
-      known: the known sharding.
-      place: the place of the known hint or pattern.
-    """
+    """A value whose known layout contradicts a pattern, in a dim or, without one, in a mark."""
 
     dim: int | None
     claimed: str
@@ -365,15 +353,7 @@ class LayoutMismatch(Fault):
 
 
 class ShardingConflict(Fault):
-    """An operation that combines two dims with different shardings.
-
-    Attributes:
-      operation: JAX's name of it.
-      where: the dims.
-      first: the mesh axes of the first operand's dim.
-      second: the mesh axes of the second operand's dim.
-      interleaved: whether the shards of each operand do not follow each other.
-    """
+    """An operation that combines two dims with different, perhaps interleaved, shardings."""
 
     operation: str
     where: str

@@ -81,10 +81,7 @@ class Side(Record):
         return next((item for item in self.items if isinstance(item, Rest)), None)
 
     def spec(self, pattern: Pattern) -> Spec:
-        """The spec of this side: any sizes, with its mesh axes and marks.
-
-        With one bracket or mark, a pattern states the sharding of all its sides.
-        """
+        """The spec of this side; with one bracket or mark, a pattern states the sharding of all sides."""
         unwritten, dims = Axes(()) if pattern.has_sharding else None, list[Dim | Rest]()
         for dim in self.dims:
             dims.append(dim if isinstance(dim, Rest) else Dim(Anything(), dim.axes or unwritten, span=dim.span))

@@ -388,11 +388,7 @@ class _SpecParser(Cursor):
         return Anything(name)
 
     def signs(self) -> tuple[set[str], str | None]:
-        """signs := ('*' | '#' | '?' | '_' | NAME '=')*, each once, in any order
-
-        Returns:
-          The signs, and the label before the '='.
-        """
+        """signs := ('*' | '#' | '?' | '_' | NAME '=')*, each once, in any order; returns them, and the NAME"""
         seen, label = set[str](), None
         while True:
             start, following = self.at, self.tokens[self.at + 1].text if self.at + 1 < len(self.tokens) else ""

@@ -66,11 +66,7 @@ _OPENED_BY = {"]": "[", ")": "(", "}": "{"}
 
 
 def split_tokens(source: str, span: Span, separator: str) -> Iterator[list[Token]]:
-    """The runs of tokens between separators, of kind space or comma, outside of brackets; other spaces are dropped.
-
-    Raises:
-      SyntaxFault: for an unknown character, and for brackets that do not match.
-    """
+    """The runs of tokens between commas or spaces outside of brackets; other spaces are dropped."""
     run: list[Token] = []
     opened: list[Token] = []
     for matched in _TOKEN.finditer(source, *span):

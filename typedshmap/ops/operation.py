@@ -1,7 +1,4 @@
-"""One call of an operation: its pattern, resolved over the current mesh, its operands, and its errors.
-
-The sizes of a pattern are global: a shard's size times the sizes of the dim's manual mesh axes.
-"""
+"""One call of an operation: its pattern, resolved over the current mesh, its operands, and its errors."""
 
 from __future__ import annotations
 
@@ -41,12 +38,7 @@ RESULT = Subject("operand", "result")
 
 
 class ResolvedDim(Record):
-    """One dim of an array, as the pattern writes it.
-
-    Attributes:
-      dim: the dim in the pattern; a new one for each dim of ``...``.
-      axes: its manual mesh axes, major to minor.
-    """
+    """One dim of an array, as the pattern writes it, and its manual mesh axes; ``...`` has one for each dim."""
 
     dim: PatternDim
     axes: MeshAxes
@@ -69,13 +61,7 @@ class ResolvedDim(Record):
 
 
 class SideLayout(Layout, kw_only=True):
-    """The layout that one side of a pattern describes, over manual axes only.
-
-    Attributes:
-      side: the side of the pattern.
-      dims: its dims, for arrays of one rank.
-      dots: the number of dims in ``...``.
-    """
+    """The layout of one side of a pattern over manual axes, for one rank; ``dots`` counts the dims of ``...``."""
 
     side: Side
     dims: tuple[ResolvedDim, ...]
@@ -93,15 +79,7 @@ def shard_count(axes: Iterable[str], sizes: Mapping[str, int]) -> int:
 
 
 class Operand(NamedTuple):
-    """A value and its side of the pattern.
-
-    Attributes:
-      value: one shard.
-      shape: the shard's shape.
-      subject: its name in messages.
-      layout: the layout of its side.
-      invarying: the axes over which its shards are known to be equal, regardless of JAX's type.
-    """
+    """A shard and its side of the pattern; ``invarying`` has axes over which shards are known to be equal."""
 
     value: Any
     shape: tuple[int, ...]
@@ -120,16 +98,7 @@ _RUN_TOGETHER = re.compile(r"\s*[A-Za-z]+(\s*,\s*[A-Za-z]+)*\s*(->\s*[A-Za-z]*\s
 
 
 class Operation(Record):
-    """One call of an operation.
-
-    Attributes:
-      verb: the operation's name.
-      pattern: the pattern.
-      hints: the hint of each side of the pattern, the result last.
-      region: the mesh context of the call.
-      where: the name of the call in errors.
-      mesh: the current mesh; None if none is known, or if all of its axes are manual.
-    """
+    """One call of an operation; ``hints`` has one for each side, and ``mesh`` is None if all its axes are manual."""
 
     verb: str
     pattern: Pattern
@@ -145,10 +114,7 @@ class Operation(Record):
 
     @cached_property
     def placed_axes(self) -> frozenset[str]:
-        """The mesh axes that are not manual here, if the pattern gives the sharding over them.
-
-        Outside of manual regions any bracket or mark does so; inside, one that names such an axis.
-        """
+        """The axes that are not manual, if the pattern gives the sharding over them; in a region it names one."""
         if self.mesh is None or not self.pattern.has_sharding or len(self.region.manual) == len(self.mesh.axis_names):
             return frozenset()
         auto_axes_here = frozenset(self.mesh.axis_names).difference(self.region.sizes)
@@ -209,11 +175,7 @@ class Operation(Record):
         return layout if rank is None else layout.at_rank(rank, self.hints[index].spec.rest)
 
     def resolve_side(self, index: int, dots: int) -> SideLayout:
-        """Resolve a side over the mesh, with the number of dims in ``...``; the result has index -1.
-
-        Raises:
-          MeshAxisError: for an axis that is unknown, repeated, or not manual where it is marked.
-        """
+        """Resolve a side over the mesh, with the number of dims in ``...``; the result has index -1."""
 
         def resolve() -> SideLayout:
             side, manual = self.pattern.sides[index], frozenset(self.region.sizes)
@@ -263,13 +225,7 @@ class Operation(Record):
     def explicit_spec(
         self, known: Mapping[str, tuple[MeshAxes, ...]], result: SideLayout, has_marks: bool = False
     ) -> PartitionSpec:
-        """The spec of a result over Explicit axes that are not manual: from the pattern, else from the operands.
-
-        Args:
-          known: the `explicit_axes` of the operands.
-          result: the result's side.
-          has_marks: whether the spec includes unreduced and reduced axes.
-        """
+        """The spec of a result over Explicit axes that are not manual: from the pattern, else from the operands."""
         written = self.layout(-1, len(result.dims)).over(self.region.explicit - frozenset(self.region.sizes))
         taken, dims = set(written.sharded), list[MeshAxes]()
         for at, (place, part) in enumerate(zip(result.dims, written.dim_axes, strict=True)):
@@ -288,14 +244,7 @@ class Operation(Record):
         is_refused: Callable[[Mapping[str, tuple[MeshAxes, ...]]], bool],
         f: Callable[..., Any],
     ) -> Any:
-        """Call a function with the operands' values; on Auto axes, if JAX cannot infer its result's Explicit sharding.
-
-        Args:
-          operands: the operands.
-          result: the result's side, with its sharding over such axes.
-          is_refused: whether JAX cannot infer the sharding of the result, from the `explicit_axes`.
-          f: the function; it is called directly if JAX can infer it.
-        """
+        """Call a function; on Auto axes, if JAX cannot infer its result's Explicit sharding."""
         values = [operand.value for operand in operands]
         explicit = self.region.explicit.difference(self.region.sizes)
         if not explicit:
@@ -321,14 +270,7 @@ class Operation(Record):
         return auto_axes(f, axes=tuple(explicit), out_sharding=spec)(*values)
 
     def require_manual(self, axes: Iterable[str] | None = None) -> None:
-        """Raise unless all axes are manual here.
-
-        Args:
-          axes: the axes; by default all axes of the pattern.
-
-        Raises:
-          MeshAxisError: for the first axis that is not manual.
-        """
+        """Raise unless these axes, by default all of the pattern, are manual here."""
         written: dict[str, Span] = {}
         for index, side in enumerate(self.pattern.sides):
             self.layout(index)  # raises for unknown axes
@@ -396,11 +338,7 @@ class Operation(Record):
         return f"{', '.join(sides[:-1])} -> {sides[-1]}"
 
     def read_operands(self, values: tuple[Any, ...]) -> list[Operand]:
-        """Check values against their sides of the pattern.
-
-        Raises:
-          ShapeError, VaryingError, ShardingError, StructureError: for one that does not fit.
-        """
+        """Check values against their sides of the pattern."""
         if self.mesh is None and not self.region.manual:
             self._refuse_axes()
         operands: list[Operand] = []
@@ -552,13 +490,7 @@ class Operation(Record):
         addend_axes: frozenset[str] = frozenset(),
         is_stated: bool = False,
     ) -> Any:
-        """Record the layout of a result, and return the result.
-
-        Args:
-          made_invarying: axes over which the operation itself made all shards equal.
-          addend_axes: axes over which every shard keeps its own addend.
-          is_stated: whether to assert the layout in the jaxpr, if the equations do not show it.
-        """
+        """Record the layout of a result, and return it; ``is_stated`` asserts it in the jaxpr, too."""
         region = self.region
         if self.mesh is not None and self.placed_axes:
             source, rank = f'{self.where} "{self.pattern.source}"', len(_jax.array.aval_of(value).shape)
@@ -584,10 +516,7 @@ class Operation(Record):
         return value
 
     def _refuse_scalar_varying(self, value: Any, operands: Sequence[Operand], layout: SideLayout) -> None:
-        """Raise for a scalar whose type varies over an axis that the pattern does not mention.
-
-        Either a psum is missing, or the shards are equal and the gradient would be too large by their number.
-        """
+        """Raise for a scalar typed as varying without a mark: it lacks a psum, or its gradient is too large."""
         aval = _jax.array.aval_of(value)
         if not _jax.array.is_inexact(aval.dtype):
             return
@@ -622,19 +551,7 @@ def current_operation(
 def read_operation(
     verb: str, pattern: Any, values: Sequence[Any], has_result: bool = True, allows_underscore: bool = False
 ) -> Operation:
-    """Read the pattern of a call.
-
-    Args:
-      verb: the operation.
-      pattern: the pattern.
-      values: the operands.
-      has_result: whether the pattern has two sides.
-      allows_underscore: whether ``_`` is a name, as in einops' einsum.
-
-    Raises:
-      PatternError: for a pattern that cannot be parsed, or with another number of operands.
-      MeshAxisError: for a mesh axis that is repeated.
-    """
+    """Read the pattern of a call; ``_`` is a name only in einops' einsum."""
     if not isinstance(pattern, str):
         what = failures.PatternFault(f"the pattern is of type {type(pattern).__name__}, not a string")
         raise current_operation(verb, Pattern((), None)).error(Failure(what, _PATTERN))

@@ -101,13 +101,7 @@ def reduce(x: T, pattern: str, reduction: Reduction, **axes_lengths: int) -> T:
 
 
 class Rearrangement(NamedTuple):
-    """The plan of an operation of einops.
-
-    Attributes:
-      local: the pattern on one shard.
-      lengths: the sizes that einops needs on one shard.
-      sums: the result, and its sums over mesh axes.
-    """
+    """The pattern and the sizes that einops needs on one shard, and the sums over mesh axes."""
 
     local: str
     lengths: Mapping[str, int]
@@ -223,10 +217,7 @@ def _plan(call: Operation, operand: Operand, lengths: Mapping[str, int], reducti
 def _inherited_axes(
     call: Operation, place: ResolvedDim, old: set[str], factor_axes: FactorAxes, extents: Extents
 ) -> MeshAxes:
-    """The mesh axes over which a dim of the result is sharded without communication.
-
-    New factors, which are not in ``old``, are made in the parts of the result.
-    """
+    """The mesh axes of a dim of the result without communication; factors not in ``old`` are made in parts."""
     keys = place.keys
     known = {key: factor_axes.get(key, ()) for key in keys if key in old}
     if not known:

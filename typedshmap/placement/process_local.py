@@ -114,14 +114,7 @@ def _global_arrays(leaves: Sequence[LocalLeaf], place: PlacementContext) -> list
 
 
 class ProcessMesh(NamedTuple):
-    """The processes of a mesh, from the view of this process.
-
-    Attributes:
-      own: this process.
-      members: the processes that have devices in the mesh.
-      mesh: the mesh axes and their sizes.
-      own_coordinates: the position in the mesh of each device of this process, by mesh axis.
-    """
+    """The processes with devices in a mesh, and where the devices of this process are in it."""
 
     own: int
     members: tuple[int, ...]
@@ -153,21 +146,14 @@ class HeldParts(NamedTuple):
     total: int
 
     def global_size(self, size: int) -> int | None:
-        """The global size for a process's own size; None if that does not divide.
-
-        A process with every part has the global data, so nothing is divided.
-        """
+        """The global size for a process's own size; None if that does not divide."""
         if self.held == self.total:
             return size
         return size // self.held * self.total if size % self.held == 0 else None
 
 
 def process_mesh(place: PlacementContext) -> ProcessMesh:
-    """The processes of a mesh; this one must be among them.
-
-    Raises:
-      MeshAxisError: for a mesh without a device of this process.
-    """
+    """The processes of a mesh; this one must be among them."""
     mesh, this_process = devices_of(place), jax.process_index()
     processes = ProcessMesh.of(dict(mesh.shape), [device.process_index for device in mesh.devices.flat], this_process)
     if this_process not in processes.members:
@@ -188,11 +174,7 @@ class LocalLeaf(NamedTuple):
 def _local_leaves(
     node: Node, data: Any, place: PlacementContext, processes: ProcessMesh, sizes: Sizes
 ) -> list[LocalLeaf]:
-    """A process's leaves, each array checked as the global array.
-
-    Raises:
-      TypedShmapError: with all failures.
-    """
+    """A process's leaves, each array checked as the global array."""
     if processes.is_alone:  # its data is the global value
         checked = check_value(node, data, Subject("placed", "data"), place.context, {}, sizes)
         others = [leaf.value for leaf in checked.leaves if leaf.hint is not None and type(leaf.value) is not np.ndarray]
@@ -295,27 +277,14 @@ def _dim_name(dim: Dim | Rest) -> str | None:
 def _size_text(
     name: str | None, index: int, own: int, global_size: int, where: str = "", globally: str = " globally"
 ) -> str:
-    """``batch=6, which means batch=12 globally``, or ``size 6 in dim 0`` without a name.
-
-    The global size is left out if it equals the process's own size.
-    """
+    """``batch=6, which means batch=12 globally``; without a name ``size 6 in dim 0``."""
     has = f"size {own} in dim {index}" if name is None else f"{name}={own}"
     means = f"{global_size}" if name is None else f"{name}={global_size}"
     return f"{has}{where}" if own == global_size else f"{has}{where}, which means {means}{globally}"
 
 
 class ReportedLeaf(NamedTuple):
-    """One array of one process; processes agree if the first three fields are equal.
-
-    Attributes:
-      path: its path in the data.
-      global_shape: its global shape.
-      dtype: its dtype.
-      own_shape: its shape on the process.
-      names: the name of each dim, or None.
-      hint: its hint, in the three parts of a `HintText`.
-      spans: the span of each dim in the hint.
-    """
+    """One array of one process; processes agree if the first three fields are equal."""
 
     path: str
     global_shape: tuple[int, ...]
@@ -361,11 +330,7 @@ def decode_report(text: bytes) -> ProcessReport:
 
 
 def _agreed_leaves(place: PlacementContext, own: int, read: Callable[[], list[LocalLeaf]]) -> list[LocalLeaf]:
-    """This process's leaves, after all processes agree on the global arrays.
-
-    Raises:
-      TypedShmapError: the same on all processes.
-    """
+    """This process's leaves, after all processes agree on the global arrays; else all raise the same error."""
     leaves: list[LocalLeaf] = []
     error: TypedShmapError | None = None
     try:
@@ -384,11 +349,7 @@ def _agreed_leaves(place: PlacementContext, own: int, read: Callable[[], list[Lo
 
 
 def refuse_subset(place: PlacementContext, processes: ProcessMesh) -> None:
-    """Raise for a mesh on a subset of all processes: they cannot compare sizes, since a gather is over all.
-
-    Raises:
-      ShapeError: with the processes.
-    """
+    """Raise for a mesh on some of the processes: they cannot compare sizes, since a gather is over all."""
     if len(processes.members) < jax.process_count():
         which = f"processes {', '.join(map(str, processes.members))} of {jax.process_count()}"
         raise ShapeError(

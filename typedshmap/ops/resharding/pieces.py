@@ -63,13 +63,7 @@ def _places(dim_axes: DimAxes, sizes: AxisSizes) -> dict[str, tuple[int, int]]:
 
 
 class Round(NamedTuple):
-    """One ppermute of pieces.
-
-    Attributes:
-      pairs: sender and receiver, every device once as each; empty if each device keeps a piece of its own.
-      sent: for each device the position of the piece in its block before, in pieces, one number per dim.
-      received: for each device the position of the piece that it gets in its block after.
-    """
+    """One ppermute: senders and receivers, none if each device keeps its piece, and where in its block it is."""
 
     pairs: tuple[tuple[int, int], ...]
     sent: tuple[Piece, ...]
@@ -78,14 +72,7 @@ class Round(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def rounds(before: DimAxes, after: DimAxes, axes: MeshAxes, sizes: SizedAxes) -> tuple[Round, ...]:
-    """The rounds of pieces; a device that has a piece of its new block keeps it.
-
-    Args:
-      before: the axes of each dim, before.
-      after: the axes of each dim, after.
-      axes: the axes whose role changes, in the order in which the collective counts devices.
-      sizes: the axes' sizes.
-    """
+    """The rounds of pieces, for devices counted over ``axes``; a device that has a piece of its new block keeps it."""
     known = dict(sizes)
     pieces = tuple(map(max, shard_counts(before, known), shard_counts(after, known)))
     held, needed = (_Blocks.of(end, axes, known, pieces) for end in (before, after))
@@ -109,12 +96,7 @@ def _round(pairs: Mapping[int, tuple[int, Piece]], held: _Blocks, needed: _Block
 
 
 class _Blocks(NamedTuple):
-    """The blocks of a layout over some axes, in pieces.
-
-    Attributes:
-      starts: for each device the first piece of its block.
-      extents: the number of pieces of a block along each dim.
-    """
+    """The blocks of a layout over some axes, in pieces: the first piece of each device, and the size of a block."""
 
     starts: list[Piece]
     extents: Piece

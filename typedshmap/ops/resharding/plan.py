@@ -27,11 +27,7 @@ from .pieces import AxisSizes, DimAxes, is_nested, moved_axes, pieces_per_block,
 
 
 def elements_missing(have: DimAxes, need: DimAxes, shape: tuple[int, ...], sizes: AxisSizes) -> int:
-    """The largest number of elements of its part that a device needs and does not hold; no axis has size 1.
-
-    Where the axes of a dim are a prefix of one another, its smaller blocks are within the larger ones on every
-    device; of a dim that is sharded otherwise some device holds nothing that it needs.
-    """
+    """The largest number of elements of its part that a device needs and lacks; no axis has size 1."""
     both = 1
     for size, old, new in zip(shape, have, need, strict=True):
         shorter = min(len(old), len(new))
@@ -74,21 +70,7 @@ class Step(Record):
 
 
 def ring_cost(operation: str, group: int, before: int, after: int) -> int:
-    """``group`` times the elements that a device of a ring of ``group`` devices sends, which is an integer.
-
-    A ring of ``n`` devices passes on ``n - 1`` times an ``n``-th of what is gathered or scattered; an
-    all-reduce scatters, then gathers. (Thakur, Rabenseifner and Gropp, Optimization of collective
-    communication operations in MPICH, 2005; the same are the bus factors of NVIDIA's nccl-tests.)
-
-    Args:
-      operation: XLA's name of the collective.
-      group: how many devices communicate with each other.
-      before: the size of the operand on one device, in elements or bytes.
-      after: the size of the result.
-
-    Raises:
-      ValueError: for an operation that is not a collective.
-    """
+    """``group`` times what a device of a ring sends, an integer, from its operand's and its result's size."""
     match operation:
         case "all-reduce":
             return 2 * (group - 1) * before
@@ -220,18 +202,7 @@ ROUNDS_PER_SHARD = 24
 
 
 def plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Plan | Unreachable:
-    """The cheapest steps from one layout of an array to another.
-
-    If the target stays unreduced, so do all steps. No intermediate shard is larger than the larger of
-    the two ends, unless divisibility leaves no such path. With more than four mesh axes that change, a
-    plan may cost slightly more than the cheapest.
-
-    Args:
-      source: the layout to start from.
-      target: the layout to reach.
-      shape: the global shape.
-      sizes: the usable mesh axes with their sizes; at least all axes of the layouts.
-    """
+    """The cheapest steps from one layout of an array to another; with more than four axes nearly the cheapest."""
     return _search_plan(source, target, tuple(shape), tuple(sizes.items()))
 
 
@@ -279,12 +250,7 @@ def _graph(shape: tuple[int, ...], sizes: SizedAxes) -> Graph:
 
 
 class SearchState(NamedTuple):
-    """The layout of an array during the search.
-
-    Attributes:
-      dim_axes: per dim its mesh axes.
-      unreduced: axes over which the array is unreduced, and the sum will be taken.
-    """
+    """The layout of an array during the search; it is unreduced over axes whose sum will be taken."""
 
     dim_axes: DimAxes
     unreduced: frozenset[str] = frozenset()
@@ -304,17 +270,7 @@ class SearchState(NamedTuple):
 
 
 class Move(NamedTuple):
-    """One step.
-
-    Attributes:
-      kind: that of the step.
-      axes: its mesh axes, in their order.
-      dims: the dims that it changes.
-      after: where it leads.
-      cost: what all devices send, if each sends as much as the busiest.
-      rounds: how many collectives it takes.
-      copied: how many elements a device copies within its own memory.
-    """
+    """One step of the search; ``cost`` is what all devices send if each sends as much as the busiest."""
 
     kind: str
     axes: MeshAxes
@@ -336,10 +292,7 @@ class Graph:
     known_elements: dict[DimAxes, int] = field(default_factory=dict)
 
     def cheapest_path(self, start: SearchState, goal: SearchState, limit: int | None) -> tuple[Move, ...] | None:
-        """A shortest path by elements sent and by collectives, then by copies; no shard larger than a limit.
-
-        The search is A*: a device must still be sent what it lacks, by one collective at least.
-        """
+        """A shortest path (A*) by what is sent, then by copies; no shard is larger than a limit."""
         greed = 1 if len(self.sizes) <= MANY_AXES else GREED
         per_round = prod(self.sizes.values()) * max(self.elements(start), self.elements(goal))
         tie, done, bounds = count(), set[SearchState](), dict[SearchState, int]()
@@ -365,14 +318,7 @@ class Graph:
         return None
 
     def steps(self, state: SearchState, moves: Sequence[Move], fixed: DimAxes, kept: frozenset[str]) -> Iterator[Step]:
-        """The moves as steps, slices that follow each other as one.
-
-        Args:
-          state: the state before the first.
-          moves: the moves.
-          fixed: per dim its major axes that stay in place.
-          kept: the axes over which the array stays unreduced.
-        """
+        """The moves as steps, slices that follow each other as one; ``fixed`` are major axes that stay in place."""
         for _, group in groupby(moves, lambda move: None if move.kind == "slice" else move):
             some = list(group)
             after = some[-1].after
@@ -459,11 +405,7 @@ class Graph:
                 yield Move("psum_scatter", axes, (dim,), summed.append({dim: axes}), cost, 1, copied)
 
     def _permutes(self, state: SearchState, goal: SearchState) -> Iterator[Move]:
-        """Send every device the pieces that it lacks, each in a ppermute.
-
-        They lead to the goal, or to what only has to be gathered then: of 1,800 pairs on meshes of 8 to 16 devices
-        none has a cheaper plan that permutes to another layout.
-        """
+        """Send every device the pieces that it lacks, each in a ppermute."""
         held, counts = self.elements(state), shard_counts(state.dim_axes, self.sizes)
         for end in self._ends(goal):
             pieces = pieces_per_block(counts, shard_counts(end.dim_axes, self.sizes))

@@ -1,8 +1,4 @@
-"""The signatures that regions without hints may be given, from their calls.
-
-A signature is never narrower than the calls: dims without a name may have any size, a dtype is its kind, a rank that
-differs between calls is left open, and mesh axes that differ get a name, for which each caller gives its own in
-``axes=``."""
+"""The signatures that regions without hints may be given, from their calls; never narrower than these."""
 
 from __future__ import annotations
 
@@ -334,8 +330,7 @@ class _SuggestedSignature:
         return name
 
     def _array(self, written: str, leaves: Sequence[_Leaf]) -> str | None:
-        """One hint for the arrays of several calls; None where those of one call differ in their specs, or one is of
-        lower rank than another is sharded."""
+        """One hint for the arrays of several calls; None if it would be narrower than they are."""
         dims = self.names.get(written)
         name = "_".join(re.findall(r"\w+", written)) or "leaves"
         layouts = [_jax.array.spec_entries(leaf.spec, len(leaf.shape)) for leaf in leaves]

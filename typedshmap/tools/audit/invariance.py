@@ -43,13 +43,7 @@ _VARIED = "an argument with equal entries is varied"
 
 
 def compare_on_meshes(seen: Iterable[SeenRegion]) -> tuple[list[Finding], list[AuditedRegion]]:
-    """Run regions on one device and on axes of other sizes.
-
-    What they print as they are traced and run is not shown.
-
-    Returns:
-      The results that depend on the mesh, and the regions that are not compared, or only in part, with the reason.
-    """
+    """The results of regions that differ on axes of other sizes, and the regions that are not compared."""
     findings, not_run, is_stuck = list[Finding](), list[AuditedRegion](), False
     for seen_region in seen:
         why = "a region before it has not ended" if is_stuck else _reason_not_to_run(seen_region)
@@ -93,15 +87,7 @@ def _primitives(body: Any) -> set[str]:
 
 
 class _RegionOperand(NamedTuple):
-    """An operand of a region.
-
-    Attributes:
-      name: its name as a parameter.
-      value: its value, or its struct if that is not known.
-      layout: how it is sharded.
-      variable: its variable in the body.
-      is_differentiated: whether the program takes a gradient in it.
-    """
+    """An operand of a region; its value is a struct if it is not known."""
 
     name: str
     value: Any
@@ -119,15 +105,7 @@ class _RegionOperand(NamedTuple):
 
 
 class _Rerun:
-    """A region as a function of its global operands, on the meshes for which it can be compiled.
-
-    Attributes:
-      sizes: the sizes of the axes of its own mesh that are longer than 1.
-      operands: its operands.
-      types: by mesh the types of its results; the smallest mesh first.
-      refused: by mesh the exception there.
-      left_out: what is not compared, with the reason.
-    """
+    """A region as a function of its global operands, on the meshes for which it can be compiled."""
 
     def __init__(self, seen: SeenRegion) -> None:
         self.region, call, start = seen.region, seen.call, seen.region.traced.start
@@ -150,17 +128,7 @@ class _Rerun:
         self._compiled = dict[Mesh, CompiledCall]()
 
     def compare(self) -> tuple[list[Finding], list[str]]:
-        """Compare the results on all meshes on which they can be computed.
-
-        Results whose shape differs between meshes, as that of one entry per shard, are compared between those on which
-        it is the same.
-
-        Returns:
-          The results that depend on the mesh, and what is not compared, with the reason.
-
-        Raises:
-          AssertionError: for a program that has not ended.
-        """
+        """The results that depend on the mesh, compared where their shapes agree, and what is not compared."""
         self._compile_for_meshes()
         meshes = [*self.types]
         if len(meshes) < 2:
@@ -212,10 +180,7 @@ class _Rerun:
         return run
 
     def _arguments(self) -> list[tuple[Any, str]]:
-        """The arguments of a run, each with a note if it is not the operand.
-
-        Equal entries, as state at the start has, would be the same in any order: such an array is varied.
-        """
+        """The arguments of a run, each with a note if it is not the operand; equal entries would hide an order."""
         arguments, has_loop = list[tuple[Any, str]](), "while" in _primitives(self.body)
         for operand in self.operands:
             value, note = operand.value, _NOT_SEEN if operand.is_struct else ""
@@ -327,10 +292,7 @@ class _Rerun:
         return ""
 
     def _is_local_index(self, index: _RegionOperand) -> bool:
-        """Whether an operand is sharded, and its integers are indices into an array sharded over the same axis.
-
-        With an offset by the shard's index, or after they were sent to other shards, they are indices into the whole.
-        """
+        """Whether a sharded operand holds indices into the shard of an array, not into the whole."""
         axes = {axis for axes in index.layout.dim_axes for axis in axes}
         if not axes or not jax.numpy.issubdtype(index.variable.aval.dtype, jax.numpy.integer):
             return False

@@ -106,17 +106,7 @@ class Parser(argparse.ArgumentParser):
 def read_functions(
     given: argparse.Namespace, targets: Sequence[str], devices: int
 ) -> tuple[list[Function], dict[str, Any], list[UsageError]]:
-    """The functions of the targets, their sizes and arguments, and the errors of other targets.
-
-    Args:
-      given: the command line, with the options of `add_common`.
-      targets: each as in `find_functions`, or a folder: every file below it that has typed functions. All are looked
-        at, whatever is wrong with one.
-      devices: the number of virtual devices, where no option gives one.
-
-    Raises:
-      UsageError: for what cannot be read, and where no target can be used.
-    """
+    """The functions of the targets, their sizes and arguments, and the errors of targets that cannot be used."""
     virtual_devices(devices if given.devices is None else given.devices)
     values, functions, unusable = read_values(given.size, given.arg), dict[int, Function](), list[UsageError]()
     lent = next(iter(read_meshes([text for text in given.mesh[:1] if text], given.explicit)), None)
@@ -156,11 +146,7 @@ def names_taken(function: Function, target: str, values: Iterable[str]) -> Itera
 
 
 def read_meshes(texts: Sequence[str], explicit: bool) -> list[AbstractMesh]:
-    """Meshes written as ``dp=4,tp=2``, with axes of type Explicit or Auto.
-
-    Raises:
-      UsageError: for what is not a mesh.
-    """
+    """Meshes written as ``dp=4,tp=2``."""
     kind = AxisType.Explicit if explicit else AxisType.Auto
     return [
         AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(kind,) * len(sizes))
@@ -169,11 +155,7 @@ def read_meshes(texts: Sequence[str], explicit: bool) -> list[AbstractMesh]:
 
 
 def read_axis_sizes(text: str) -> dict[str, int]:
-    """The sizes of the axes in ``--mesh``.
-
-    Raises:
-      UsageError: for what is not a mesh.
-    """
+    """The sizes of the axes in ``--mesh``."""
     with misuse(f"--mesh {excerpt(text) or repr(text)}: "):
         return parse_mesh(text)
 
@@ -189,15 +171,7 @@ def natural_number(text: str) -> int:
 
 
 def read_values(sizes: Sequence[str], arguments: Sequence[str]) -> dict[str, Any]:
-    """The sizes and arguments of a command line by their names.
-
-    Args:
-      sizes: texts like ``batch=32``, or ``rest=4,8`` for ``*rest``; several with blanks between them.
-      arguments: texts like ``scale=0.5``, of a Python literal, else a string.
-
-    Raises:
-      UsageError: for what is not a name and a value, and for what is not a size.
-    """
+    """The sizes (``batch=32``, ``rest=4,8`` for ``*rest``) and arguments (literals, else text) of a command line."""
     values: dict[str, Any] = {}
     for text in " ".join(sizes).split():
         name, value = _split_pair(text, "--size", "batch=32")
@@ -261,18 +235,7 @@ class Function(NamedTuple):
 
 
 def find_functions(target: str, values: Mapping[str, Any], mesh: AbstractMesh | None) -> list[Function]:
-    """The functions that a target names, in the module's order; what is left out is printed, with the reason.
-
-    Args:
-      target: ``package.module`` or ``folder/file.py``: every function that ``typed_shard_map`` or ``typed_jit``
-        made there; with ``:name`` that one alone, ``typed`` and plain ones as well, also ``:Class.name``.
-      values: the arguments of a plain function, an array as the text of its type.
-      mesh: a mesh for a plain function that looks for the ambient one.
-
-    Raises:
-      UsageError: for a module that is not there or cannot be imported, a name that it does not have, and
-        what is not a function; for a plain one without its arguments, or without ``shard_map``.
-    """
+    """The functions of ``module``, ``file.py`` or ``module:name``, in the module's order; prints what is left out."""
     path, _, name = target.partition(":")
     value: Any = _import_module(path)
     if not name:
@@ -336,10 +299,7 @@ _NOT_SOURCES = frozenset(["__pycache__", "build", "dist", "node_modules", "site-
 
 
 def files_below(folder: Path) -> list[str]:
-    """The files below a folder whose text names this library.
-
-    Passed over are hidden folders, virtual environments, and those that tools fill with copies of sources.
-    """
+    """The files below a folder whose text names this library, except hidden, installed and built ones."""
     paths: list[Path] = []
     for path, folders, files in os.walk(folder):
         below = [name for name in sorted(folders) if name not in _NOT_SOURCES and not name.startswith(".")]
@@ -414,11 +374,7 @@ def _mapped(value: Any) -> DecoratedInfo | None:
 
 
 def arguments_for(function: Function, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that a function takes, and the arguments that its mark gives; the sizes of a mark are for its meshes.
-
-    Raises:
-      StructureError: for an argument that nothing gives.
-    """
+    """The values that a function takes, and the arguments of its mark, whose sizes are for its own meshes."""
     if function.is_plain:  # it has them already
         return {}
     typed = function.typed
@@ -495,11 +451,7 @@ def require_one_module(target: str) -> None:
 
 
 def page_to_write(name: str | None, is_forced: bool) -> Path | None:
-    """The file of ``--html``.
-
-    Raises:
-      UsageError: for a file that exists and is not a page, unless it is forced, and for a folder that is not there.
-    """
+    """The file of ``--html``."""
     page = None if name is None else Path(name)
     if page is not None and not page.parent.is_dir():
         raise UsageError(f"--html {name}: there is no folder '{page.parent}'")
@@ -556,13 +508,7 @@ def print_failure(line: str, error: BaseException, more: str = "") -> None:
 
 
 def finding_of_error(function: Function, error: BaseException, where: str) -> Finding:
-    """The error of a function as a finding, at the place of the error, else at that of the function.
-
-    Args:
-      function: the function.
-      error: the error.
-      where: the words for the mesh.
-    """
+    """The error of a function as a finding, at the place of the error, else at that of the function."""
     file, line = function.line
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_of_user(frame.filename)]
     if isinstance(place := getattr(error, "place", None), Place):

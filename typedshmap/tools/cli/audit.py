@@ -44,11 +44,7 @@ def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run a program under audit, and print the report; the exit code.
-
-    Raises:
-      UsageError: for a command line that cannot be read, and a program that is not there.
-    """
+    """Run a program under audit, and print the report; the exit code."""
     if given.hints and given.format not in ("text", "json"):
         raise cli.UsageError(f"--hints is printed as text or json, not as {given.format}")
     lengths = cli.read_axis_sizes(given.mesh) if given.mesh is not None else {}

@@ -48,11 +48,7 @@ def add_verb(add_parser: Callable[..., cli.Parser]) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Check the functions and print a line per function and mesh, or what is wrong as a document; the exit code.
-
-    Raises:
-      UsageError: for a command line that cannot be read.
-    """
+    """Check the functions, and print a line per function and mesh, or a document; the exit code."""
     meshes = cli.read_meshes(given.mesh, given.explicit)
     devices = max(mesh.size for mesh in meshes) if given.numerics else min(meshes[0].size, cli.MOST)
     with cli.output_on_stderr() if given.format != "text" else nullcontext():

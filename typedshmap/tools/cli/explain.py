@@ -54,11 +54,7 @@ def add_verb(add_parser: Callable[..., cli.Parser]) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Explain the functions, one after the other, several meshes compared; the exit code.
-
-    Raises:
-      UsageError: for a command line that cannot be read.
-    """
+    """Explain the functions, with several meshes compared; the exit code."""
     cli.require_one_module(given.target)
     meshes = cli.read_meshes(given.mesh, given.explicit)
     bandwidth = {name.strip(): value.strip() for name, _, value in (text.partition("=") for text in given.bandwidth)}

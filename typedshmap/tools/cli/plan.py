@@ -44,11 +44,7 @@ def add_verb(add_parser: Callable[..., cli.Parser]) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Plan the functions, one after the other; the exit code.
-
-    Raises:
-      UsageError: for a command line that cannot be read.
-    """
+    """Plan the functions; the exit code."""
     cli.require_one_module(given.target)
     if not 1 <= given.devices <= MOST_DEVICES:
         raise cli.UsageError(f"--devices {given.devices}: a mesh has 1 to {MOST_DEVICES} devices")

@@ -52,13 +52,7 @@ def make_devices(count: int) -> None:
 
 
 def run_program(program: str, is_module: bool, arguments: Sequence[str]) -> int:
-    """Run a program as Python does, whose traceback of an error begins with its own line; the exit code.
-
-    Args:
-      program: a script, or the name of a module.
-      is_module: whether it is a module.
-      arguments: what it is given.
-    """
+    """Run a program as Python does; the exit code."""
     sys.argv, before = [program, *arguments], sys.modules["__main__"]
     try:
         if is_module:

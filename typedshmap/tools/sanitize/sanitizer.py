@@ -1,7 +1,4 @@
-"""The observer that compares replicas, at every N-th call of a typed function.
-
-Invariant: a trace without comparisons is never reused with them, or the other way round: the observer, and the
-condition of a traced region, live in JAX user contexts."""
+"""The observer that compares replicas, at every N-th call of a typed function."""
 
 from __future__ import annotations
 
@@ -29,11 +26,7 @@ _MOST = 2**31  # the range of a counter
 
 
 class _Due:
-    """Whether a run of a region compares: a boolean of the enclosing program, or True.
-
-    There is one for each traced region, since it is in JAX's cache key: a jaxpr with the condition of another region is
-    never reused.
-    """
+    """Whether a run of a region compares: in JAX's cache key, so that no jaxpr has the condition of another region."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -59,11 +52,7 @@ class Sanitizer(Observer):
 
     @classmethod
     def of(cls, name: str, every: Any) -> Sanitizer:
-        """The sanitizer for the value of an option.
-
-        Raises:
-          StructureError: unless it is a positive integer.
-        """
+        """The sanitizer for the value of an option."""
         try:
             number = None if isinstance(every, bool) else index(every)
         except TypeError:
