@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from heapq import heappop, heappush
 from itertools import chain, combinations, count, groupby, permutations, product
 from math import ceil, prod
 from typing import NamedTuple
 
 from ... import _jax
-from ...errors.phrases import quoted_axes, titled
+from ...errors.phrases import titled
 from ...hints.context import SizedAxes
 from ...notation.layout import Layout, shared_prefix
 from ...records import Record
@@ -163,25 +162,6 @@ class Plan(Record):
     def __repr__(self) -> str:
         return titled(self)
 
-    def _repr_html_(self) -> str:
-        from .picture import picture_of  # for notebooks only
-
-        return picture_of(self)
-
-
-class Unreachable(NamedTuple):
-    """Why there is no plan.
-
-    Attributes:
-      reason: in words.
-      axes: the mesh axes.
-      dim: the dim, if any.
-    """
-
-    reason: str
-    axes: MeshAxes
-    dim: int | None = None
-
 
 def _pattern_text(layout: Layout, shape: tuple[int, ...]) -> str:
     """``[64/a] 32 +b``"""
@@ -201,28 +181,15 @@ MOST_ROUNDS = 4
 ROUNDS_PER_SHARD = 24
 
 
-def plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Plan | Unreachable:
-    """The cheapest steps from one layout of an array to another; with more than four axes nearly the cheapest."""
-    return _search_plan(source, target, tuple(shape), tuple(sizes.items()))
-
-
-def known_plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: SizedAxes) -> Plan:
-    """A plan that is known to exist."""
-    result = _search_plan(source, target, shape, sizes)
-    assert isinstance(result, Plan)
-    return result
+def plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Plan:
+    """The cheapest steps between two layouts that divide; with more than four axes nearly the cheapest."""
+    return known_plan(source, target, tuple(shape), tuple(sizes.items()))
 
 
 @lru_cache(maxsize=4096)
-def _search_plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: SizedAxes) -> Plan | Unreachable:
+def known_plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: SizedAxes) -> Plan:
+    """The same, for sizes that are hashable."""
     known = dict(sizes)
-    if missing := tuple(sorted(target.unreduced - source.unreduced)):
-        return Unreachable(f"there is no partial sum over {quoted_axes(missing)} before, so none can be left", missing)
-    for end in (source, target):
-        for dim, axes in enumerate(end.dim_axes):
-            if shape[dim] % (shards := shard_count(axes, known)):
-                reason = f"dim {dim} has {shape[dim]} elements, which {shards} shards do not divide"
-                return Unreachable(reason, axes, dim)
     # The search omits axes of size 1, and axes over which the array stays unreduced.
     usable = {axis: size for axis, size in sizes if size > 1 and axis not in target.unreduced}
     start, goal = (SearchState(end.over(usable).dim_axes, end.over(usable).unreduced) for end in (source, target))
@@ -281,15 +248,12 @@ class Move(NamedTuple):
     copied: int
 
 
-@dataclass(slots=True)
 class Graph:
-    """All states of arrays of one shape over some mesh axes, none of size 1; edges are cached."""
+    """All states of arrays of one shape over some mesh axes, none of size 1."""
 
-    shape: tuple[int, ...]
-    sizes: AxisSizes
-    known_moves: dict[SearchState, tuple[Move, ...]] = field(default_factory=dict)
-    known_ends: dict[SearchState, tuple[SearchState, ...]] = field(default_factory=dict)
-    known_elements: dict[DimAxes, int] = field(default_factory=dict)
+    def __init__(self, shape: tuple[int, ...], sizes: AxisSizes) -> None:
+        self.shape, self.sizes = shape, sizes
+        self.moves, self.elements, self.ends = cache(self._moves), cache(self._elements), cache(self._ends)
 
     def cheapest_path(self, start: SearchState, goal: SearchState, limit: int | None) -> tuple[Move, ...] | None:
         """A shortest path (A*) by what is sent, then by copies; no shard is larger than a limit."""
@@ -332,18 +296,13 @@ class Graph:
             yield Step(some[-1].kind, axes, dims, before, behind, old, new, sent, some[-1].rounds)
             state = after
 
-    def moves(self, state: SearchState) -> tuple[Move, ...]:
+    def _moves(self, state: SearchState) -> tuple[Move, ...]:
         """The moves in a state, except ppermutes."""
-        if state not in self.known_moves:
-            kinds = (self._slices, self._gathers, self._exchanges, self._sums)
-            self.known_moves[state] = tuple(chain.from_iterable(kind(state) for kind in kinds))
-        return self.known_moves[state]
+        return (*self._slices(state), *self._gathers(state), *self._exchanges(state), *self._sums(state))
 
-    def elements(self, state: SearchState) -> int:
+    def _elements(self, state: SearchState) -> int:
         """The size of a shard."""
-        if state.dim_axes not in self.known_elements:
-            self.known_elements[state.dim_axes] = prod(shard_shape(state.dim_axes, self.shape, self.sizes))
-        return self.known_elements[state.dim_axes]
+        return prod(shard_shape(state.dim_axes, self.shape, self.sizes))
 
     def cost_bound(self, state: SearchState, goal: SearchState) -> int:
         """A lower bound of the cost of a path between two states."""
@@ -407,7 +366,7 @@ class Graph:
     def _permutes(self, state: SearchState, goal: SearchState) -> Iterator[Move]:
         """Send every device the pieces that it lacks, each in a ppermute."""
         held, counts = self.elements(state), shard_counts(state.dim_axes, self.sizes)
-        for end in self._ends(goal):
+        for end in self.ends(goal):
             pieces = pieces_per_block(counts, shard_counts(end.dim_axes, self.sizes))
             if pieces is None or pieces > MOST_ROUNDS + 1 or not state.unreduced.isdisjoint(end.sharded):
                 continue
@@ -421,14 +380,11 @@ class Graph:
             axes = moved_axes(state.dim_axes, end.dim_axes, self.sizes)
             yield Move("ppermute", axes, dims, state._replace(dim_axes=end.dim_axes), sent, rounds, copied)
 
-    def _ends(self, goal: SearchState) -> tuple[SearchState, ...]:
+    def _ends(self, goal: SearchState) -> list[SearchState]:
         """A layout, and all layouts that are sharded further along some of its dims."""
-        if goal not in self.known_ends:
-            free = frozenset(self.sizes) - goal.sharded
-            added = chain.from_iterable(arrangements(some, len(self.shape)) for some in [(), *_subsets(free)])
-            ends = (goal.append(dict(enumerate(dim_axes))) for dim_axes in added)
-            self.known_ends[goal] = tuple(end for end in ends if self._is_possible(end))
-        return self.known_ends[goal]
+        free = frozenset(self.sizes) - goal.sharded
+        added = chain.from_iterable(arrangements(some, len(self.shape)) for some in [(), *_subsets(free)])
+        return [end for dim_axes in added if self._is_possible(end := goal.append(dict(enumerate(dim_axes))))]
 
     def _is_possible(self, state: SearchState) -> bool:
         counts = shard_counts(state.dim_axes, self.sizes)
