@@ -40,12 +40,10 @@ class Subject(NamedTuple):
 
     @property
     def is_pattern(self) -> bool:
-        """Whether a pattern describes it."""
         return self.kind in ("operand", "pattern")
 
     @property
     def phrase(self) -> str:
-        """Its name in a sentence."""
         if self.kind == "argument":
             return f"argument '{self}'"
         if self.is_pattern:
@@ -92,7 +90,6 @@ class Terms(Record):
 
     @property
     def hint(self) -> str:
-        """The name of the hint, the pattern, the box or the spec."""
         if self.is_spec:
             return "its PartitionSpec"
         return "the pattern" if self.subject.is_pattern else "its box" if self.is_box else "its hint"
@@ -418,18 +415,16 @@ class Failure(Record):
 
     @property
     def cause_place(self) -> str:
-        """The place of its cause; empty if unknown."""
         cause = getattr(self.what, "cause", None)
         return "" if cause is None else cause.place
 
     def follows_from(self, first: Failure) -> bool:
-        """Whether it has the cause of another failure, so that one cure is enough; not for other parts of one value."""
+        """Whether the cure of another failure is enough; not for another part of one value."""
         is_other_part = self.subject.name == first.subject.name and self.subject.path != first.subject.path
         return self.cause_place == first.cause_place != "" and not is_other_part
 
     @property
     def hint_words(self) -> set[str]:
-        """The names of dims and axes in the hint."""
         return set(re.findall(r"\w+", self.hint.dims)) if self.hint is not None else set()
 
     def words(self, names: Mapping[str, str] | None = None) -> Sentence:

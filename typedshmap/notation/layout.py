@@ -52,11 +52,9 @@ class Layout(Record):
 
     @cached_property
     def axes(self) -> frozenset[str]:
-        """All its mesh axes."""
         return self.sharded | self.unreduced | self.reduced | self.varying
 
     def dim_of(self, axis: str) -> int | None:
-        """The dim that is sharded over a mesh axis."""
         return next((dim for dim, axes in enumerate(self.dim_axes) if axis in axes), None)
 
     def at_rank(self, rank: int, rest: int | None) -> Layout:
@@ -69,7 +67,6 @@ class Layout(Record):
         return replace(self, dim_axes=dim_axes, unconstrained=unconstrained)
 
     def over(self, axes: Collection[str]) -> Layout:
-        """The layout over some of the mesh axes."""
         dim_axes = tuple([tuple(filter(axes.__contains__, part)) for part in self.dim_axes])
         marks = (self.unreduced, self.reduced, self.varying)
         unreduced, reduced, varying = [marked.intersection(axes) for marked in marks]

@@ -355,11 +355,9 @@ class Sizes:
         return iter(self.bound.items())
 
     def bind(self, name: str, bound: Bound) -> Sizes:
-        """These sizes with one more name."""
         return Sizes({**self.bound, name: bound}, self.structures)
 
     def bind_structure(self, name: str, structure: object, subject: Subject) -> Sizes:
-        """These sizes with one more name of a tree structure."""
         return Sizes(self.bound, {**self.structures, name: (structure, subject)})
 
 

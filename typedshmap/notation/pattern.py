@@ -61,7 +61,6 @@ class Side(Record):
 
     @property
     def items(self) -> Iterator[Factor | Rest]:
-        """The factors of all dims, in order."""
         for dim in self.dims:
             yield from dim.factors if isinstance(dim, PatternDim) else (dim,)
 
@@ -101,12 +100,10 @@ class Pattern(Record):
 
     @property
     def sides(self) -> tuple[Side, ...]:
-        """The operands, then the result."""
         return self.operands if self.result is None else (*self.operands, self.result)
 
     @property
     def has_sharding(self) -> bool:
-        """Whether it has any bracket or mark."""
         return any(side.marks or any(dim.axes for dim in side.dims) for side in self.sides)
 
 

@@ -183,7 +183,6 @@ class Spec(Record):
 
     @cached_property
     def names(self) -> list[str]:
-        """The names of its dims, including those in expressions."""
         sizes = (names_in_expression(dim.size) if isinstance(dim, Dim) else (dim.name or "",) for dim in self.dims)
         return [name for size_names in sizes for name in size_names]
 

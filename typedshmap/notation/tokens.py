@@ -29,7 +29,6 @@ class SyntaxFault(Exception):
         self.problem, self.span, self.cure = problem, span, cure
 
     def in_hint(self, hint: HintText) -> TypedShmapError:
-        """The exception for a hint that cannot be read."""
         hint, span = hint.around(self.span)
         pointer = f"\n    {hint.carets(span)}" if span[0] < span[1] else ""
         text = f"{hint}: {shortened(self.problem)}\n\n    {hint}{pointer}"
@@ -114,7 +113,6 @@ class Cursor:
         return self.take().text if self.peek() in texts else ""
 
     def expect(self, text: str, problem: str, cure: str | None = None) -> None:
-        """Take the next token, which must be this one."""
         if not self.accept(text):
             raise self.fault(problem, cure=cure)
 

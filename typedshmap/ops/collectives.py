@@ -419,7 +419,6 @@ def _redundant_psum(call: Operation, value: Any, axes: MeshAxes) -> RedundantPsu
 
 
 def _reduce_tree(verb: str, tree: Any, axes: Any) -> Any:
-    """Reduce a pytree over mesh axes by name."""
     cure = "write '... +tp -> ...', or a mesh axis, 'tp', for a pytree"
     call, names = _read_axes(verb, axes, "neither a pattern nor a mesh axis", cure)
     try:

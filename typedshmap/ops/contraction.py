@@ -81,7 +81,6 @@ def _plan(call: Operation, operands: list[Operand]) -> Contraction:
 def _contract(
     call: Operation, operands: list[Operand], plan: Contraction, precision: Any, preferred_element_type: Any
 ) -> Any:
-    """The contraction on one shard."""
     values = [operand.value for operand in operands]
     options = {"precision": precision, "preferred_element_type": preferred_element_type}
     if call.mesh is not None and not call.region.manual and call.region.explicit & call.placed_axes:

@@ -77,7 +77,6 @@ def _size_mismatch(
 
 
 def _wrong_size(call: Operation, operand: Operand, index: int, has: str, problem: str) -> Exception:
-    """The exception for a dim whose size contradicts a passed size, or the factors of the dim."""
     place = operand.layout.dims[index]
     shard = f" ({operand.shape[index]} per shard over {quoted_axes(place.axes)})" if place.axes else ""
     problem = f"has {has}{shard}, {problem}"
@@ -87,7 +86,6 @@ def _wrong_size(call: Operation, operand: Operand, index: int, has: str, problem
 
 
 def _bind_merged(call: Operation, operand: Operand, index: int, size: int, extents: dict[str, int]) -> None:
-    """Bind the factor of unknown size in a merged dim."""
     place = operand.layout.dims[index]
     span = place.dim.span
     extents |= {key: int(name) for key, name in zip(place.keys, place.names, strict=True) if name.isdecimal()}

@@ -104,7 +104,6 @@ def _read_operand(call: Operation, x: Any) -> tuple[Operand, Any]:
 
 
 def _refuse_other_names(call: Operation) -> None:
-    """Raise for merged dims, numbers, repeated names, and names that only the result has."""
     call.require_names()
     call.refuse_new_names()
     call.refuse_repeated_names("on one side")

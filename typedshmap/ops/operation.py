@@ -45,7 +45,6 @@ class ResolvedDim(Record):
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The names and numbers of its factors."""
         return tuple(map(str, self.dim.factors))
 
     @property
@@ -69,7 +68,6 @@ class SideLayout(Layout, kw_only=True):
 
     @cached_property
     def differing(self) -> frozenset[str]:
-        """The axes over which shards may differ."""
         return self.sharded | self.unreduced | self.varying
 
 
@@ -88,7 +86,6 @@ class Operand(NamedTuple):
     invarying: frozenset[str]
 
     def global_shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """The shape of the global array, by the sizes of the mesh axes."""
         pairs = zip(self.shape, self.layout.dim_axes, strict=True)
         return tuple([size * shard_count(axes, sizes) for size, axes in pairs])
 
@@ -123,26 +120,21 @@ class Operation(Record):
         return auto_axes_here if is_said else frozenset()
 
     def placed_layout(self, rank: int) -> Layout:
-        """The layout of the result over the axes that are not manual."""
         return self.layout(-1, rank).over(self.placed_axes)
 
     @property
     def result(self) -> Side:
-        """The pattern's right side."""
         assert self.pattern.result is not None
         return self.pattern.result
 
     def error(self, *failed: Failure) -> TypedShmapError:
-        """The exception for failures of operands."""
         return self.region.error(self.where, failed)
 
     def wrong(self, what: Fault, subject: Subject = _PATTERN, value: Any = None) -> TypedShmapError:
-        """The exception for a fault of a pattern, an operand or a result."""
         got = None if value is None else _jax.array.type_text(value)
         return self.error(Failure(what, subject, HintText('"', self.pattern.source, '"'), got))
 
     def fault(self, problem: str, span: Span | None = None, cure: str | None = None) -> TypedShmapError:
-        """The exception for a fault of the pattern."""
         return self.wrong(failures.PatternFault(problem, span, cure))
 
     @cached_property
@@ -164,19 +156,17 @@ class Operation(Record):
         return self.region.plan((self.pattern.source, self.verb, *key), make)
 
     def plan_for(self, operands: list[Operand], make: Callable[[], T], *more: Any) -> T:
-        """A plan that depends on the operands' shapes and on the axes over which their shards are known to be equal."""
+        """A plan that depends on the operands' shapes, and on where they are known to be equal."""
         return self.plan((*[(operand.shape, operand.invarying) for operand in operands], *more), make)
 
     def layout(self, index: int, rank: int | None = None) -> Layout:
-        """The layout that a side describes, over all mesh axes, perhaps for arrays of a rank; the result is side -1."""
+        """The layout of a side, perhaps for a rank; the result is side -1."""
         layout = self.region.layout(self.hints[index])
         if not isinstance(layout, Layout):
             raise self.wrong(layout)
         return layout if rank is None else layout.at_rank(rank, self.hints[index].spec.rest)
 
     def resolve_side(self, index: int, dots: int) -> SideLayout:
-        """Resolve a side over the mesh, with the number of dims in ``...``; the result has index -1."""
-
         def resolve() -> SideLayout:
             side, manual = self.pattern.sides[index], frozenset(self.region.sizes)
             # On Explicit axes, JAX's types have + and - outside of manual regions, too.
@@ -200,17 +190,16 @@ class Operation(Record):
         return self.plan(("side", index, dots), resolve)
 
     def meaning(self, name: str) -> MeshAxes:
-        """The mesh axes of a name in the pattern."""
         return dict(self.region.aliases).get(name, (name,))
 
     @property
     def has_unused_alias(self) -> bool:
-        """Whether an alias in the pattern stands for no mesh axis here, so that the operation may do nothing."""
+        """Whether an alias in the pattern stands for no mesh axis here: nothing may move then."""
         written = (written_axes(side.dims, side.marks) for side in self.pattern.sides)
         return any(not self.meaning(name) for name, _ in chain.from_iterable(written))
 
     def explicit_axes(self, operands: Sequence[Operand]) -> Mapping[str, tuple[MeshAxes, ...]]:
-        """The Explicit axes that shard each dim in the operands' types, by the major factor of the dim."""
+        """The Explicit axes in the operands' types, by the major factor of the dim that they shard."""
         axes_by_factor: dict[str, tuple[MeshAxes, ...]] = {}
         for operand in operands:
             sharding = _jax.array.explicit_spec(operand.value)
@@ -225,7 +214,6 @@ class Operation(Record):
     def explicit_spec(
         self, known: Mapping[str, tuple[MeshAxes, ...]], result: SideLayout, has_marks: bool = False
     ) -> PartitionSpec:
-        """The spec of a result over Explicit axes that are not manual: from the pattern, else from the operands."""
         written = self.layout(-1, len(result.dims)).over(self.region.explicit - frozenset(self.region.sizes))
         taken, dims = set(written.sharded), list[MeshAxes]()
         for at, (place, part) in enumerate(zip(result.dims, written.dim_axes, strict=True)):
@@ -282,7 +270,6 @@ class Operation(Record):
                 raise self.not_manual(axis, written.get(axis))
 
     def not_manual(self, axis: str, span: Span | None) -> TypedShmapError:
-        """The exception for an operation over an axis that is not manual here."""
         mesh = None if self.region.mesh is None else tuple(name for name, _ in self.region.mesh)
         if mesh is None or axis in mesh:
             return self.wrong(failures.NotManual(axis, span))
@@ -298,7 +285,6 @@ class Operation(Record):
                     raise self.fault(f"{self.verb} accepts names only, not '{dim}'", dim.span, cure)
 
     def refuse_repeated_names(self, where: str) -> None:
-        """Raise for a name that one side has twice."""
         for index, side in enumerate(self.pattern.sides):
             names = side.names
             for at, name in enumerate(names):
@@ -306,20 +292,18 @@ class Operation(Record):
                     raise self.fault(f"the pattern has '{name}' twice {where}", self.span_of(index, name))
 
     def refuse_new_names(self) -> None:
-        """Raise for a name that only the result has."""
         known = [name for side in self.pattern.operands for name in side.names]
         for factor in self.pattern.result.factors if self.pattern.result is not None else ():
             if factor.name not in known:
                 raise self.fault(f"the pattern has '{factor}' only on the right", factor.span)
 
     def span_of(self, index: int, name: str) -> Span:
-        """The span of the dim with this factor in a side; the span of the side without such a dim."""
+        """The span of the dim with this factor, else that of the side."""
         side = self.pattern.sides[index]
         dims = (dim for dim in side.dims if isinstance(dim, PatternDim) and name in map(str, dim.factors))
         return next(dims, side).span
 
     def shards(self, axes: Iterable[str]) -> int:
-        """The number of shards over mesh axes."""
         return prod([self.region.sizes[axis] for axis in axes])
 
     def nontrivial(self, axes: MeshAxes) -> MeshAxes:
@@ -338,7 +322,6 @@ class Operation(Record):
         return f"{', '.join(sides[:-1])} -> {sides[-1]}"
 
     def read_operands(self, values: tuple[Any, ...]) -> list[Operand]:
-        """Check values against their sides of the pattern."""
         if self.mesh is None and not self.region.manual:
             self._refuse_axes()
         operands: list[Operand] = []
@@ -408,7 +391,7 @@ class Operation(Record):
             raise self.fault(problem, side.span, cure)
 
     def refuse_unknown(self, value: Any, subject: Subject) -> None:
-        """Raise for a NumPy array that JAX does not accept, such as one of strings, and for shapes without values."""
+        """Raise for NumPy arrays that JAX does not accept, as of strings, and for shapes without values."""
         reason = _jax.array.why_not_array(value) if isinstance(value, _OF_NUMPY) else None
         reason = "it has no values" if isinstance(value, _jax.array.SHAPES) else reason
         if reason is not None:
@@ -416,21 +399,19 @@ class Operation(Record):
             raise self.wrong(what, subject, value)
 
     def refuse_non_numbers(self, operand: Operand) -> None:
-        """Raise for operands that are not numbers: keys of ``jax.random``, and arrays that JAX does not accept."""
         self.refuse_unknown(operand.value, operand.subject)
         if takes(KEYS, dtype := _jax.array.dtype_name_of(operand.value)):
             what = failures.UnusableDtype(dtype, f"{self.verb} takes numbers")
             raise self.wrong(what, operand.subject, operand.value)
 
     def refuse_unreduced_type(self, operand: Operand, name: str, reason: str) -> None:
-        """Raise for an operand that JAX types as unreduced, if the operation does not support it."""
         for axis in sorted(_jax.array.manual_type(operand.value).unreduced):
             cure = f"take the sum first (psum), or leave it '~{axis}' where it was made"
             problem = f"{name} is unreduced over '{axis}' in JAX's type, {reason}"
             raise self.fault(problem, operand.layout.side.span, cure)
 
     def refuse_global_marks(self, operands: Sequence[Operand]) -> None:
-        """Raise for global arrays with unreduced or reduced types, which JAX does not support in this operation."""
+        """Raise for global arrays typed unreduced or reduced, which few functions of JAX accept."""
         for operand in operands if not self.region.manual else ():
             known = _jax.array.explicit_spec(operand.value)
             for sign, state in (("+", "unreduced"), ("-", "reduced")):
@@ -449,7 +430,6 @@ class Operation(Record):
         known: context.KnownLayout | None,
         invarying: frozenset[str] = frozenset(),
     ) -> Any:
-        """The value, with its side of the pattern asserted in the jaxpr."""
         sink = context.current_sink()
         if sink is None or not self.region.manual:
             return value
@@ -459,7 +439,6 @@ class Operation(Record):
         return sink.assert_layout(value, assertion, layout, known)
 
     def _refuse_mismatch(self, layout: SideLayout, known: context.KnownLayout, subject: Subject, value: Any) -> None:
-        """Raise for a pattern that contradicts the known layout of a value."""
         is_same = known.dim_axes == layout.dim_axes and known.unreduced == layout.unreduced
         if is_same or len(known.dim_axes) != len(layout.dims):
             return

@@ -133,7 +133,6 @@ def _run_einops(verb: str, x: Any, pattern: Any, lengths: dict[str, Any], reduct
 
 
 def _check_names(call: Operation, lengths: Mapping[str, Any]) -> None:
-    """Raise for names that einops rejects, with their span."""
     left, right = call.pattern.operands[0], call.result
     call.refuse_repeated_names("on one side")
     if right.dots is not None and left.dots is None:

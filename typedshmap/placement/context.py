@@ -54,7 +54,6 @@ class PlacementContext(Record):
         return NamedSharding(sharding.mesh, _jax.array.spec_of(replace(layout, unconstrained=frozenset[int]())))
 
     def layout(self, hint: ArrayHint, subject: Subject, rank: int | None = None) -> Layout:
-        """The layout of a hint, perhaps for arrays of a rank."""
         layout = self.context.layout(hint)
         if not isinstance(layout, Layout):
             raise self.error((Failure(layout, subject, hint.text),))
@@ -71,7 +70,6 @@ class PlacementContext(Record):
         return checked.leaves
 
     def error(self, failures: Iterable[Failure], sizes: Sizes = NO_SIZES) -> TypedShmapError:
-        """The error for failures in this call."""
         return self.context.error(self.verb, failures, sizes)
 
 

@@ -149,7 +149,6 @@ def _metadata(box: Any) -> Mapping[str, Any] | None:
 
 
 def _read_leaf(place: PlacementContext, part: Any, subject: Subject) -> PlacedLeaf:
-    """A leaf of a boxed tree, with the names of its box as a hint."""
     if not _jax.tree.is_box(part):
         return PlacedLeaf(CheckedLeaf(part, _UNSHARDED, subject), place)
     cls, children, names = type(part).__name__, _jax.tree.one_level(part), _names_of(part)

@@ -123,14 +123,12 @@ class ProcessMesh(NamedTuple):
 
     @classmethod
     def of(cls, mesh: Mapping[str, int], owners: Sequence[int], own: int) -> ProcessMesh:
-        """The processes of a mesh, given the process of each device, in the mesh's order."""
         devices = zip(product(*map(range, mesh.values())), owners, strict=True)
         held = tuple(dict(zip(mesh, position, strict=True)) for position, owner in devices if owner == own)
         return cls(own, tuple(sorted(set(owners))), mesh, held)
 
     @property
     def is_alone(self) -> bool:
-        """Whether every device of the mesh belongs to this process."""
         return self.members == (self.own,)
 
     def held_parts(self, axes: tuple[str, ...]) -> HeldParts:
@@ -174,7 +172,6 @@ class LocalLeaf(NamedTuple):
 def _local_leaves(
     node: Node, data: Any, place: PlacementContext, processes: ProcessMesh, sizes: Sizes
 ) -> list[LocalLeaf]:
-    """A process's leaves, each array checked as the global array."""
     if processes.is_alone:  # its data is the global value
         checked = check_value(node, data, Subject("placed", "data"), place.context, {}, sizes)
         others = [leaf.value for leaf in checked.leaves if leaf.hint is not None and type(leaf.value) is not np.ndarray]
@@ -264,7 +261,6 @@ def _in_local_terms(failure: Failure, values: Mapping[Subject, Any]) -> Failure:
 
 
 def _dims(hint: ArrayHint, rank: int) -> tuple[Dim | Rest, ...]:
-    """The token of a hint for each dim of an array."""
     return tuple(hint.spec.dim_at(index, rank) for index in range(rank))
 
 
@@ -296,7 +292,6 @@ class ReportedLeaf(NamedTuple):
 
     @classmethod
     def of(cls, leaf: LocalLeaf) -> ReportedLeaf:
-        """The report of an array for the other processes."""
         assert leaf.hint is not None
         dims, text = _dims(leaf.hint, len(leaf.shape)), leaf.hint.text
         return cls(

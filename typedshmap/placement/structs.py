@@ -199,7 +199,6 @@ def structs_of(
 
 
 def _unplaced_structs(node: Node, place: PlacementContext, sizes: Mapping[str, Any]) -> Any:
-    """A tree in the structure of a hint, with an unplaced struct for each array."""
     cure = "write tuples instead of lists, and classes instead of dicts; give fields without arrays a default"
     tree = TreeBuilder(place.verb, _ArraySlot, f"{cure}; or {_CURE}").build(node)
     leaves = jax.tree_util.tree_leaves(tree)
@@ -323,7 +322,6 @@ class TreeBuilder(Record):
     like: Callable[[structure.LikeOf, str], Any] | None = None
 
     def build(self, node: Node, path: str = "", inside: frozenset[int] = frozenset()) -> Any:
-        """A tree in the structure of a hint, which fixes every length."""
         match node := self.choose(node, inside):
             case ArrayLeaf(hint):
                 return self.array(hint, path)
@@ -347,7 +345,6 @@ class TreeBuilder(Record):
                 raise self.open(f"{path or node_name(node)} does not say how many arrays it holds")
 
     def open(self, problem: str) -> StructureError:
-        """The error for an open hint."""
         return StructureError(f"{self.verb}: {problem}\n\nHint: {self.cure}")
 
     def _wrong_class(self, what: Fault, path: str) -> TypedShmapError:

@@ -85,7 +85,6 @@ def rounds(before: DimAxes, after: DimAxes, axes: MeshAxes, sizes: SizedAxes) ->
 
 
 def _round(pairs: Mapping[int, tuple[int, Piece]], held: _Blocks, needed: _Blocks) -> Round:
-    """A ppermute from the sender and the piece of each device."""
     sent = dict(pairs.values())
     order = range(len(pairs))
     return Round(
@@ -103,7 +102,6 @@ class _Blocks(NamedTuple):
 
     @classmethod
     def of(cls, dim_axes: DimAxes, axes: MeshAxes, sizes: AxisSizes, pieces: Piece) -> _Blocks:
-        """The blocks of a layout, given the number of pieces of the array along each dim."""
         at = np.indices([sizes[axis] for axis in axes]).reshape(len(axes), -1)
         starts = np.zeros((len(dim_axes), at.shape[1]), int)
         for axis, (dim, parts) in _places(dim_axes, sizes).items():
@@ -120,7 +118,6 @@ class _Blocks(NamedTuple):
         return tuple(at - at % extent for at, extent in zip(piece, self.extents, strict=True))
 
     def of_device(self, device: int) -> list[Piece]:
-        """The pieces of a device's block."""
         ranges = (range(at, at + extent) for at, extent in zip(self.starts[device], self.extents, strict=True))
         return list(product(*ranges))
 

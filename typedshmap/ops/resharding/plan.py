@@ -227,11 +227,9 @@ class SearchState(NamedTuple):
         return frozenset(chain.from_iterable(self.dim_axes))
 
     def append(self, added: Mapping[int, MeshAxes]) -> SearchState:
-        """With more minor axes in some dims."""
         return self._replace(dim_axes=tuple(axes + added.get(dim, ()) for dim, axes in enumerate(self.dim_axes)))
 
     def drop(self, lengths: Mapping[int, int]) -> SearchState:
-        """With fewer minor axes in some dims."""
         kept = (axes[: len(axes) - lengths.get(dim, 0)] for dim, axes in enumerate(self.dim_axes))
         return self._replace(dim_axes=tuple(kept))
 
@@ -301,11 +299,9 @@ class Graph:
         return (*self._slices(state), *self._gathers(state), *self._exchanges(state), *self._sums(state))
 
     def _elements(self, state: SearchState) -> int:
-        """The size of a shard."""
         return prod(shard_shape(state.dim_axes, self.shape, self.sizes))
 
     def cost_bound(self, state: SearchState, goal: SearchState) -> int:
-        """A lower bound of the cost of a path between two states."""
         if state.unreduced:
             lacking = self.elements(goal)
         else:
@@ -408,6 +404,5 @@ def arrangements(axes: MeshAxes, dims: int) -> Iterator[DimAxes]:
 
 
 def _subsets(axes: frozenset[str]) -> list[MeshAxes]:
-    """All subsets except the empty one."""
     names = sorted(axes)
     return [some for length in range(1, len(names) + 1) for some in combinations(names, length)]

@@ -79,7 +79,6 @@ def _result_type(x: Any, *, source: Layout, target: Layout, shape: Any, sizes: S
 def _run_steps(
     x: Any, *, source: Layout, target: Layout, shape: Any, sizes: SizedAxes, has_vma: bool, lead: int, **_: Any
 ) -> Any:
-    """Run the steps of a plan in order; ``x`` has ``lead`` more dims before those of the steps."""
     known = dict(sizes)
     x = _jax.casts.pcast_varying(x, known) if has_vma else x
     if not x.size:
@@ -125,7 +124,6 @@ def _send_pieces(x: Any, step: Step, sizes: AxisSizes) -> Any:
 
 
 def _corner(places: tuple[Piece, ...], device: Any, piece: tuple[int, ...]) -> list[Any]:
-    """The start of this device's piece."""
     by_dim = np.array(places, np.int32).T
     lead = len(piece) - len(by_dim)
     corners = (at * size for at, size in zip(by_dim, piece[lead:], strict=True))
@@ -159,7 +157,6 @@ def _transpose(cotangent: Any, x: Any, *, awaited: Any, **task: Any) -> Any:
 
 
 def _block(x: Any, dim: int, axes: MeshAxes, sizes: AxisSizes) -> Any:
-    """This device's block of a dim."""
     shards, index = shard_count(axes, sizes), jax.numpy.int32(0)
     for axis in axes:
         index = index * sizes[axis] + jax.lax.axis_index(axis)
@@ -181,7 +178,6 @@ def _split_out(x: Any, dims: Mapping[int, MeshAxes], axes: MeshAxes, sizes: Axis
 
 
 def _merge_back(x: Any, dims: Mapping[int, MeshAxes], axes: MeshAxes, sizes: AxisSizes) -> Any:
-    """The inverse of ``_split_out``."""
     x = x.reshape(*(sizes[axis] for axis in axes), *x.shape[1:])
     groups = [[*map(axes.index, dims.get(dim, ())), len(axes) + dim] for dim in range(x.ndim - len(axes))]
     shape = [prod(x.shape[place] for place in group) for group in groups]

@@ -64,7 +64,6 @@ class _NamesReader:
             self.names.setdefault(written, known)
 
     def read(self, statement: ast.AST) -> None:
-        """Read the dim names in a statement."""
         for node in ast.walk(statement):
             if isinstance(node, ast.Call):
                 self._dims_of(node)

@@ -110,7 +110,6 @@ class SeenCalls:
         self._functions: dict[tuple[str, str, int], _SeenFunction] = {}
 
     def add(self, region: inspection.Region) -> None:
-        """Add a call of the program."""
         trees, call = region.traced.trees, region.traced.call
         if region.is_typed or trees is None or call is None:
             return
@@ -134,7 +133,6 @@ class SeenCalls:
             seen.calls[seen_call] = seen.calls.get(seen_call, 0) + 1
 
     def suggestions(self) -> list[SuggestedHints]:
-        """The hints of each region, in the order of their first calls."""
         with self._lock:
             return [
                 SuggestedHints(*key, sum(seen.calls.values()), _SuggestedSignature(seen).text())
@@ -228,7 +226,7 @@ class _SuggestedSignature:
             yield f"typed_shard_map({call})  # {', '.join(distinct[:_MOST_PLACES])}{more}"
 
     def _places(self, variant: int) -> list[str]:
-        """The lines of the callers of a variant; where another has the same line, with that from which it is called."""
+        """The lines of a variant's callers; of those that share a line with another, their callers, too."""
         others = {call.lines for call in self.calls if call.variant != variant}
         places: list[str] = []
         for lines in dict.fromkeys(call.lines for call in self.calls if call.variant == variant):
@@ -252,7 +250,6 @@ class _SuggestedSignature:
         return [(parameter, given[name]) for name, parameter in signature.parameters.items()]
 
     def _parameter(self, parameter: inspect.Parameter, given: list[_Tree]) -> str:
-        """A parameter with its hint and its default."""
         name, hint = parameter.name, ""
         stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
         leaves = [leaf for tree in given for leaf in tree.leaves]
@@ -270,7 +267,7 @@ class _SuggestedSignature:
         return f"{written}{' = ' if hint else '='}{default}" if default else written
 
     def _said(self, what: str, written: str, trees: Sequence[_Tree]) -> str:
-        """The hint of the arguments of several calls; empty if there is none, which comments then say, leaf by leaf."""
+        """One hint, or an empty string and comments that say it leaf by leaf."""
         classes = dict(self.classes)
         hint = self._hint(written, trees)
         if hint is None:
@@ -314,7 +311,7 @@ class _SuggestedSignature:
         return None
 
     def _typed_dict(self, written: str, trees: Sequence[_Tree]) -> str | None:
-        """The name of a class for dicts of the same keys; None if a key is not a name, or a value has no hint."""
+        """A class for dicts of the same keys; None if a key is not a name, or a value has no hint."""
         keys, fields = trees[0].keys, list[str]()
         for key, column in zip(keys, zip(*(tree.children for tree in trees), strict=True), strict=True):
             hint = self._hint(f"{written}[{key!r}]", column)

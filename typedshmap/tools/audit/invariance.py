@@ -151,7 +151,6 @@ class _Rerun:
         return findings, self.left_out
 
     def _compile_for_meshes(self) -> None:
-        """Compile it for one device, and for meshes with its axes."""
         with on_mesh(self.mesh):
             hinted, self._given = with_hints(VERB, self._function(), [value for value, _ in self._arguments()], {})
         made_of = require_decorated(hinted, VERB)
@@ -206,7 +205,6 @@ class _Rerun:
         return f"not compared between meshes{' where they differ in that' if is_compared else ''}: {text}"
 
     def _axes_of(self, results: Sequence[int]) -> list[str]:
-        """The axes over which some results are sharded."""
         specs, at = self.region.out_specs, self.region.traced.results
         layouts = [_jax.array.spec_entries(specs[at[result]]) for result in results]
         used = {axis for layout in layouts for axes in layout.dim_axes for axis in axes}
@@ -229,7 +227,6 @@ class _Rerun:
         return [] if error is None else [self._finding(error)]
 
     def _difference(self, meshes: Sequence[Mesh], exclude: Sequence[str], has_gradients: bool) -> AssertionError | None:
-        """The differences between meshes."""
         if has_gradients and self.takes_gradient:
             not_taken = [x.name for x in self.operands if x.is_inexact and not x.is_differentiated]
             try:
@@ -308,7 +305,6 @@ class _Rerun:
         return (str(error).splitlines() or [""])[0].removeprefix(f"{self.region.name}: ")
 
     def why_not(self, error: Exception) -> str:
-        """The reason in an exception that the region cannot be run."""
         first = self.first_line(error)
         text = first if isinstance(error, TypedShmapError) else f"{type(error).__name__}: {first}"
         text = text.removeprefix(f"{VERB}: {self.region.name}: ")

@@ -39,7 +39,6 @@ class SeenRegions:
         self._branching: dict[Key, list[inspection.Region]] = {}
 
     def add(self, region: inspection.Region, findings: Sequence[inspection.Finding]) -> None:
-        """Add a region and its findings."""
         is_stuck = any(finding.kind == "divergence" for finding in findings)
         with self._lock:
             calls = self._calls.setdefault(region.key, [])
@@ -69,7 +68,6 @@ class SeenRegions:
             return [[seen.call for seen in calls if seen.call is not None] for calls in unknown]
 
     def take(self, call: _jax.jaxpr.RegionBinding, with_values: _jax.jaxpr.RegionBinding) -> None:
-        """Set the values of a call."""
         with self._lock:
             for calls in self._calls.values():
                 for at, seen in enumerate(calls):

@@ -71,17 +71,14 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
-        """Add an argument, and note its flags."""
         self.flags += names
         return super().add_argument(*names, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Parse the command line, and keep it for errors."""
         self.given = list(sys.argv[1:] if args is None else args)
         return super().parse_known_args(args, namespace)
 
     def refuse_flag(self, text: str) -> NoReturn:
-        """Exit with one line on an unknown flag."""
         flag = text.partition("=")[0]
         near = did_you_mean(flag, self.flags)
         is_misspelt = bool(get_close_matches(flag, self.flags, 1, 0.8))
@@ -90,7 +87,6 @@ class Parser(argparse.ArgumentParser):
         self.error(f"there is no '{excerpt(flag)}'{near}{size}")
 
     def error(self, message: str) -> NoReturn:
-        """Exit with one line on a misuse."""
         if choice := _CHOICE.match(message):
             what, known = "verb" if choice["of"] == "VERB" else choice["of"], re.findall(r"[\w-]+", choice["known"])
             given = choice["given"]
@@ -210,12 +206,10 @@ class Function(NamedTuple):
 
     @property
     def with_module(self) -> Function:
-        """The function with a name that is unique among several modules."""
         return self._replace(name=f"{self.module}:{self.name}")
 
     @property
     def line(self) -> tuple[str, int]:
-        """The file and the line of its ``def``."""
         code = getattr(inspect.unwrap(self.function), "__code__", None)
         return (code.co_filename, code.co_firstlineno) if code is not None else (self.module, 0)
 

@@ -71,7 +71,6 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _check(function: cli.Function, mesh: AbstractMesh, values: Mapping[str, Any], seed: int) -> Finding | None:
-    """Trace a function; print a line, and its error."""
     mesh, drawn_sizes = function.on(mesh), dict[str, Any]()
     label = f"{function.name}  {mesh_text(mesh.shape_tuple)}"
     try:
@@ -114,7 +113,6 @@ def _trace(function: cli.Function, drawn: UnplacedInputs, mesh: AbstractMesh) ->
 def _compare_meshes(
     function: cli.Function, meshes: Sequence[AbstractMesh], values: Mapping[str, Any]
 ) -> Finding | None:
-    """Run a function on the meshes and on one device; print a line, and the difference."""
     devices, like = np.array(jax.devices()), [function.on(mesh) for mesh in meshes]
     placed = [Mesh(devices[: m.size].reshape(m.axis_sizes), m.axis_names, axis_types=m.axis_types) for m in like]
     try:

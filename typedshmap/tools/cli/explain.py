@@ -115,7 +115,6 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _read_lock(given: argparse.Namespace) -> LockFile | None:
-    """The lock file to write, or to compare with."""
     option, path = ("--lock", given.lock) if given.lock is not None else ("--check", given.check)
     if path is None:
         return None
@@ -159,7 +158,6 @@ def _module_name(target: str, lock: LockFile) -> str:
 
 
 def _require_entries(lock: LockFile, keys: Sequence[str]) -> None:
-    """Raise for a comparison that is not in a lock file."""
     missing = [key for key in keys if key not in lock.entries]
     if missing:
         more = f", nor for {len(missing) - 1} more" if len(missing) > 1 else ""

@@ -105,7 +105,6 @@ def are_computed(values: Iterable[Any]) -> bool:
 
 
 def _compare(comparison: ReplicaComparison, has_vma: bool) -> Any:
-    """A function of shards that reports a difference."""
     return partial(
         compare_shards,
         agreeing=[claim.axes for claim in comparison.claims],

@@ -47,7 +47,6 @@ class ReplicaComparison(NamedTuple):
         return tuple(name for name, _ in self.axes)
 
     def error(self, sums: np.ndarray) -> TypedShmapError | None:
-        """The error for the checksums of all shards; None if all claims hold."""
         failures = [
             Failure(difference, claim.subject, claim.hint, claim.got, claim.find_place())
             for difference, claim in zip(self.differences(sums), self.claims, strict=True)
@@ -61,7 +60,6 @@ class ReplicaComparison(NamedTuple):
         return [self._difference(column, claim.axes) for column, claim in zip(columns, self.claims, strict=True)]
 
     def _difference(self, sums: np.ndarray, agreeing: tuple[str, ...]) -> DifferingReplicas | None:
-        """The difference between the shards of one value, by its checksum on each."""
         dims = [self.axis_names.index(axis) for axis in agreeing]
         size = prod(sums.shape[dim] for dim in dims)
         order = (*(dim for dim in range(sums.ndim) if dim not in dims), *dims)

@@ -52,7 +52,6 @@ class Sanitizer(Observer):
 
     @classmethod
     def of(cls, name: str, every: Any) -> Sanitizer:
-        """The sanitizer for the value of an option."""
         try:
             number = None if isinstance(every, bool) else index(every)
         except TypeError:
@@ -64,7 +63,6 @@ class Sanitizer(Observer):
         return cls(min(number, _MOST))
 
     def call(self, call: ObservedCall, run: Callable[[], Any]) -> Any:
-        """Run a call, and compare the values of its boundary if that is due."""
         reports.raise_found()
         if _jax.trace.is_jit_disabled() or call.is_in_region:  # nothing is compiled, or values are shards: see `body`
             return run()
@@ -98,7 +96,6 @@ class Sanitizer(Observer):
             compare_inside(_comparison(call.function, boundary), values, (_due.value or _ALWAYS).value)
 
     def asserted(self, function: str, checked: TreeCheck, is_assumed: bool) -> None:
-        """Compare the assumed values of a body."""
         if is_assumed and checked.region.manual and _due.value is not None:
             compare_assumed(function, checked, _due.value.value)
 
