@@ -17,7 +17,6 @@ from jax.sharding import Mesh
 
 from ... import _jax
 from ...errors import TypedShmapError
-from ...errors.phrases import quoted_axes
 from ...inference.closures import closed_over_sizes
 from ...inspection import on_mesh
 from ...introspection import require_decorated
@@ -128,26 +127,17 @@ class _Rerun:
         self._compiled = dict[Mesh, CompiledCall]()
 
     def compare(self) -> tuple[list[Finding], list[str]]:
-        """The results that depend on the mesh, compared where their shapes agree, and what is not compared."""
+        """The results that depend on the mesh, and what is not compared: results whose shape does, too."""
         self._compile_for_meshes()
         meshes = [*self.types]
         if len(meshes) < 2:
             raise next(iter(self.refused.values()))
-        names = [*self.types[meshes[0]]]
-        uneven = [name for name in names if len({types[name].shape for types in self.types.values()}) > 1]
-        findings = self._findings(meshes, uneven) if len(uneven) < len(names) else []
-        if not uneven:
-            return findings, self.left_out
-        axes = self._axes_of([names.index(name) for name in uneven])
-        groups = dict[Any, list[Mesh]]()
-        for mesh, types in self.types.items():
-            key = *(types[name].shape for name in uneven), *(mesh.shape[axis] for axis in axes)
-            groups.setdefault(key, []).append(mesh)
-        several = [group for group in groups.values() if len(group) > 1]
-        if not findings:
-            even = [name for name in names if name not in uneven]
-            findings = next(filter(None, (self._findings(group, even, False) for group in several)), [])
-        self.left_out.append(self._why_uneven(uneven, axes, bool(several)))
+        shapes = {name: {types[name].shape for types in self.types.values()} for name in self.types[meshes[0]]}
+        uneven = [name for name, of_meshes in shapes.items() if len(of_meshes) > 1]
+        findings = self._findings(meshes, uneven) if len(uneven) < len(shapes) else []
+        if uneven:
+            phrase = ", ".join(map(result_phrase, uneven))
+            self.left_out.append(f"not compared between meshes: {phrase}, whose shape depends on the mesh")
         return findings, self.left_out
 
     def _compile_for_meshes(self) -> None:
@@ -194,31 +184,15 @@ class _Rerun:
             arguments.append((value, note))
         return arguments
 
-    def _why_uneven(self, results: Sequence[str], axes: Sequence[str], is_compared: bool) -> str:
-        """Why results are not compared, or only between some meshes."""
-        phrase = ", ".join(map(result_phrase, results))
-        blocks = [{_shard_shape(types[name]) for types in self.types.values()} for name in results]
-        if axes and all(len(shapes) == 1 for shapes in blocks):
-            text = f"{phrase}, of one entry per shard of {quoted_axes(axes)}"
-        else:
-            text = f"{phrase}, whose shape depends on the mesh"
-        return f"not compared between meshes{' where they differ in that' if is_compared else ''}: {text}"
-
-    def _axes_of(self, results: Sequence[int]) -> list[str]:
-        specs, at = self.region.out_specs, self.region.traced.results
-        layouts = [_jax.array.spec_entries(specs[at[result]]) for result in results]
-        used = {axis for layout in layouts for axes in layout.dim_axes for axis in axes}
-        return [axis for axis in self.sizes if axis in used]
-
-    def _findings(self, meshes: Sequence[Mesh], exclude: Sequence[str], has_gradients: bool = True) -> list[Finding]:
+    def _findings(self, meshes: Sequence[Mesh], exclude: Sequence[str]) -> list[Finding]:
         """The results that depend on the mesh, unless the function may rely on its own mesh."""
-        error = self._difference(meshes, exclude, has_gradients)
+        error = self._difference(meshes, exclude)
         if error is not None and (closed := closed_over_sizes(self.call.body, self.sizes)):
             axis, words = next(iter(closed.items()))
             problem = f"{self.first_line(error)}; it closes over {words}"
             self.left_out.append(f"not run on other sizes of '{axis}': {problem}")
             meshes = [mesh for mesh in meshes if all(mesh.shape[axis] == self.sizes[axis] for axis in closed)]
-            error = self._difference(meshes, exclude, has_gradients) if len(meshes) > 1 else None
+            error = self._difference(meshes, exclude) if len(meshes) > 1 else None
         elif self.refused:
             fixed = [axis for axis, size in self.sizes.items() if all(mesh.shape[axis] == size for mesh in meshes)]
             for axis in fixed:
@@ -226,8 +200,8 @@ class _Rerun:
                 self.left_out.append(f"not run on other sizes of '{axis}': {self.why_not(why)}")
         return [] if error is None else [self._finding(error)]
 
-    def _difference(self, meshes: Sequence[Mesh], exclude: Sequence[str], has_gradients: bool) -> AssertionError | None:
-        if has_gradients and self.takes_gradient:
+    def _difference(self, meshes: Sequence[Mesh], exclude: Sequence[str]) -> AssertionError | None:
+        if self.takes_gradient:
             not_taken = [x.name for x in self.operands if x.is_inexact and not x.is_differentiated]
             try:
                 return self._run(meshes, (*exclude, *(f"grad({name})" for name in not_taken)), True)
@@ -310,10 +284,6 @@ class _Rerun:
         text = text.removeprefix(f"{VERB}: {self.region.name}: ")
         closed = closed_over_sizes(self.call.body, self.mesh.shape)
         return text + "".join(f"; it closes over {words}" for words in [*closed.values()][:1])
-
-
-def _shard_shape(result: jax.ShapeDtypeStruct) -> tuple[int, ...]:
-    return result.sharding.shard_shape(result.shape)  # type: ignore[union-attr]
 
 
 def _is_constant(x: Any) -> bool:
