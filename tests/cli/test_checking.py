@@ -11,7 +11,7 @@ from textwrap import dedent
 
 import pytest
 
-from typedshmap.tools import cli
+from typedshmap.tools.cli import output
 from typedshmap.tools.cli.main import main
 
 PROGRAM = """
@@ -151,7 +151,7 @@ def test_several_targets_are_told_apart_and_a_folder_is_all_that_is_typed_below_
 
 
 def test_what_takes_long_is_told_on_stderr(module, capsys, monkeypatch):
-    monkeypatch.setattr(cli, "SOON", 0.05)
+    monkeypatch.setattr(output, "SOON", 0.05)
     slow = "import time\ntime.sleep(0.3)\n" + LOCAL_MEAN
     _, _, err = run(capsys, module("program_s", slow) + ":doubled", "--mesh", "dp=4")
     assert err.startswith("check: importing: program_s:doubled, after 0 s\n")

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import jax
 
-from .. import cli
+from . import options
 
 
 def add_program(parser: argparse.ArgumentParser) -> None:
     """Add the program, its arguments, and the number of devices."""
     add = parser.add_argument
-    add("--devices", type=cli.natural_number, metavar="8", help="make this many virtual CPU devices")
+    add("--devices", type=options.natural_number, metavar="8", help="make this many virtual CPU devices")
     add("-m", dest="module", action="store_true", help="run a module, as python -m does")
     add("program", metavar="SCRIPT|MODULE", help="a script; with -m a module")
     add("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="what it is given")
@@ -30,9 +30,9 @@ def require_program(program: str, is_module: bool) -> None:
     """Raise for a script that is not a file, and for a module that cannot be found."""
     if not is_module:
         if os.path.isdir(program):
-            raise cli.UsageError(f"{program}: it is a folder; name a script, or with -m a module")
+            raise options.UsageError(f"{program}: it is a folder; name a script, or with -m a module")
         if not os.path.isfile(program):
-            raise cli.UsageError(f"{program}: there is no such script")
+            raise options.UsageError(f"{program}: there is no such script")
         return
     sys.path.insert(0, os.getcwd())
     try:
@@ -40,15 +40,16 @@ def require_program(program: str, is_module: bool) -> None:
     except (ImportError, ValueError, OSError):
         spec = None
     if spec is None:
-        raise cli.UsageError(f"{program}: there is no such module")
+        raise options.UsageError(f"{program}: there is no such module")
 
 
 def make_devices(count: int) -> None:
     """Make virtual CPU devices by the environment, so that a program may still make others."""
-    cli.require_device_count(count)
+    options.require_device_count(count)
     jax.config.update("jax_platforms", "cpu")
-    others = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if not flag.startswith(f"{cli.DEVICES_FLAG}=")]
-    os.environ["XLA_FLAGS"] = " ".join([*others, f"{cli.DEVICES_FLAG}={count}"])
+    option = f"{options.DEVICES_FLAG}="
+    others = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if not flag.startswith(option)]
+    os.environ["XLA_FLAGS"] = " ".join([*others, f"{option}{count}"])
 
 
 def run_program(program: str, is_module: bool, arguments: Sequence[str]) -> int:
@@ -65,18 +66,18 @@ def run_program(program: str, is_module: bool, arguments: Sequence[str]) -> int:
             exec(code, vars(main))
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
-            return end.code or cli.DONE
+            return end.code or options.DONE
         print(end.code, file=sys.stderr)
-        return cli.FAILED
+        return options.FAILED
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         _print_traceback(error)
-        return cli.FAILED
+        return options.FAILED
     finally:
         sys.modules["__main__"] = before
         sys.stdout.flush()
-    return cli.DONE
+    return options.DONE
 
 
 def _print_traceback(error: BaseException) -> None:
