@@ -299,20 +299,11 @@ WRONG_USE = [
         "required argument: 'x'\n\nHint: its arguments are given as in --arg \"x=f32[8,16]\"",
     ),
     (["os", "--mesh", "dp=4"], "os: no function here was made by typed_shard_map or typed_jit"),
-    (
-        ["program_g", "--mesh", "dp=4", "--devices", "100000"],
-        "100000 virtual CPU devices are asked for; 1 to 512 can be made",
-    ),
     (["program_g", "--mesh", "dp=1024", "--numerics"], "1024 virtual CPU devices are asked for; 1 to 512 can be made"),
     (
         ["program_h", "--mesh", "dp=4"],
         "program_h: cannot be imported (it found 8 devices; --devices gives another number of virtual ones)\n"
         "    ZeroDivisionError: division by zero\n    At: {folder}/program_h.py:1 (<module>)",
-    ),
-    (
-        ["program_m.py", "--mesh", "dp=4"],
-        "program_m.py: cannot be imported (it found 8 devices; --devices gives another number of virtual ones)\n"
-        "    SyntaxError: '(' was never closed (program_m.py, line 1)",
     ),
     (
         ["program_n", "--mesh", "dp=4"],
@@ -329,8 +320,6 @@ WRONG_USE = [
         ["program_g", "--mesh", "dp=4", "--arg", "0.5"],
         "--arg 0.5: '0.5' is not a name and a value, as in scale=0.5",
     ),
-    (["program_g", "--mesh", "dp=4", "--devices", "0"], "0 virtual CPU devices are asked for; 1 to 512 can be made"),
-    (["program_g", "--mesh", DIGITS], f"--mesh {DIGITS}: a mesh has at most 2147483647 devices"),
     (["program_g", "--mesh", "dp=65536,tp=65536"], "--mesh dp=65536,tp=65536: a mesh has at most 2147483647 devices"),
     (["program_g", "--mesh", THOUSANDS], f"--mesh {THOUSANDS[:20]}...: a mesh has at most 2147483647 devices"),
     (["program_g", "--mesh", "dp=4", "--size", DIGITS], f"--size {DIGITS}: a size has at most 18 digits"),
@@ -345,7 +334,6 @@ WRONG_USE = [
 def test_what_cannot_be_read_is_said(arguments, message, module, capsys, tmp_path):
     module("program_g", PROGRAM)
     module("program_h", "1 / 0")
-    module("program_m", "f(")
     module("program_n", "raise SystemExit(3)")
     module(
         "program_o",
