@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import keyword
 import re
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -106,7 +105,6 @@ class SeenCalls:
     """The calls of the regions of an audit."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._functions: dict[tuple[str, str, int], _SeenFunction] = {}
 
     def add(self, region: inspection.Region) -> None:
@@ -121,23 +119,19 @@ class SeenCalls:
         except Exception:  # whatever a class of the user's raises for leaves that are not arrays
             return
         options = _Options(region.mesh.shape_tuple, frozenset(region.axes), region.check_vma)
-        with self._lock:
-            seen = self._functions.setdefault(region.key, _SeenFunction(trees.function))
-            seen.variants.setdefault(key := (in_specs, specs, options.axis_names, options.check_vma), options)
-            at, arrays = list(seen.variants).index(key), zip(in_specs, call.operands, strict=True)
-            leaves = [
-                _leaf(*next(arrays), at) if is_array else _Leaf(None, (), None, at) for is_array in trees.is_array
-            ]
-            result = _Tree(trees.result, tuple(map(_leaf, specs, trees.results, [at] * len(specs))))
-            seen_call = _SeenCall(tuple(_Tree(trees.arguments, tuple(leaves)).children), result, tuple(lines), at)
-            seen.calls[seen_call] = seen.calls.get(seen_call, 0) + 1
+        seen = self._functions.setdefault(region.key, _SeenFunction(trees.function))
+        seen.variants.setdefault(key := (in_specs, specs, options.axis_names, options.check_vma), options)
+        at, arrays = list(seen.variants).index(key), zip(in_specs, call.operands, strict=True)
+        leaves = [_leaf(*next(arrays), at) if is_array else _Leaf(None, (), None, at) for is_array in trees.is_array]
+        result = _Tree(trees.result, tuple(map(_leaf, specs, trees.results, [at] * len(specs))))
+        seen_call = _SeenCall(tuple(_Tree(trees.arguments, tuple(leaves)).children), result, tuple(lines), at)
+        seen.calls[seen_call] = seen.calls.get(seen_call, 0) + 1
 
     def suggestions(self) -> list[SuggestedHints]:
-        with self._lock:
-            return [
-                SuggestedHints(*key, sum(seen.calls.values()), _SuggestedSignature(seen).text())
-                for key, seen in self._functions.items()
-            ]
+        return [
+            SuggestedHints(*key, sum(seen.calls.values()), _SuggestedSignature(seen).text())
+            for key, seen in self._functions.items()
+        ]
 
 
 def _leaf(spec: Any, x: Any, variant: int) -> _Leaf:
