@@ -215,15 +215,6 @@ def test_labels_of_sharded_rows_are_no_local_indices() -> None:
     assert [found.severity for found in report.findings] == ["error"]
 
 
-def test_the_mesh_that_the_body_closes_over_is_replaced() -> None:
-    def mean(x: Any) -> Any:
-        return lax.psum(x, "sp") / MESH.shape["sp"] / x.shape[0]
-
-    report = audited(mapped(Program(lambda x: mean(x.sum(0)), P("sp"), P(), ())), X)
-    assert report.findings == [] or "mean" in report.findings[0].message
-    assert MESH.shape["sp"] == 4
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("is_right", [True, False])
 def test_typed_regions_are_run_too(is_right: bool) -> None:

@@ -36,11 +36,8 @@ def test_each_dim_has_its_mesh_axes_and_each_mark_its_own(dims, layout):
     [
         ("[a/dp]", {"dp": ("data",)}, Layout((("data",),))),
         ("[a/dp]", {"dp": ("data", "fsdp")}, Layout((("data", "fsdp"),))),
-        ("[a/tp,dp]", {"dp": ("data", "fsdp")}, Layout((("tp", "data", "fsdp"),))),
         ("[a/dp] [b/tp]", {"dp": ("fsdp",), "tp": ()}, Layout((("fsdp",), ()))),
-        ("[a/x,y] b", {"x": (), "y": ()}, Layout(((), ()))),
         ("a +dp", {"dp": ("data", "fsdp")}, Layout(((),), **marks(unreduced=["data", "fsdp"]))),
-        ("a ~dp", {"dp": ()}, Layout(((),))),
         ("[a/tp]", {"tp": ("data",)}, Layout((("data",),))),
         ("[a/data] [b/tp]", {"data": ("tp",), "tp": ("data",)}, Layout((("tp",), ("data",)))),
         ("[a/tp]", {"unused": ("nowhere",)}, Layout((("tp",),))),
