@@ -10,10 +10,10 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from ... import _jax, inspection
 from ...errors.places import is_users, running_lines
+from ...hints.array_hint import FAMILIES, takes
 from ...hints.signature import name_of
 from ...hints.specs import leaf_specs
 from .dim_names import RETURN, Names, dim_names
@@ -21,19 +21,13 @@ from .report import SuggestedHints, shown_path
 
 _WIDTH = 100
 _MOST_LINES, _MOST_PLACES, _MOST_LEAVES = 16, 3, 8
-_KINDS = (
-    ("Key", jax.dtypes.prng_key),
-    ("Bool", jnp.bool_),
-    ("Int", jnp.signedinteger),
-    ("UInt", jnp.unsignedinteger),
-    ("Float", jnp.floating),
-    ("Complex", jnp.complexfloating),
-)
-_JOINED = (
-    ("Integer", {"Int", "UInt"}),
-    ("Inexact", {"Float", "Complex"}),
-    ("Num", {"Int", "UInt", "Float", "Complex"}),
-)
+_FAMILIES = ("Key", "Bool", "Int", "UInt", "Float", "Complex", "Integer", "Inexact", "Num", "Shaped")  # narrow first
+
+
+class _Code(str):
+    """Text that is its own repr, for parts of a signature."""
+
+    __repr__ = str.__str__
 
 
 class _Leaf(NamedTuple):
@@ -170,13 +164,12 @@ class _SuggestedSignature:
                 parts.append("/")
         result = self._said("the result", RETURN, self._results)
         arrow = f" -> {result}" if result else ""
-        name, after = self.function.__name__, ""
+        name = self.function.__name__
         written = f"def {name}({', '.join(parts)}){arrow}: ..."
         if len(written) > _WIDTH:
             written = "\n".join([f"def {name}(", *(f"    {part}," for part in parts), f"){arrow}: ..."])
-        if self.unsaid:
-            after = ", in_specs=in_specs, out_specs=out_specs"
-        return "\n".join([*self._class_texts, written, *self.unsaid, "", *self._call_lines(f"{name}{{}}{after}")])
+        calls = self._call_lines(f"{name}{{}}{self._specs}")
+        return "\n".join([*self._class_texts, written, *self.unsaid, "", *calls])
 
     def _by_types(self) -> str:
         """The hints of a function without annotations: a lambda, a partial, a method."""
@@ -184,15 +177,16 @@ class _SuggestedSignature:
         given = [[call.arguments[at] for call in self.calls if at < len(call.arguments)] for at in range(count)]
         hints = [self._said(f"argument {at}", f"argument_{at}", trees) for at, trees in enumerate(given)]
         result = self._said("the result", RETURN, self._results)
-        if self.unsaid:
-            more = ", in_specs=in_specs, out_specs=out_specs"
-        else:
-            more = f", in_types=({', '.join(map(str, hints))}{',' * (len(hints) == 1)}), out_types={result}"
+        types = f", in_types=({', '.join(hints)}{',' * (len(hints) == 1)}), out_types={result}"
         name = name_of(self.function)
         is_named = inspect.isroutine(self.function) and not inspect.ismethod(self.function)  # one has its instance
         name = name if is_named and name.replace(".", "").isidentifier() else "f"
         classes = () if self.unsaid else self._class_texts
-        return "\n".join([*classes, *self.unsaid, *self._call_lines(f"{name}{{}}{more}")])
+        return "\n".join([*classes, *self.unsaid, *self._call_lines(f"{name}{{}}{self._specs or types}")])
+
+    @property
+    def _specs(self) -> str:
+        return ", in_specs=in_specs, out_specs=out_specs" if self.unsaid else ""
 
     @property
     def _class_texts(self) -> list[str]:
@@ -244,21 +238,20 @@ class _SuggestedSignature:
         return [(parameter, given[name]) for name, parameter in signature.parameters.items()]
 
     def _parameter(self, parameter: inspect.Parameter, given: list[_Tree]) -> str:
-        name, hint = parameter.name, ""
-        stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        name, default, hint = parameter.name, parameter.default, ""
         leaves = [leaf for tree in given for leaf in tree.leaves]
         if given and (not leaves or any(leaf.spec is not None for leaf in leaves)):
             hint = self._said(name, name, given)
-            if hint and parameter.default is None and not hint.endswith("None"):  # a call may leave it out
+            if hint and default is None and not hint.endswith("None"):  # a call may leave it out
                 hint += " | None"
         elif parameter.annotation is not inspect.Parameter.empty:
             annotation = parameter.annotation
             hint = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
         elif given:
             hint = "Any"
-        default = "" if parameter.default is inspect.Parameter.empty else _default_text(parameter.default)
-        written = f"{stars}{name}{f': {hint}' if hint else ''}"
-        return f"{written}{' = ' if hint else '='}{default}" if default else written
+        is_literal = default is parameter.empty or isinstance(default, (int, float, str, type(None)))
+        annotation = _Code(hint) if hint else parameter.empty
+        return str(parameter.replace(annotation=annotation, default=default if is_literal else _Code("...")))
 
     def _said(self, what: str, written: str, trees: Sequence[_Tree]) -> str:
         """One hint, or an empty string and comments that say it leaf by leaf."""
@@ -345,7 +338,7 @@ class _SuggestedSignature:
         tokens += ["..."] if len(ranks) > 1 else []
         unreduced, reduced = marks.pop()
         tokens += [*(f"+{axis}" for axis in sorted(unreduced)), *(f"-{axis}" for axis in sorted(reduced))]
-        return f'{_kind({_kind_of(leaf.dtype) for leaf in leaves})}[Array, "{" ".join(tokens)}"]'
+        return f'{_family({str(leaf.dtype) for leaf in leaves})}[Array, "{" ".join(tokens)}"]'
 
     def _axes_of(self, vector: tuple[tuple[str, ...] | None, ...], name: str) -> str:
         """The mesh axes of a dim, or an alias if callers differ."""
@@ -397,16 +390,6 @@ def _quoted(text: str) -> str:
     return f'"{text}"'
 
 
-def _default_text(default: Any) -> str:
-    return repr(default) if default is None or isinstance(default, (bool, int, float, str)) else "..."
-
-
-def _kind_of(dtype: Any) -> str:
-    return next((name for name, kind in _KINDS if jnp.issubdtype(dtype, kind)), "Shaped")
-
-
-def _kind(kinds: set[str]) -> str:
+def _family(dtypes: set[str]) -> str:
     """The dtype name for all of these dtypes."""
-    if len(kinds) == 1:
-        return kinds.pop()
-    return next((name for name, of in _JOINED if kinds <= of), "Shaped")
+    return next(name for name in _FAMILIES if all(takes(FAMILIES[name], dtype) for dtype in dtypes))
