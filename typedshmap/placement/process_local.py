@@ -9,7 +9,7 @@ process consists of the parts on its devices, each once and in global order; all
 
 from __future__ import annotations
 
-import ast
+import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,7 @@ import numpy as np
 
 from .. import _jax, errors
 from ..errors import DtypeError, MeshAxisError, ShapeError, StructureError, TypedShmapError
-from ..errors.failures import Failure, HintText, PlainMessage, Span, Subject, WrongSize
+from ..errors.failures import Failure, HintText, PlainMessage, Subject, WrongSize
 from ..errors.phrases import count_text
 from ..hints.array_hint import ArrayHint
 from ..hints.check_array import check_array
@@ -237,7 +237,7 @@ def _global_shape(
         if global_size is None:
             over = ", ".join(f"'{axis}'" for axis in axes)
             shards = f"the {parts.held} of {parts.total} shards over {over} that this process holds"
-            problem = f"has {_size_text(_dim_name(dim), index, size, size)}, which does not divide over {shards}"
+            problem = f"has {_size_text(dim, index, size, size)}, which does not divide over {shards}"
             return Failure(WrongSize(problem, dim.span), subject, hint.text, _jax.array.type_text(value))
         shape.append(global_size)
     return tuple(shape)
@@ -254,8 +254,8 @@ def _in_local_terms(failure: Failure, values: Mapping[Subject, Any]) -> Failure:
             expected = f"{name}={what.expected} is given"
         else:
             own_size = values[origin.subject].shape[origin.dim]
-            expected = f"{origin.subject.phrase} has {_size_text(name, origin.dim, own_size, what.expected)}"
-        has = _size_text(name, what.index, value.shape[what.index], what.got)
+            expected = f"{origin.subject.phrase} has {_size_text(what.dim, origin.dim, own_size, what.expected)}"
+        has = _size_text(what.dim, what.index, value.shape[what.index], what.got)
         what = WrongSize(f"has {has}, but {expected}", what.span)
     return replace(failure, what=what, got=_jax.array.type_text(value))
 
@@ -271,9 +271,10 @@ def _dim_name(dim: Dim | Rest) -> str | None:
 
 
 def _size_text(
-    name: str | None, index: int, own: int, global_size: int, where: str = "", globally: str = " globally"
+    dim: Dim | Rest, index: int, own: int, global_size: int, where: str = "", globally: str = " globally"
 ) -> str:
     """``batch=6, which means batch=12 globally``; without a name ``size 6 in dim 0``."""
+    name = _dim_name(dim)
     has = f"size {own} in dim {index}" if name is None else f"{name}={own}"
     means = f"{global_size}" if name is None else f"{name}={global_size}"
     return f"{has}{where}" if own == global_size else f"{has}{where}, which means {means}{globally}"
@@ -282,27 +283,18 @@ def _size_text(
 class ReportedLeaf(NamedTuple):
     """One array of one process; processes agree if the first three fields are equal."""
 
-    path: str
+    subject: Subject
     global_shape: tuple[int, ...]
     dtype: str
     own_shape: tuple[int, ...]
-    names: tuple[str | None, ...]
-    hint: tuple[str, str, str]
-    spans: tuple[Span, ...]
+    hint: HintText
+    dims: tuple[Dim | Rest, ...]
 
     @classmethod
     def of(cls, leaf: LocalLeaf) -> ReportedLeaf:
         assert leaf.hint is not None
-        dims, text = _dims(leaf.hint, len(leaf.shape)), leaf.hint.text
-        return cls(
-            leaf.subject.path,
-            leaf.shape,
-            _jax.array.canonical_dtype(leaf.value),
-            np.shape(leaf.value),
-            tuple(map(_dim_name, dims)),
-            (text.before, text.dims, text.after),
-            tuple(dim.span for dim in dims),
-        )
+        dtype, dims = _jax.array.canonical_dtype(leaf.value), _dims(leaf.hint, len(leaf.shape))
+        return cls(leaf.subject, leaf.shape, dtype, np.shape(leaf.value), leaf.hint.text, dims)
 
 
 class ProcessReport(NamedTuple):
@@ -311,17 +303,6 @@ class ProcessReport(NamedTuple):
     process: int
     leaves: tuple[ReportedLeaf, ...] = ()
     error: tuple[str, str] | None = None
-
-
-def encode_report(report: ProcessReport) -> bytes:
-    """A report as the text of a plain tuple."""
-    return repr((report.process, tuple(map(tuple, report.leaves)), report.error)).encode()
-
-
-def decode_report(text: bytes) -> ProcessReport:
-    """A report from the text of a plain tuple."""
-    process, leaves, error = ast.literal_eval(text.decode())
-    return ProcessReport(process, tuple(ReportedLeaf(*leaf) for leaf in leaves), error)
 
 
 def _agreed_leaves(place: PlacementContext, own: int, read: Callable[[], list[LocalLeaf]]) -> list[LocalLeaf]:
@@ -334,7 +315,7 @@ def _agreed_leaves(place: PlacementContext, own: int, read: Callable[[], list[Lo
         error = wrong
     reported = tuple(ReportedLeaf.of(leaf) for leaf in leaves if leaf.hint is not None)
     report = ProcessReport(own, reported, error and (type(error).__name__, str(error)))
-    reports = [decode_report(text) for text in _jax.casts.gather_bytes(encode_report(report))]
+    reports = list(map(pickle.loads, _jax.casts.gather_bytes(pickle.dumps(report))))
     if (first := first_error(reports)) is not None:
         raise first from error
     if (difference := first_disagreement(reports)) is not None:
@@ -373,28 +354,24 @@ def first_disagreement(reports: Iterable[ProcessReport]) -> Disagreement | None:
         for longer, shorter in ((first, compared), (compared, first)):
             for leaf in longer.leaves[len(shorter.leaves) :]:
                 problem = f"is on process {longer.process}, but not on process {shorter.process}"
-                return StructureError, _failure(leaf, PlainMessage(problem))
+                return StructureError, Failure(PlainMessage(problem), leaf.subject, leaf.hint)
     return None
 
 
 def _disagreement(own: ReportedLeaf, a: int, their: ReportedLeaf, b: int) -> Disagreement:
     """How an array on process ``b`` differs from the one on process ``a``."""
-    if own.path != their.path:
-        problem = f"is on process {a}, but process {b} has data{their.path} in its place"
-        return StructureError, _failure(own, PlainMessage(problem))
+    if own.subject != their.subject:
+        problem = f"is on process {a}, but process {b} has {their.subject} in its place"
+        return StructureError, Failure(PlainMessage(problem), own.subject, own.hint)
     ranks = len(own.global_shape), len(their.global_shape)
     if ranks[0] != ranks[1]:
         problem = f"has {count_text(ranks[1], 'dim')} on process {b}, but process {a} has {count_text(ranks[0], 'dim')}"
-        return ShapeError, _failure(own, PlainMessage(problem))
+        return ShapeError, Failure(PlainMessage(problem), own.subject, own.hint)
     for index, (size, their_size) in enumerate(zip(own.global_shape, their.global_shape, strict=True)):
         if size != their_size:
-            has = _size_text(their.names[index], index, their.own_shape[index], their_size, f" on process {b}")
-            expected = _size_text(own.names[index], index, own.own_shape[index], size, globally="")
+            has = _size_text(their.dims[index], index, their.own_shape[index], their_size, f" on process {b}")
+            expected = _size_text(own.dims[index], index, own.own_shape[index], size, globally="")
             problem = f"has {has}, but process {a} has {expected}"
-            return ShapeError, _failure(own, WrongSize(problem, own.spans[index]))
+            return ShapeError, Failure(WrongSize(problem, own.dims[index].span), own.subject, own.hint)
     problem = f"has dtype {their.dtype} on process {b}, but process {a} has {own.dtype}"
-    return DtypeError, _failure(own, PlainMessage(problem))
-
-
-def _failure(leaf: ReportedLeaf, what: PlainMessage | WrongSize) -> Failure:
-    return Failure(what, Subject("placed", "data", leaf.path), HintText(*leaf.hint))
+    return DtypeError, Failure(PlainMessage(problem), own.subject, own.hint)

@@ -49,15 +49,13 @@ def read_functions(
                 report(target)
                 functions_here = find_functions(target, values, lent)
             known.update(name for function in functions_here for name in names_taken(function, target, values))
-        except NothingTyped as error:
-            unusable += [] if folders and target not in targets else [error]
-            continue
         except UsageError as error:
-            unusable.append(error)
-            continue
-        for function in functions_here:
-            is_alone = [target] == list(targets)
-            functions.setdefault(id(function.function), function if is_alone else function.with_module)
+            if target in targets or not isinstance(error, NothingTyped):  # a file of a folder may have none
+                unusable.append(error)
+        else:
+            for function in functions_here:
+                is_alone = [target] == list(targets)
+                functions.setdefault(id(function.function), function if is_alone else function.with_module)
     if not functions:
         below = [f"{folder}: no function below it was made by typed_shard_map or typed_jit" for folder in folders]
         raise UsageError("\n".join(map(str, unusable or below)))
