@@ -76,7 +76,7 @@ def rows_of_a_rank(x: Any, rank: Any) -> Any:
 
 
 SUSPECT = {
-    "shards handed on": (Program(rotated, *ROWS, (X,)), "as stages of a pipeline do"),
+    "shards handed on": (Program(rotated, *ROWS, (X,)), "as the stages of a pipeline do"),
     "one entry per shard": (
         Program(rows_of_a_rank, (P("sp"), P("sp")), P("sp"), (X, jnp.arange(4))),
         "'rank' has one entry per shard here",
@@ -201,7 +201,7 @@ def test_indices_that_may_be_local_to_a_shard_are_suspect(has_offset: bool) -> N
 
     report = audited(mapped(Program(take, (P("sp"), P("sp")), P("sp"), ())), X, IDS)
     (found,) = report.findings
-    assert (found.severity, "'ids' may count within each shard" in found.message) == (
+    assert (found.severity, "'ids' may hold indices within each shard" in found.message) == (
         ("error", False) if has_offset else ("suspect", True)
     )
 

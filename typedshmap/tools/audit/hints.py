@@ -179,7 +179,8 @@ class _SuggestedSignature:
         result = self._said("the result", RETURN, self._results)
         types = f", in_types=({', '.join(hints)}{',' * (len(hints) == 1)}), out_types={result}"
         name = name_of(self.function)
-        is_named = inspect.isroutine(self.function) and not inspect.ismethod(self.function)  # one has its instance
+        # A bound method has its instance.
+        is_named = inspect.isroutine(self.function) and not inspect.ismethod(self.function)
         name = name if is_named and name.replace(".", "").isidentifier() else "f"
         classes = () if self.unsaid else self._class_texts
         return "\n".join([*classes, *self.unsaid, *self._call_lines(f"{name}{{}}{self._specs or types}")])

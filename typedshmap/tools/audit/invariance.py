@@ -74,7 +74,7 @@ def _reason_not_to_run(seen: SeenRegion) -> str | None:
     if seen.is_stuck:
         return "its shards would wait for each other"
     if seen.structs and "while" in _primitives(body):
-        return "a while loop may never end with values that are drawn, and its operands were not seen"
+        return "its operands were not seen, and a while loop may never end with drawn values"
     if _jax.jaxpr.effects_of(body):  # writes of kernels do not count
         eqn = next(filter(_jax.jaxpr.has_effects, _jax.jaxpr.all_equations(body)), None)
         return f"it does more than compute its results ({eqn.primitive.name if eqn else 'a write'})"
@@ -246,20 +246,20 @@ class _Rerun:
         if any(_jax.primitives.primitive(name).is_draw for name in _primitives(self.body)):
             return "it draws random numbers, which may rightly differ from shard to shard"
         if any(x.is_struct and jax.numpy.issubdtype(x.value.dtype, jax.numpy.integer) for x in self.operands):
-            return "its integers may be none that the program gives it"
+            return "its integers are drawn, and may be out of the range that it expects"
         results = [self.body.outvars[at] for at in self.region.traced.results]
         if problem.startswith("grad(") and sum(_jax.array.is_inexact(var.aval.dtype) for var in results) > 1:
-            return "it is that of all its results, of which the program may differentiate some"
+            return "it is the gradient of all results, and the program may differentiate only some"
         for operand in self.operands:
             shards = [prod(self.mesh.shape[axis] for axis in axes) for axes in operand.layout.dim_axes]
             if any(size == count > 1 for size, count in zip(np.shape(operand.value), shards, strict=True)):
                 return f"'{operand.name}' has one entry per shard here, which the function may rely on"
         for operand in self.operands:
             if self._is_local_index(operand):
-                return f"'{operand.name}' may count within each shard"
+                return f"'{operand.name}' may hold indices within each shard"
         makers = [_jax.jaxpr.maker_of(self.body, var) for var in results]
         if any(maker is not None and maker.primitive.name == "ppermute" for maker in makers):
-            return "it hands shards on as they are, as stages of a pipeline do"
+            return "it passes shards on unchanged, as the stages of a pipeline do"
         return ""
 
     def _is_local_index(self, index: _RegionOperand) -> bool:
