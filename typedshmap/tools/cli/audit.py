@@ -15,7 +15,7 @@ from ..audit.formats import FORMATS, write_report
 from ..audit.silenced import Baseline, write_baseline
 from . import options
 from .output import output_on_stderr
-from .programs import add_program, make_devices, require_program, run_program
+from .programs import make_devices, require_program, run_program
 
 
 def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
@@ -40,7 +40,10 @@ def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     add("--format", choices=FORMATS, default="text", help="the format of the report; by default text")
     add("--baseline", metavar="FILE", type=Path, help="leave out the findings in this baseline")
     add("--write-baseline", metavar="FILE", type=Path, help="write the findings as a baseline")
-    add_program(parser)
+    add("--devices", type=options.natural_number, metavar="8", help="make this many virtual CPU devices")
+    add("-m", dest="module", action="store_true", help="run a module, as python -m does")
+    add("program", metavar="SCRIPT|MODULE", help="a script; with -m a module")
+    add("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="what it is given")
     parser.set_defaults(verb=run)
 
 

@@ -7,10 +7,10 @@ import sys
 import traceback
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
-from pathlib import Path
 from textwrap import indent
 
 from ...errors import TypedShmapError
+from ...errors.places import is_users
 from ..progress import progress
 
 SOON = 1.5
@@ -18,8 +18,6 @@ SOON = 1.5
 
 _OF_JAX = "--------------------"
 """The beginning of JAX's note on a filtered traceback."""
-
-_PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
 
 
 def format_error(error: BaseException) -> str:
@@ -35,7 +33,7 @@ def users_frame(error: BaseException) -> traceback.FrameSummary | None:
     """The user's frame that raised an error; None for errors of this library, which name their place."""
     if isinstance(error, TypedShmapError | AssertionError):
         return None
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_of_user(frame.filename)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
     return frames[-1] if frames else None
 
 
@@ -62,9 +60,3 @@ def output_on_stderr() -> Generator[None]:
         sys.stdout.flush()
         os.dup2(kept, 1)
         os.close(kept)
-
-
-def _is_of_user(filename: str) -> bool:
-    return not filename.startswith(("<", _PACKAGE)) and not any(
-        part in filename for part in ("site-packages", "importlib")
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import os
 import runpy
@@ -15,15 +14,6 @@ from pathlib import Path
 import jax
 
 from . import options
-
-
-def add_program(parser: argparse.ArgumentParser) -> None:
-    """Add the program, its arguments, and the number of devices."""
-    add = parser.add_argument
-    add("--devices", type=options.natural_number, metavar="8", help="make this many virtual CPU devices")
-    add("-m", dest="module", action="store_true", help="run a module, as python -m does")
-    add("program", metavar="SCRIPT|MODULE", help="a script; with -m a module")
-    add("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="what it is given")
 
 
 def require_program(program: str, is_module: bool) -> None:
