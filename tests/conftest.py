@@ -42,8 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_finish() -> None:
     """Have no verb say that it takes long, which depends on the machine; the one that is asked to has a test."""
-    if (cli := sys.modules.get("typedshmap.tools.cli")) is not None:
-        cli.SOON = 600.0
+    if (output := sys.modules.get("typedshmap.tools.cli.output")) is not None:
+        output.SOON = 600.0
 
 
 @pytest.hookimpl(trylast=True)

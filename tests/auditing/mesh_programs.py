@@ -122,13 +122,6 @@ def fourier(x: Any) -> Any:
     return lax.all_to_all(x, "sp", 0, 1, tiled=True)
 
 
-def transpose(back: tuple[int, int]) -> Callable[[Any], Any]:
-    def there_and_back(x: Any) -> Any:
-        return lax.all_to_all(lax.all_to_all(x, "sp", 1, 0, tiled=True) * 2, "sp", *back, tiled=True)
-
-    return there_and_back
-
-
 def experts(x: Any, w: Any) -> Any:
     """Each row goes to the expert of its sign, all experts on all shards."""
     return jnp.where(x.sum(1, keepdims=True) > 16, x @ w, x @ w.T)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -236,20 +235,6 @@ def step(w, x, y):
     return w - 0.1 * lax.pmean(gradient, "dp"), lax.pmean(loss, "dp")
 
 
-def gathered_over_two(x):
-    return lax.all_gather(x, ("dp", "tp"), tiled=True)
-
-
-def cross_entropy(logits, labels):
-    high = lax.stop_gradient(lax.pmax(lax.stop_gradient(logits.max(-1)), "tp"))
-    total = lax.psum(jnp.exp(logits - high[:, None]).sum(-1), "tp")
-    start = lax.axis_index("tp") * logits.shape[-1]
-    at = labels - start
-    is_here = (at >= 0) & (at < logits.shape[-1])
-    own = jnp.take_along_axis(logits, jnp.clip(at, 0, logits.shape[-1] - 1)[:, None], 1)[:, 0]
-    return jnp.log(total) + high - lax.psum(jnp.where(is_here, own, 0), "tp")
-
-
 def embedding(table, ids):
     at = ids - lax.axis_index("tp") * table.shape[0]
     is_here = (at >= 0) & (at < table.shape[0])
@@ -265,12 +250,6 @@ def collective_matmul(x, w):
         return lax.ppermute(x, "tp", [(0, 1), (1, 0)]), total + x @ part
 
     return lax.fori_loop(0, 2, turn, (x, jnp.zeros((x.shape[0], w.shape[1]))))[1]
-
-
-def batch_norm(x):
-    mean = lax.pmean(x.mean(0), "dp")
-    variance = lax.pmean((x**2).mean(0), "dp") - mean**2
-    return (x - mean) * lax.rsqrt(variance + 1e-5)
 
 
 def moe(x, w, gates):
@@ -297,24 +276,11 @@ def metrics(x):
     return {"mean": total / 64, "max": lax.pmax(x.max(), ("dp", "tp"))}
 
 
-def counted(tokens):
-    is_real = tokens > 0
-    return lax.psum(is_real.sum(), "dp"), lax.psum(jnp.where(is_real, 1.0, 0.0).sum(), "dp")
-
-
 def scanned_layers(x, w):
     def layer(h, w):
         return h + lax.psum(jax.nn.relu(h @ w) @ w.T, "tp"), None
 
     return lax.scan(layer, x, w)[0]
-
-
-def vmapped(x, w):
-    return lax.psum(jax.vmap(lambda x: x @ w)(x), "tp")
-
-
-def copied(x):
-    return jax.tree.map(lambda x: x, (x, x))
 
 
 def gradient_in_a_custom_rule(x, w):
@@ -391,46 +357,6 @@ def sharded_optimizer(w, moment, x, y):
     return w - 0.1 * lax.all_gather(moment, "dp", tiled=True), moment, lax.pmean(loss, "dp")
 
 
-def beam_search(logits, scores):
-    beams = 4
-    high = lax.pmax(logits.max(-1), "tp")
-    total = high + jnp.log(lax.psum(jnp.exp(logits - high[..., None]).sum(-1), "tp"))
-    own = logits - total[..., None] + scores[..., None]
-    values, at = lax.top_k(own.reshape(own.shape[0], -1), beams)
-    beam, token = at // logits.shape[-1], at % logits.shape[-1] + lax.axis_index("tp") * logits.shape[-1]
-    values, beam, token = (lax.all_gather(each, "tp", axis=1, tiled=True) for each in (values, beam, token))
-    best, at = lax.top_k(values, beams)
-    return best, jnp.take_along_axis(beam, at, 1), jnp.take_along_axis(token, at, 1)
-
-
-def microbatches(w, x):
-    def one(total, x):
-        return total + jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w), None
-
-    total, _ = lax.scan(one, jnp.zeros_like(w), x.reshape(2, -1, x.shape[-1]))
-    return lax.pmean(total, "dp") / 2
-
-
-def pencils(x):
-    x = jnp.fft.fft(x, axis=2)
-    x = jnp.fft.fft(lax.all_to_all(x, "tp", 2, 1, tiled=True), axis=1)
-    return jnp.fft.fft(lax.all_to_all(x, "dp", 1, 0, tiled=True), axis=0)
-
-
-def markov_chains(keys, x):
-    def step(x, key):
-        proposed = x + jax.random.normal(key[0], x.shape)
-        is_taken = jnp.log(jax.random.uniform(key[1], x.shape[:1])) < (x**2 - proposed**2).sum(-1) / 2
-        x = jnp.where(is_taken[:, None], proposed, x)
-        return x, (x.mean(0), is_taken.mean())
-
-    own = jax.random.fold_in(jax.random.wrap_key_data(keys), lax.axis_index("dp"))
-    x, (means, rates) = lax.scan(step, x, jax.random.split(own, (3, 2)))
-    mean = lax.pmean(means.mean(0), "dp")
-    between = lax.pmean(((means.mean(0) - mean) ** 2), "dp")
-    return x, mean, between, lax.pmean(rates.mean(), "dp")
-
-
 def checkpointed_halo(x):
     @jax.checkpoint
     def step(x, _):
@@ -456,19 +382,6 @@ def ring_attention(q, k, v):
     zeros = jnp.einsum("bshd->bhsd", jnp.zeros_like(q))
     (_, _, _, total, out), _ = lax.scan(turn, (k, v, start - jnp.inf, start, zeros), None, length=4)
     return jnp.einsum("bhsd->bshd", out / total[..., None])
-
-
-def heads_for_rows(q, k, v):
-    q, k, v = (lax.all_to_all(each, "dp", 2, 1, tiled=True) for each in (q, k, v))
-    return lax.all_to_all(attention(q, k, v), "dp", 1, 2, tiled=True)
-
-
-def sampled_token(logits, key):
-    noise = jax.random.fold_in(jax.random.wrap_key_data(key), lax.axis_index(("dp", "tp")))
-    own = logits + jax.random.gumbel(noise, logits.shape)
-    value, at = own.max(-1), own.argmax(-1) + lax.axis_index("tp") * logits.shape[-1]
-    best = lax.pmax(value, "tp")
-    return lax.pmax(jnp.where(value == best, at, -1), "tp")
 
 
 def scanned_fsdp(x, w):
@@ -502,20 +415,13 @@ def doubled_prefix(x):
 RIGHT = [
     Program(summed, MATMUL, P("dp"), TWO, vma=BOTH),
     Program(step, (P(), P("dp"), P("dp")), (P(), P()), ((8, 8),) * 3),
-    Program(gathered_over_two, (P(("dp", "tp")),), P(), X),
-    Program(cross_entropy, (P("dp", "tp"), P("dp")), P("dp"), ((8, 8), (8,)), vma=BOTH, dtypes=(F32, I32)),
     Program(embedding, (P("tp"), P("dp")), P("dp"), ((8, 8), (8,)), vma=BOTH, dtypes=(F32, I32)),
     Program(collective_matmul, (P("dp", "tp"), P()), P("dp"), TWO),
-    Program(batch_norm, (P("dp"),), P("dp"), X, vma=BOTH),
     Program(moe, (P("dp"), P("dp"), P("dp")), P("dp"), ((16, 8), (4, 8, 8), (16,)), vma=BOTH),
     Program(pipeline, (P("dp"), P("dp")), P("dp"), ((4, 8, 8), (4, 8, 8)), vma=BOTH),
     Program(metrics, (P("dp", "tp"),), P(), X, vma=BOTH),
-    Program(counted, (P("dp"),), (P(), P()), X, vma=BOTH, dtypes=(I32,)),
     Program(scanned_layers, (P("dp"), P(None, None, "tp")), P("dp"), ((8, 8), (3, 8, 8)), vma=BOTH),
-    Program(vmapped, (P("dp", None, "tp"), P("tp")), P("dp"), ((4, 3, 8), (8, 8)), vma=BOTH),
-    Program(copied, (P("dp", "tp"),), P("dp", "tp"), X, vma=BOTH),
     Program(gradient_in_a_custom_rule, MATMUL, P("dp"), TWO, vma=BOTH),
-    Program(partial(summed), MATMUL, P("dp"), TWO, vma=BOTH),
     Program(lambda x: (x * np.float32(2), x.sum()[None]), (P("dp"),), (P("dp"), P("dp")), X, vma=BOTH),
     Program(kernel, (P("dp"), P()), (P("dp"), P()), TWO),
     Program(
@@ -530,14 +436,8 @@ RIGHT = [
     Program(gathered_matmul, (P("tp"), P(None, "tp")), P(None, "tp"), TWO, vma=BOTH),
     Program(scattered_matmul, (P(None, "tp"), P("tp")), P("tp"), TWO, vma=BOTH),
     Program(sharded_optimizer, (P(), P("dp"), P("dp"), P("dp")), (P(), P("dp"), P()), ((8, 8),) * 4),
-    Program(beam_search, (P("dp", None, "tp"), P("dp")), (P("dp"),) * 3, ((8, 4, 16), (8, 4))),
-    Program(microbatches, (P(), P("dp")), P(), TWO),
-    Program(pencils, (P("dp", "tp"),), P(None, "dp", "tp"), ((8, 8, 8),), vma=BOTH),
-    Program(markov_chains, (P(), P("dp")), (P("dp"), P(), P(), P()), ((2,), (8, 3)), vma=BOTH, dtypes=(U32, F32)),
     Program(checkpointed_halo, (P("dp"),), P("dp"), X, vma=BOTH),
     Program(ring_attention, (P(None, "dp"),) * 3, P(None, "dp"), (HEADS,) * 3, vma=BOTH),
-    Program(heads_for_rows, (P(None, "dp"),) * 3, P(None, "dp"), (HEADS,) * 3, vma=BOTH),
-    Program(sampled_token, (P("dp", "tp"), P()), P("dp"), ((8, 8), (2,)), vma=BOTH, dtypes=(F32, U32)),
     Program(scanned_fsdp, (P("dp"), P(None, "dp")), P("dp"), ((8, 8), (3, 8, 8)), vma=BOTH),
     Program(jacobi, (P("dp"), P("dp")), P("dp"), ((8, 8), (8,)), vma=BOTH),
     Program(doubled_prefix, (P("dp"),), P("dp"), X, vma=BOTH),

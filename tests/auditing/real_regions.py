@@ -300,7 +300,7 @@ REAL: dict[str, Region] = {
     "slots within shards": Region(
         mapped(state_pool, (ROW, ROW), ROW),
         (draw(16, 4), jnp.array([3, 1, 0, 2, 1, 1, 2, 3])),
-        found=(("suspect", "may count within each shard"),),
+        found=(("suspect", "may hold indices within each shard"),),
     ),
     "a running total": Region(mapped(running_total, ROW, ROW), (draw(16, 4),)),
     "operators streamed": Region(mapped(streamed, (ROW, P()), P()), (draw(8, 4, 4), draw(4))),

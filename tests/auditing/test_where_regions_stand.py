@@ -193,6 +193,7 @@ WAYS = {
     "jit of grad": Way(lambda f: jax.jit(jax.grad(f))(X), True),
     "grad": Way(lambda f: jax.grad(f)(X), True),
     "eval_shape": Way(lambda f: jax.eval_shape(jax.grad(f), X)),
+    "export": Way(lambda f: jax.export.export(jax.jit(jax.grad(f)))(X)),
     "make_jaxpr": Way(lambda f: jax.make_jaxpr(jax.value_and_grad(f))(X)),
     "vjp in jit": Way(lambda f: jax.jit(lambda x: jax.vjp(f, x)[1](1.0)).trace(X)),
     "linearize in jit": Way(lambda f: jax.jit(lambda x: jax.linear_transpose(jax.linearize(f, x)[1], x)(1.0)).trace(X)),

@@ -11,7 +11,7 @@ from textwrap import dedent
 
 import pytest
 
-from typedshmap.tools import cli
+from typedshmap.tools.cli import output
 from typedshmap.tools.cli.main import main
 
 PROGRAM = """
@@ -151,7 +151,7 @@ def test_several_targets_are_told_apart_and_a_folder_is_all_that_is_typed_below_
 
 
 def test_what_takes_long_is_told_on_stderr(module, capsys, monkeypatch):
-    monkeypatch.setattr(cli, "SOON", 0.05)
+    monkeypatch.setattr(output, "SOON", 0.05)
     slow = "import time\ntime.sleep(0.3)\n" + LOCAL_MEAN
     _, _, err = run(capsys, module("program_s", slow) + ":doubled", "--mesh", "dp=4")
     assert err.startswith("check: importing: program_s:doubled, after 0 s\n")
@@ -299,20 +299,11 @@ WRONG_USE = [
         "required argument: 'x'\n\nHint: its arguments are given as in --arg \"x=f32[8,16]\"",
     ),
     (["os", "--mesh", "dp=4"], "os: no function here was made by typed_shard_map or typed_jit"),
-    (
-        ["program_g", "--mesh", "dp=4", "--devices", "100000"],
-        "100000 virtual CPU devices are asked for; 1 to 512 can be made",
-    ),
     (["program_g", "--mesh", "dp=1024", "--numerics"], "1024 virtual CPU devices are asked for; 1 to 512 can be made"),
     (
         ["program_h", "--mesh", "dp=4"],
         "program_h: cannot be imported (it found 8 devices; --devices gives another number of virtual ones)\n"
         "    ZeroDivisionError: division by zero\n    At: {folder}/program_h.py:1 (<module>)",
-    ),
-    (
-        ["program_m.py", "--mesh", "dp=4"],
-        "program_m.py: cannot be imported (it found 8 devices; --devices gives another number of virtual ones)\n"
-        "    SyntaxError: '(' was never closed (program_m.py, line 1)",
     ),
     (
         ["program_n", "--mesh", "dp=4"],
@@ -329,8 +320,6 @@ WRONG_USE = [
         ["program_g", "--mesh", "dp=4", "--arg", "0.5"],
         "--arg 0.5: '0.5' is not a name and a value, as in scale=0.5",
     ),
-    (["program_g", "--mesh", "dp=4", "--devices", "0"], "0 virtual CPU devices are asked for; 1 to 512 can be made"),
-    (["program_g", "--mesh", DIGITS], f"--mesh {DIGITS}: a mesh has at most 2147483647 devices"),
     (["program_g", "--mesh", "dp=65536,tp=65536"], "--mesh dp=65536,tp=65536: a mesh has at most 2147483647 devices"),
     (["program_g", "--mesh", THOUSANDS], f"--mesh {THOUSANDS[:20]}...: a mesh has at most 2147483647 devices"),
     (["program_g", "--mesh", "dp=4", "--size", DIGITS], f"--size {DIGITS}: a size has at most 18 digits"),
@@ -345,7 +334,6 @@ WRONG_USE = [
 def test_what_cannot_be_read_is_said(arguments, message, module, capsys, tmp_path):
     module("program_g", PROGRAM)
     module("program_h", "1 / 0")
-    module("program_m", "f(")
     module("program_n", "raise SystemExit(3)")
     module(
         "program_o",
@@ -462,10 +450,6 @@ def test_what_the_command_line_cannot_write_is_given_by_a_mark(module, capsys):
         class Params(NamedTuple):
             w: Float[Array, "[d/dp] h"]
 
-        class Training(NamedTuple):
-            params: Params
-            state: Like[optax.OptState, Params]
-
         optimizer = optax.adam(0.1)
 
         @typed_shard_map
@@ -483,10 +467,6 @@ def test_what_the_command_line_cannot_write_is_given_by_a_mark(module, capsys):
 
         marked = mesh_invariant(state=optimizer.init)(typed_jit(unmarked.__wrapped__))
 
-        @mesh_invariant(arguments={"training.state": optimizer.init})
-        @typed_jit
-        def within(training: Training) -> Training:
-            return Training(training.params, optimizer.update(*training)[1])
         """,
     )
     function = "argument 'f' (Callable) holds no arrays and has no default"
@@ -507,8 +487,7 @@ def test_what_the_command_line_cannot_write_is_given_by_a_mark(module, capsys):
         "FAIL   unmarked  dp=4",
         failure("unmarked", state, "state=optimizer.init"),
         "ok     marked  dp=4  (d=8, h=3)",
-        "ok     within  dp=4  (d=8, h=3)",
-        "5 functions on 1 mesh: 2 failed",
+        "4 functions on 1 mesh: 2 failed",
     ]
     code, out, _ = run(capsys, f"{name}:applied", "--mesh", "dp=4", "--numerics", "--size", "b=8")
     assert code == 1 and out.splitlines()[2:4] == ["DIFFER applied", failure("applied", function, "f=...")]

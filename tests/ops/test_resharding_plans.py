@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from typedshmap import PatternError, ShapeError, plan_reshard
 from typedshmap.notation.layout import Layout
 from typedshmap.ops.resharding.pieces import moved_axes, rounds
-from typedshmap.ops.resharding.plan import Plan, Unreachable, plan
+from typedshmap.ops.resharding.plan import Plan, plan
 
 SIZES = {"a": 2, "b": 2, "c": 2}
 SHAPE = (16, 32)
@@ -78,30 +79,18 @@ def test_a_plan_takes_the_cheapest_steps(source: str, target: str, steps: list[s
 
 
 @pytest.mark.parametrize(
-    "source, target, axes, dim",
+    ("pattern", "error", "problem"),
     [
-        ("|", "| +a", ("a",), None),
-        ("| +a", "| +a,b", ("b",), None),
-        ("|", "|a,b", ("a", "b"), 1),
-        ("|a,b", "|", ("a", "b"), 1),
+        ("x y -> x y +a", PatternError, "there is no partial sum over 'a' before, so none can be left"),
+        ("x y +a -> x y +a +b", PatternError, "there is no partial sum over 'b' before, so none can be left"),
+        ("x y -> x [y/a,b]", ShapeError, "the result has y=6, which does not divide over 'a', 'b' (4 shards)"),
+        ("x [y/a,b] -> x y", ShapeError, "the result has y=6, which does not divide over 'a', 'b' (4 shards)"),
     ],
 )
-def test_there_is_no_plan_for(source: str, target: str, axes: tuple[str, ...], dim: int | None) -> None:
-    found = plan(cut(source), cut(target), (16, 6), SIZES)
-    assert isinstance(found, Unreachable)
-    assert (found.axes, found.dim) == (axes, dim)
-
-
-def test_the_reason_says_what_is_indivisible() -> None:
-    found = plan(cut("|"), cut("|a,b"), (16, 6), SIZES)
-    assert isinstance(found, Unreachable)
-    assert found.reason == "dim 1 has 6 elements, which 4 shards do not divide"
-
-
-def test_the_reason_says_over_which_axis_the_source_is_not_unreduced() -> None:
-    found = plan(cut("|"), cut("| +a,b"), SHAPE, SIZES)
-    assert isinstance(found, Unreachable)
-    assert found.reason == "there is no partial sum over 'a', 'b' before, so none can be left"
+def test_there_is_no_plan_for(pattern: str, error: type[Exception], problem: str) -> None:
+    with pytest.raises(error) as raised:
+        plan_reshard(pattern, (16, 6), SIZES)
+    assert str(raised.value).splitlines()[0] == f"plan_reshard: {problem}"
 
 
 def test_no_plan_has_a_shard_larger_than_both_ends() -> None:

@@ -11,13 +11,13 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from typedshmap import ShapeError
+from typedshmap.errors.failures import HintText, Subject
+from typedshmap.notation.spec import parse
 from typedshmap.placement.process_local import (
     HeldParts,
     ProcessMesh,
     ProcessReport,
     ReportedLeaf,
-    decode_report,
-    encode_report,
     first_disagreement,
     first_error,
 )
@@ -86,13 +86,12 @@ def test_a_size_means_this_globally(parts: HeldParts, size: int, expected: int |
     assert parts.global_size(size) == expected
 
 
-HINT = ('Float[Array, "', "[batch/dp] 4", '"]')
+HINT = HintText('Float[Array, "', "[batch/dp] 4", '"]')
 
 
-def leaf(
-    path: str = ".x", rows: int = 8, dtype: str = "float32", parts: int = 2, name: str | None = "batch"
-) -> ReportedLeaf:
-    return ReportedLeaf(path, (parts * rows, 4), dtype, (rows, 4), (name, None), HINT, ((0, 10), (11, 12)))
+def leaf(path: str = ".x", rows: int = 8, parts: int = 2) -> ReportedLeaf:
+    subject, dims = Subject("placed", "data", path), parse(HINT.dims).dims
+    return ReportedLeaf(subject, (parts * rows, 4), "float32", (rows, 4), HINT, dims)
 
 
 # What real processes do not have in test_processes.
@@ -111,14 +110,6 @@ def test_processes_disagree_like_this(first: Any, second: Any, expected: Any) ->
     difference = first_disagreement(reports)
     assert difference == first_disagreement(reports[::-1])
     assert (difference and difference[1].words().problem) == expected
-
-
-@pytest.mark.parametrize(
-    "report",
-    [ProcessReport(0), ProcessReport(3, (leaf(), leaf(".y", name=None))), ProcessReport(1, (), ("ShapeError", "é"))],
-)
-def test_a_report_arrives_as_it_was_sent(report: ProcessReport) -> None:
-    assert decode_report(encode_report(report)) == report
 
 
 def test_the_error_of_the_first_process_is_reported() -> None:

@@ -103,15 +103,18 @@ def test_the_message_has_the_value_the_axis_the_shards_and_the_place() -> None:
     )
 
 
+@pytest.mark.parametrize("kind", [AxisType.Auto, pytest.param(AxisType.Explicit, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, typed_jit], ids=["computed", "jax.jit", "typed_jit"])
-def test_the_devices_of_an_ambient_mesh_are_named(wrap: Any) -> None:
+def test_the_devices_of_an_ambient_mesh_are_named(wrap: Any, kind: AxisType) -> None:
+    mesh = Mesh(MESH.devices, MESH.axis_names, axis_types=(kind,) * 2)
+
     @typed_shard_map
     def doubled(w: Float[Array, "[m/tp] f"]) -> Float[Array, "[m/tp] f"]:
         return 2 * w
 
     named = pytest.raises(ReplicaError, match=r"dp=2, tp=1 \(device 5\) has other bits")
-    with jax.set_mesh(MESH), named, sanitize(every=1):
-        jax.block_until_ready(wrap(doubled)(drifting(MESH, P("tp", None), w, 5)))
+    with jax.set_mesh(mesh), named, sanitize(every=1):
+        jax.block_until_ready(wrap(doubled)(drifting(mesh, P("tp", None), w, 5)))
 
 
 def test_a_difference_is_raised_by_the_next_call_also_under_plain_jit() -> None:
@@ -257,20 +260,6 @@ def test_nothing_is_in_a_program_where_it_is_off() -> None:
     with sanitize(every=2):
         assert jax.jit(region()).lower(*arguments).as_text() != before
     assert jax.jit(region()).lower(*arguments).as_text() == before
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
-def test_an_ambient_mesh_is_enough(kind: AxisType) -> None:
-    mesh = Mesh(MESH.devices, MESH.axis_names, axis_types=(kind,) * 2)
-    given = jax.device_put(x, NamedSharding(mesh, P("dp", "tp")))
-    f = jax.jit(typed_shard_map(multiply))
-    with jax.set_mesh(mesh), sanitize(every=3):
-        for _ in range(4):
-            jax.block_until_ready(f(given, drifting(mesh, P("tp", None), w, 9)))
-    with jax.set_mesh(mesh), pytest.raises(ReplicaError), sanitize(every=3):
-        for _ in range(3):
-            jax.block_until_ready(f(given, drifting(mesh, P("tp", None), w, 5)))
 
 
 @pytest.mark.slow

@@ -40,12 +40,10 @@ class Subject(NamedTuple):
 
     @property
     def is_pattern(self) -> bool:
-        """Whether a pattern describes it."""
         return self.kind in ("operand", "pattern")
 
     @property
     def phrase(self) -> str:
-        """Its name in a sentence."""
         if self.kind == "argument":
             return f"argument '{self}'"
         if self.is_pattern:
@@ -75,12 +73,7 @@ def sizes_text(sizes: Iterable[tuple[str, Bound]]) -> str:
 
 
 class Terms(Record):
-    """The terms of a message.
-
-    Attributes:
-      subject: its subject.
-      names: the aliases of mesh axes in marks.
-    """
+    """The subject of a message, and the aliases of mesh axes in its marks."""
 
     subject: Subject
     names: Mapping[str, str]
@@ -97,7 +90,6 @@ class Terms(Record):
 
     @property
     def hint(self) -> str:
-        """The name of the hint, the pattern, the box or the spec."""
         if self.is_spec:
             return "its PartitionSpec"
         return "the pattern" if self.subject.is_pattern else "its box" if self.is_box else "its hint"
@@ -311,14 +303,7 @@ class NotManual(Fault):
 
 
 class PatternLayoutMismatch(Fault):
-    """A value whose known layout contradicts a pattern.
-
-    Attributes:
-      dim: the first dim that differs; None for a mark.
-      claimed: the sharding in the pattern.
-      known: the known sharding.
-      place: the place of the known hint or pattern.
-    """
+    """A value whose known layout contradicts a pattern, in a dim or, without one, in a mark."""
 
     dim: int | None
     claimed: str
@@ -365,15 +350,7 @@ class LayoutMismatch(Fault):
 
 
 class ShardingConflict(Fault):
-    """An operation that combines two dims with different shardings.
-
-    Attributes:
-      operation: JAX's name of it.
-      where: the dims.
-      first: the mesh axes of the first operand's dim.
-      second: the mesh axes of the second operand's dim.
-      interleaved: whether the shards of each operand do not follow each other.
-    """
+    """An operation that combines two dims with different, perhaps interleaved, shardings."""
 
     operation: str
     where: str
@@ -438,18 +415,16 @@ class Failure(Record):
 
     @property
     def cause_place(self) -> str:
-        """The place of its cause; empty if unknown."""
         cause = getattr(self.what, "cause", None)
         return "" if cause is None else cause.place
 
     def follows_from(self, first: Failure) -> bool:
-        """Whether it has the cause of another failure, so that one cure is enough; not for other parts of one value."""
+        """Whether the cure of another failure is enough; not for another part of one value."""
         is_other_part = self.subject.name == first.subject.name and self.subject.path != first.subject.path
         return self.cause_place == first.cause_place != "" and not is_other_part
 
     @property
     def hint_words(self) -> set[str]:
-        """The names of dims and axes in the hint."""
         return set(re.findall(r"\w+", self.hint.dims)) if self.hint is not None else set()
 
     def words(self, names: Mapping[str, str] | None = None) -> Sentence:

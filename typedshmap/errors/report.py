@@ -54,7 +54,6 @@ class Report(Record):
     place: str = ""
 
     def __str__(self) -> str:
-        """The whole message: first line, hint and value, mesh, sizes, cure, the other failures."""
         first, *others = self.failures
         sentence = first.words(self._names(first))
         value: list[str] = []

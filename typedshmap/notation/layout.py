@@ -22,12 +22,7 @@ ANY = ("?",)
 
 
 class Rules(Record):
-    """Mesh axes for dims without brackets, by the dims' names.
-
-    Attributes:
-      pairs: names, each with mesh axes, major to minor, perhaps none, or `ANY`; the first pair with free axes wins.
-      fallback: the meaning of a name for which no rule is left: unsharded, unconstrained, or an error.
-    """
+    """Mesh axes, or `ANY`, for dims without brackets by their names; the first pair with free axes wins."""
 
     pairs: tuple[tuple[str, tuple[str, ...]], ...] = ()
     fallback: Literal["unsharded", "unconstrained", "error"] = "unsharded"
@@ -57,11 +52,9 @@ class Layout(Record):
 
     @cached_property
     def axes(self) -> frozenset[str]:
-        """All its mesh axes."""
         return self.sharded | self.unreduced | self.reduced | self.varying
 
     def dim_of(self, axis: str) -> int | None:
-        """The dim that is sharded over a mesh axis."""
         return next((dim for dim, axes in enumerate(self.dim_axes) if axis in axes), None)
 
     def at_rank(self, rank: int, rest: int | None) -> Layout:
@@ -74,7 +67,6 @@ class Layout(Record):
         return replace(self, dim_axes=dim_axes, unconstrained=unconstrained)
 
     def over(self, axes: Collection[str]) -> Layout:
-        """The layout over some of the mesh axes."""
         dim_axes = tuple([tuple(filter(axes.__contains__, part)) for part in self.dim_axes])
         marks = (self.unreduced, self.reduced, self.varying)
         unreduced, reduced, varying = [marked.intersection(axes) for marked in marks]
@@ -88,15 +80,7 @@ def shared_prefix(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class UnknownAxis(Unresolved):
-    """A hint names a mesh axis that is neither in the mesh nor an alias.
-
-    Attributes:
-      written: the name in the hint: the axis, an alias of it, or the name of a dim with a rule.
-      axis: the mesh axis.
-      mesh: the mesh's axes.
-      aliases: the known aliases.
-      by_rule: whether it comes from a rule for the dim.
-    """
+    """A hint names a mesh axis that is neither in the mesh nor an alias."""
 
     written: str
     axis: str
@@ -151,11 +135,7 @@ class MixedTypes(Unresolved):
 
 
 class NoRule(Unresolved):
-    """A dim's name for which no rule is left, where one must be.
-
-    Attributes:
-      taken: the mesh axes of its rules, which other dims have.
-    """
+    """A dim's name for which no rule is left, where one must be."""
 
     name: str
     taken: tuple[str, ...]
@@ -189,16 +169,7 @@ def resolve(
     explicit: Collection[str] = (),
     manual: Collection[str] = (),
 ) -> Layout | Unresolved:
-    """Replace the names in a spec by mesh axes.
-
-    Args:
-      spec: what was written.
-      aliases: names that stand for mesh axes, several or none.
-      mesh: the mesh's axis names; None where no mesh is known, so that any name will do.
-      rules: mesh axes for dims without brackets.
-      explicit: those of the mesh's axes that are of type Explicit.
-      manual: those that are manual here; the rest is of type Auto.
-    """
+    """Replace the names in a spec by mesh axes; without a mesh any name will do."""
     used: set[str] = set()
 
     def use(axes: tuple[str, ...], written: str, span: Span, by_rule: bool = False) -> UnknownAxis | AxisTwice | None:

@@ -35,12 +35,7 @@ class RankMismatch(Mismatch):
 
 
 class SizeMismatch(Mismatch):
-    """Another size than the spec's.
-
-    Attributes:
-      origin: who bound the expected size; None for the spec itself.
-      missing: mesh axes without brackets here, over which a shard of the expected size would have this size.
-    """
+    """Another size than the spec's, or than ``origin`` has; with ``missing`` axes its shard would have this size."""
 
     dim: Dim | Rest
     index: int
@@ -149,17 +144,7 @@ class Match(Record):
 
 
 class CompiledDim(NamedTuple):
-    """A dim of a spec, or ``...``, compiled for one mesh context.
-
-    Attributes:
-      dim: the dim.
-      axes: its mesh axes, major to minor.
-      manual: the axes that are manual, over which a value is already one shard.
-      shards: the number of shards over them.
-      split: the axes that are not manual, over which its size must divide.
-      divisor: the number of shards over them.
-      must_divide: whether a symbolic size of ``jax.export`` must be known to divide, as JAX requires at a boundary.
-    """
+    """A dim of a spec for one mesh context: its manual axes, the others, and the shards over both."""
 
     dim: Dim | Rest
     axes: tuple[str, ...]
@@ -173,15 +158,7 @@ class CompiledDim(NamedTuple):
 def compile_dims(
     spec: Spec, layout: Layout, mesh: Mapping[str, int], manual: Mapping[str, int], must_divide: bool = True
 ) -> tuple[CompiledDim, ...]:
-    """The dims of a spec, for `match`.
-
-    Args:
-      spec: the spec.
-      layout: its layout.
-      mesh: all known mesh axes with their sizes.
-      manual: the manual axes with their sizes.
-      must_divide: whether a symbolic size must be known to divide.
-    """
+    """The dims of a spec, for `match`."""
     compiled: list[CompiledDim] = []
     for dim, axes in zip(spec.dims, layout.dim_axes, strict=True):
         held = tuple(filter(manual.__contains__, axes))
@@ -203,16 +180,7 @@ def match(
     arguments: Mapping[str, Any],
     leaf: str | None = None,
 ) -> Match | Mismatch:
-    """Match a shape against the dims of a spec.
-
-    Args:
-      shape: the shape of the value; the shard shape over manual axes.
-      dims: the compiled dims of the spec.
-      sizes: the sizes bound so far.
-      subject: the value whose shape it is.
-      arguments: the call's arguments, for ``{self.heads}``.
-      leaf: the path of the leaf in a structured PyTree, for ``?name``.
-    """
+    """Match the shape of a value, per shard over manual axes, against the dims of a spec."""
     extra = len(shape) - len(dims)  # the number of dims in "..." minus one
     if extra:
         has_rest = any(isinstance(compiled.dim, Rest) for compiled in dims)
@@ -318,11 +286,7 @@ LARGEST_SIZE = 2**63 - 1
 
 
 def evaluate(expression: Expression, sizes: Sizes, arguments: Mapping[str, Any]) -> int:
-    """The value of an expression.
-
-    Raises:
-      NoValue: with the unbound names, or with the reason.
-    """
+    """The value of an expression; raises NoValue with the unbound names, or with the reason."""
     match expression:
         case Number(value):
             return value
@@ -379,12 +343,7 @@ def _bounded(number: int, expression: object) -> int:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Names and their global sizes, in the order in which they were bound.
-
-    Attributes:
-      bound: the sizes.
-      structures: names of tree structures, each with the structure and the value that bound it.
-    """
+    """Names and their global sizes, and names of tree structures, in the order in which they were bound."""
 
     bound: Mapping[str, Bound] = field(default_factory=dict)
     structures: Mapping[str, tuple[object, Subject]] = field(default_factory=dict)
@@ -396,11 +355,9 @@ class Sizes:
         return iter(self.bound.items())
 
     def bind(self, name: str, bound: Bound) -> Sizes:
-        """These sizes with one more name."""
         return Sizes({**self.bound, name: bound}, self.structures)
 
     def bind_structure(self, name: str, structure: object, subject: Subject) -> Sizes:
-        """These sizes with one more name of a tree structure."""
         return Sizes(self.bound, {**self.structures, name: (structure, subject)})
 
 

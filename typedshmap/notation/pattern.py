@@ -13,8 +13,8 @@ from functools import lru_cache
 
 from ..errors.failures import Span
 from ..records import Record
-from .spec import NOWHERE, Anything, Axes, Dim, Mark, Rest, Spec, refuse_repeated_axes
-from .tokens import MOST_DIGITS, Cursor, SyntaxFault, refuse_long_text, split_tokens
+from .spec import NOWHERE, Anything, Axes, AxesParser, Dim, Mark, Rest, Spec, refuse_repeated_axes
+from .tokens import MOST_DIGITS, SyntaxFault, refuse_long_text, split_tokens
 
 _ARROW = "->"
 _AXES = re.compile(r"(,\w+)+")
@@ -61,7 +61,6 @@ class Side(Record):
 
     @property
     def items(self) -> Iterator[Factor | Rest]:
-        """The factors of all dims, in order."""
         for dim in self.dims:
             yield from dim.factors if isinstance(dim, PatternDim) else (dim,)
 
@@ -81,10 +80,7 @@ class Side(Record):
         return next((item for item in self.items if isinstance(item, Rest)), None)
 
     def spec(self, pattern: Pattern) -> Spec:
-        """The spec of this side: any sizes, with its mesh axes and marks.
-
-        With one bracket or mark, a pattern states the sharding of all its sides.
-        """
+        """The spec of this side; with one bracket or mark, a pattern states the sharding of all sides."""
         unwritten, dims = Axes(()) if pattern.has_sharding else None, list[Dim | Rest]()
         for dim in self.dims:
             dims.append(dim if isinstance(dim, Rest) else Dim(Anything(), dim.axes or unwritten, span=dim.span))
@@ -104,12 +100,10 @@ class Pattern(Record):
 
     @property
     def sides(self) -> tuple[Side, ...]:
-        """The operands, then the result."""
         return self.operands if self.result is None else (*self.operands, self.result)
 
     @property
     def has_sharding(self) -> bool:
-        """Whether it has any bracket or mark."""
         return any(side.marks or any(dim.axes for dim in side.dims) for side in self.sides)
 
 
@@ -137,7 +131,7 @@ def _parse_sides(source: str, span: Span) -> list[Side]:
     return [_PatternParser(source, tokens).side(span) for tokens in split_tokens(source, span, "comma")]
 
 
-class _PatternParser(Cursor):
+class _PatternParser(AxesParser):
     """The grammar of one side."""
 
     def side(self, within: Span) -> Side:
@@ -177,7 +171,8 @@ class _PatternParser(Cursor):
     def unbracketed(self, dim: PatternDim | Rest) -> SyntaxFault:
         start = next(i for i, token in enumerate(self.tokens) if token.span[0] == dim.span[0])
         self.take()
-        self.axes()
+        if self.kind() == "name" or self.peek() == "(":
+            self.axes()
         span = self.since(start)
         # A comma separates operands; without a space after it, it separates axes.
         more = _AXES.match(self.source, span[1])
@@ -204,26 +199,8 @@ class _PatternParser(Cursor):
         cure = "brackets hold one dim; merged dims stand in ()"
         self.expect("/", f"the pattern has an unexpected '{self.peek()}'", cure)
         axes = self.axes()
-        self.expect("]", f"the pattern has an unexpected '{self.peek()}'")
+        self.expect("]", f"unexpected '{self.peek()}' among mesh axes", "write [dim/a,b]")
         return replace(dim, axes=axes, span=self.since(start))
-
-    def axes(self) -> Axes:
-        """axes := '?' | '(' names? ')' | names?, names := NAME (',' NAME)*"""
-        start = self.at
-        if self.accept("?"):
-            return Axes((), span=self.since(start), is_any=True)
-        opened = self.accept("(")
-        names: list[str] = []
-        while self.kind() == "name":
-            names.append(self.take().text)
-            if not self.accept(","):
-                break
-            if self.kind() != "name":
-                raise self.fault("the pattern expects a mesh axis after ','")
-        if opened:
-            self.expect(")", f"the pattern has an unexpected '{self.peek()}'")
-        span = self.since(start) if self.at > start else self.here()
-        return Axes(tuple(names), bool(opened and names), span)
 
     def dim(self) -> PatternDim:
         """dim := factor | group"""

@@ -183,7 +183,6 @@ class Spec(Record):
 
     @cached_property
     def names(self) -> list[str]:
-        """The names of its dims, including those in expressions."""
         sizes = (names_in_expression(dim.size) if isinstance(dim, Dim) else (dim.name or "",) for dim in self.dims)
         return [name for size_names in sizes for name in size_names]
 
@@ -253,12 +252,37 @@ def names_in_expression(size: Expression) -> tuple[str, ...]:
             return ()
 
 
+class AxesParser(Cursor):
+    """The grammar of mesh axes in brackets."""
+
+    def axes(self) -> Axes:
+        """axes := '' | '?' | NAME (',' NAME)* | '(' (NAME (',' NAME)* ','?)? ')'"""
+        start = self.at
+        if self.peek() == "]":
+            return Axes((), span=self.here())
+        if self.accept("?"):
+            return Axes((), span=self.since(start), is_any=True)
+        parenthesised = bool(self.accept("("))
+        names = [] if parenthesised and self.peek() == ")" else [self.axis()]
+        while self.accept(",") and not (parenthesised and self.peek() == ")"):
+            names.append(self.axis())
+        if parenthesised:
+            self.expect(")", f"unexpected '{self.peek()}' among mesh axes", "write [dim/a,b]")
+        return Axes(tuple(names), parenthesised and bool(names), self.since(start))
+
+    def axis(self) -> str:
+        """axis := NAME"""
+        if self.kind() != "name":
+            raise self.fault(f"'{self.peek()}' is not a mesh axis", cure="write [dim/axis], or [dim/a,b] for two")
+        return self.take().text
+
+
 _ALONE = "any number of dims stand alone, as in ... or *name"
 _DIVISION = "a size is divided by //"
 _BRACES = "write {argument}, {argument.attribute} or {argument-1}"
 
 
-class _SpecParser(Cursor):
+class _SpecParser(AxesParser):
     """The grammar of one dim or mark."""
 
     is_in_braces = False
@@ -326,27 +350,6 @@ class _SpecParser(Cursor):
             raise self.fault(problem, self.full_span(), f"write [{str(dim).replace('#', '')}/{axes}], or {dim}")
         return replace(dim, axes=axes, span=self.since(0))
 
-    def axes(self) -> Axes:
-        """axes := '' | '?' | NAME (',' NAME)* | '(' NAME (',' NAME)* ','? ')'"""
-        start = self.at
-        if self.peek() == "]":
-            return Axes((), span=self.here())
-        if self.accept("?"):
-            return Axes((), span=self.since(start), is_any=True)
-        parenthesised = bool(self.accept("("))
-        names = [self.axis()]
-        while self.accept(",") and not (parenthesised and self.peek() == ")"):
-            names.append(self.axis())
-        if parenthesised:
-            self.expect(")", f"unexpected '{self.peek()}' among mesh axes", "write [dim/a,b]")
-        return Axes(tuple(names), parenthesised, self.since(start))
-
-    def axis(self) -> str:
-        """axis := NAME"""
-        if self.kind() != "name":
-            raise self.fault(f"'{self.peek()}' is not a mesh axis", cure="write [dim/axis], or [dim/a,b] for two")
-        return self.take().text
-
     def dim(self) -> Dim | Rest:
         """dim := signs sum | signs NAME?, the latter with a '*' among the signs"""
         start, (signs, label) = self.at, self.signs()
@@ -388,11 +391,7 @@ class _SpecParser(Cursor):
         return Anything(name)
 
     def signs(self) -> tuple[set[str], str | None]:
-        """signs := ('*' | '#' | '?' | '_' | NAME '=')*, each once, in any order
-
-        Returns:
-          The signs, and the label before the '='.
-        """
+        """signs := ('*' | '#' | '?' | '_' | NAME '=')*, each once, in any order; returns them, and the NAME"""
         seen, label = set[str](), None
         while True:
             start, following = self.at, self.tokens[self.at + 1].text if self.at + 1 < len(self.tokens) else ""

@@ -25,11 +25,7 @@ def misspelt_name(names: Iterable[str]) -> tuple[str, str] | None:
 
 
 def _is_misspelling(name: str, other: str, is_usual: bool) -> bool:
-    """Whether two names differ by one typing error: in one word of enough letters, and not in its first letter.
-
-    Args:
-      is_usual: whether the other name stands several times.
-    """
+    """Whether two names differ by one typing error: in one long word, and not in its first letter."""
     words, others = name.split("_"), other.split("_")
     if len(words) != len(others):
         return name.replace("_", "") == other.replace("_", "")

@@ -29,7 +29,6 @@ class SyntaxFault(Exception):
         self.problem, self.span, self.cure = problem, span, cure
 
     def in_hint(self, hint: HintText) -> TypedShmapError:
-        """The exception for a hint that cannot be read."""
         hint, span = hint.around(self.span)
         pointer = f"\n    {hint.carets(span)}" if span[0] < span[1] else ""
         text = f"{hint}: {shortened(self.problem)}\n\n    {hint}{pointer}"
@@ -66,11 +65,7 @@ _OPENED_BY = {"]": "[", ")": "(", "}": "{"}
 
 
 def split_tokens(source: str, span: Span, separator: str) -> Iterator[list[Token]]:
-    """The runs of tokens between separators, of kind space or comma, outside of brackets; other spaces are dropped.
-
-    Raises:
-      SyntaxFault: for an unknown character, and for brackets that do not match.
-    """
+    """The runs of tokens between commas or spaces outside of brackets; other spaces are dropped."""
     run: list[Token] = []
     opened: list[Token] = []
     for matched in _TOKEN.finditer(source, *span):
@@ -118,7 +113,6 @@ class Cursor:
         return self.take().text if self.peek() in texts else ""
 
     def expect(self, text: str, problem: str, cure: str | None = None) -> None:
-        """Take the next token, which must be this one."""
         if not self.accept(text):
             raise self.fault(problem, cure=cure)
 

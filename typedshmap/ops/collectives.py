@@ -104,12 +104,7 @@ def _plan_gathers(call: Operation, operand: Operand, right: SideLayout) -> list[
 
 
 def read_move(call: Operation, x: Any) -> tuple[Operand, SideLayout]:
-    """The operand of a pattern whose two sides have the same dims, and its right side.
-
-    Raises:
-      PatternError: for sides with different dims.
-      MeshAxisError: outside of a manual region, except for `reshard`.
-    """
+    """The operand of a pattern whose two sides have the same dims, and its right side."""
     call.plan(("dims",), lambda: refuse_other_dims(call) is None)
     if not call.region.manual and call.verb != "reshard":
         call.require_manual()
@@ -424,7 +419,6 @@ def _redundant_psum(call: Operation, value: Any, axes: MeshAxes) -> RedundantPsu
 
 
 def _reduce_tree(verb: str, tree: Any, axes: Any) -> Any:
-    """Reduce a pytree over mesh axes by name."""
     cure = "write '... +tp -> ...', or a mesh axis, 'tp', for a pytree"
     call, names = _read_axes(verb, axes, "neither a pattern nor a mesh axis", cure)
     try:
@@ -439,12 +433,7 @@ def _reduce_tree(verb: str, tree: Any, axes: Any) -> Any:
 
 
 def _read_axes(verb: str, axes: Any, problem: str, cure: str) -> tuple[Operation, MeshAxes]:
-    """A call with names of mesh axes or aliases, and the manual mesh axes that they stand for.
-
-    Raises:
-      PatternError: for a value that is not one or several names of axes.
-      MeshAxisError: for an axis that is not manual here.
-    """
+    """A call with names of mesh axes or aliases, and the manual mesh axes that they stand for."""
     items = axes if isinstance(axes, tuple) else (axes,)
     text = ", ".join(name if isinstance(name, str) else value_text(name) for name in items)
     call = current_operation(verb, Pattern((), None, text))

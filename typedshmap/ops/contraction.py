@@ -1,7 +1,4 @@
-"""``einsum``: one contraction on every shard, and the sum over the mesh axes of contracted dims.
-
-For two traced arrays the contraction is the ``dot_general`` of `jax.numpy.einsum`, planned once per pattern: most of
-the time of tracing `jax.numpy.einsum` is the search for an order of contractions, which two arrays do not need."""
+"""``einsum``: one contraction on every shard, planned once per pattern, and the sum over contracted mesh axes."""
 
 from __future__ import annotations
 
@@ -59,10 +56,7 @@ def einsum(*operands_and_pattern: Any, precision: Any = None, preferred_element_
 
 
 class Contraction(NamedTuple):
-    """The contraction on one shard: letters for `jax.numpy.einsum`, one product if possible, and the sums.
-
-    The letters are its name in profiles, too.
-    """
+    """The contraction on one shard: letters, which profiles show, too; one product if possible; and the sums."""
 
     letters: str
     dot: Dot | None
@@ -87,7 +81,6 @@ def _plan(call: Operation, operands: list[Operand]) -> Contraction:
 def _contract(
     call: Operation, operands: list[Operand], plan: Contraction, precision: Any, preferred_element_type: Any
 ) -> Any:
-    """The contraction on one shard."""
     values = [operand.value for operand in operands]
     options = {"precision": precision, "preferred_element_type": preferred_element_type}
     if call.mesh is not None and not call.region.manual and call.region.explicit & call.placed_axes:
@@ -127,13 +120,7 @@ def _contract(
 
 
 class Dot(NamedTuple):
-    """A product of two operands, and the order of the result's dims.
-
-    Attributes:
-      is_swapped: whether the second operand comes first.
-      numbers: the dimension numbers of the ``dot_general``: contracted dims, then batch dims, of both.
-      order: the position of each dim of the result in the product; None if they are in order.
-    """
+    """A product of two operands; ``order`` has the position of each dim of the result in it."""
 
     is_swapped: bool
     numbers: Any

@@ -33,12 +33,7 @@ FactorAxes = dict[str, MeshAxes]
 
 
 def solve(call: Operation, operands: list[Operand], lengths: Mapping[str, int]) -> dict[str, int]:
-    """The global size of every factor in the operands, together with the passed sizes.
-
-    Raises:
-      ShapeError: for sizes that contradict each other, or that do not divide.
-      PatternError: for factors of unknown size; in a plain einops call, for all of these.
-    """
+    """The global size of every factor in the operands, together with the passed sizes."""
     extents, sizes = dict(lengths), call.region.sizes
     origins = {name: Bound(size, Subject("argument", name), 0) for name, size in lengths.items()}
     # The einsum of einops is that of NumPy and JAX, which broadcast a size of 1.
@@ -82,7 +77,6 @@ def _size_mismatch(
 
 
 def _wrong_size(call: Operation, operand: Operand, index: int, has: str, problem: str) -> Exception:
-    """The exception for a dim whose size contradicts a passed size, or the factors of the dim."""
     place = operand.layout.dims[index]
     shard = f" ({operand.shape[index]} per shard over {quoted_axes(place.axes)})" if place.axes else ""
     problem = f"has {has}{shard}, {problem}"
@@ -92,7 +86,6 @@ def _wrong_size(call: Operation, operand: Operand, index: int, has: str, problem
 
 
 def _bind_merged(call: Operation, operand: Operand, index: int, size: int, extents: dict[str, int]) -> None:
-    """Bind the factor of unknown size in a merged dim."""
     place = operand.layout.dims[index]
     span = place.dim.span
     extents |= {key: int(name) for key, name in zip(place.keys, place.names, strict=True) if name.isdecimal()}
@@ -111,11 +104,7 @@ def _bind_merged(call: Operation, operand: Operand, index: int, size: int, exten
 
 
 def axes_of_merged(call: Operation, place: ResolvedDim, factor_axes: FactorAxes, extents: Extents) -> MeshAxes:
-    """The mesh axes of a dim, from the mesh axes of its factors.
-
-    Raises:
-      PatternError: for a sharded factor after a factor that still has several elements per shard.
-    """
+    """The mesh axes of a dim; raises for a factor after one that has several elements per shard."""
     axes: MeshAxes = ()
     sizes, open_factor = call.region.sizes, None
     for key in place.keys:
@@ -132,11 +121,7 @@ def axes_of_merged(call: Operation, place: ResolvedDim, factor_axes: FactorAxes,
 
 
 def split_merged_axes(call: Operation, place: ResolvedDim, known: FactorAxes, extents: Extents) -> FactorAxes | None:
-    """The mesh axes of the factors of a merged dim: each takes the axes that divide it; None if an axis is left over.
-
-    Args:
-      known: axes of factors that are separate dims elsewhere; used if they come next.
-    """
+    """The mesh axes of a merged dim's factors, as known or as they divide; None if an axis is left over."""
     remaining, by_factor, sizes = list(place.axes), FactorAxes(), call.region.sizes
     for key in place.keys:
         taken, left = known.get(key), extents[key]
@@ -159,16 +144,7 @@ def split_merged_axes(call: Operation, place: ResolvedDim, known: FactorAxes, ex
 
 
 def factor_axes_of(call: Operation, operands: list[Operand], extents: Extents, result: SideLayout) -> FactorAxes:
-    """The mesh axes of every factor of the operands.
-
-    Args:
-      extents: the factors' global sizes.
-      result: the result, whose dims determine the sharding of merged dims of the operands.
-
-    Raises:
-      PatternError: for a factor that two operands shard differently, for an axis that shards two
-        factors, and for a merged dim that its axes do not divide.
-    """
+    """The mesh axes of every factor of the operands; dims of the result decide for those of merged dims."""
     alone = {place.keys[0]: place.axes for place in result.dims if len(place.keys) == 1}
     by_factor, sizes = FactorAxes(), call.region.sizes
     origin: dict[str, Operand] = {}
@@ -226,16 +202,7 @@ def refuse_moved_axes(call: Operation, before: Sequence[MeshAxes], right: SideLa
 
 
 class PartialSums(NamedTuple):
-    """A result, and the sums over mesh axes that it needs.
-
-    Attributes:
-      result: the layout of the result.
-      addends: the axes over which the local results are partial sums, each with the name of the summed factor or mark.
-      scattered: dims, and the mesh axes over which the sum is scattered along them.
-      summed: the axes over which every shard gets the sum.
-      unreduced: the axes over which the result stays unreduced.
-      varying: the axes over which the result stays varying.
-    """
+    """A result, and the sums over mesh axes that it needs; ``addends`` has each axis's summed factor or mark."""
 
     result: SideLayout
     addends: Mapping[str, str]
@@ -248,20 +215,7 @@ class PartialSums(NamedTuple):
 def plan_partial_sums(
     call: Operation, layout: SideLayout, inherited: Sequence[MeshAxes], addends: Mapping[str, str], local: Sequence[int]
 ) -> PartialSums:
-    """Plan the sums of a result over mesh axes.
-
-    Args:
-      call: the call.
-      layout: the result's side.
-      inherited: for each dim of the result, the axes over which it is sharded without communication.
-      addends: as in `PartialSums`.
-      local: the shape of a local result.
-
-    Raises:
-      PatternError: for a dim that the operands and the result shard differently.
-      VaryingError: for ``+axis`` if the local results are not partial sums.
-      ShapeError: for a dim that does not divide over the axes it is scattered over.
-    """
+    """Plan the sums of a result whose dims are sharded over the ``inherited`` axes, with this ``local`` shape."""
     call.refuse_uneven(layout, local)
     scattered: list[tuple[int, MeshAxes]] = []
     for at, (place, axes) in enumerate(zip(layout.dims, inherited, strict=True)):
@@ -293,12 +247,7 @@ def plan_partial_sums(
 
 
 def plan_product(call: Operation, operands: list[Operand]) -> PartialSums:
-    """Plan an operation in which every dim has one name.
-
-    Raises:
-      ShapeError, PatternError, VaryingError: for operands that contradict each other, or a result that
-        contradicts them.
-    """
+    """Plan an operation in which every dim has one name."""
     extents = solve(call, operands, {})
     right = call.resolve_side(-1, max((operand.layout.dots for operand in operands), default=0))
     factor_axes, kept = factor_axes_of(call, operands, extents, right), call.result.names
@@ -333,10 +282,7 @@ def run_partial_sums(call: Operation, value: Any, sums: PartialSums, reduction: 
 def record_sums(
     call: Operation, operands: Sequence[Operand], sums: PartialSums, local: Any, value: Any, is_stated: bool = False
 ) -> Any:
-    """Record a result; over the axes over which it stays varying, each shard of the local result is an addend.
-
-    The jaxpr asserts that a sum stays unreduced, and that the result of a marked operand no longer does.
-    """
+    """Record a result; where it stays varying, each shard of the local result is an addend."""
     unmarked = any(not operand.layout.unreduced.isdisjoint(sums.varying) for operand in operands)
     addend_axes = _jax.array.manual_type(local).varying.intersection(sums.varying) if sums.varying else frozenset[str]()
     is_stated = is_stated or unmarked or bool(sums.unreduced)

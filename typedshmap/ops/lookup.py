@@ -80,16 +80,7 @@ def _check_names(call: Operation) -> str:
 
 
 class Lookup(NamedTuple):
-    """The plan of a lookup.
-
-    Attributes:
-      table: the order of the table's dims: batch dims, the dim looked up, all others.
-      ids: the order of the ids' dims: batch dims, all others.
-      shared: the number of batch dims.
-      order: the order of the result's dims, out of (shared, ids' others, table's others).
-      axes: the mesh axes of the dim that is looked up.
-      sums: the result, and its sums over mesh axes.
-    """
+    """The orders of the table's, the ids' and the result's dims, shared ones first; the dim's axes; the sums."""
 
     table: tuple[int, ...]
     ids: tuple[int, ...]

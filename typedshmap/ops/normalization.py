@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from .. import _jax
 from ..errors.phrases import value_text
-from .factor_sharding import plan_partial_sums, reduce_shards, refuse_dropped_varying
+from .factor_sharding import plan_product, reduce_shards
 from .operation import Operand, Operation, read_operation
 
 T = TypeVar("T")
@@ -42,11 +42,7 @@ def logsumexp(x: T, pattern: str) -> T:
     for axis in call.nontrivial(axes):
         if axis in right.differing:
             raise call.fault(f"a {call.verb} leaves no partial sum over '{axis}'", call.result.span, "drop it")
-    axes_of = dict(zip(names, left.dim_axes, strict=True))
-    sizes = dict(zip(names, operand.shape, strict=True))
-    inherited = [axes_of.get(name, ()) for name in kept]
-    plan_partial_sums(call, right, inherited, {}, [sizes[name] for name in kept])
-    refuse_dropped_varying(call, [operand], right)
+    call.plan_for([operand], lambda: plan_product(call, [operand]))  # raises for a result that is sharded otherwise
     top = _maximum(call, value, dims, axes)
     finite = jnp.where(jnp.isfinite(top), top, 0)
     total = _sum(call, jnp.exp(value - jnp.expand_dims(finite, dims)), dims, axes)
@@ -104,7 +100,6 @@ def _read_operand(call: Operation, x: Any) -> tuple[Operand, Any]:
 
 
 def _refuse_other_names(call: Operation) -> None:
-    """Raise for merged dims, numbers, repeated names, and names that only the result has."""
     call.require_names()
     call.refuse_new_names()
     call.refuse_repeated_names("on one side")

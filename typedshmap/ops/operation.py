@@ -1,7 +1,4 @@
-"""One call of an operation: its pattern, resolved over the current mesh, its operands, and its errors.
-
-The sizes of a pattern are global: a shard's size times the sizes of the dim's manual mesh axes.
-"""
+"""One call of an operation: its pattern, resolved over the current mesh, its operands, and its errors."""
 
 from __future__ import annotations
 
@@ -41,19 +38,13 @@ RESULT = Subject("operand", "result")
 
 
 class ResolvedDim(Record):
-    """One dim of an array, as the pattern writes it.
-
-    Attributes:
-      dim: the dim in the pattern; a new one for each dim of ``...``.
-      axes: its manual mesh axes, major to minor.
-    """
+    """One dim of an array, as the pattern writes it, and its manual mesh axes; ``...`` has one for each dim."""
 
     dim: PatternDim
     axes: MeshAxes
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The names and numbers of its factors."""
         return tuple(map(str, self.dim.factors))
 
     @property
@@ -69,13 +60,7 @@ class ResolvedDim(Record):
 
 
 class SideLayout(Layout, kw_only=True):
-    """The layout that one side of a pattern describes, over manual axes only.
-
-    Attributes:
-      side: the side of the pattern.
-      dims: its dims, for arrays of one rank.
-      dots: the number of dims in ``...``.
-    """
+    """The layout of one side of a pattern over manual axes, for one rank; ``dots`` counts the dims of ``...``."""
 
     side: Side
     dims: tuple[ResolvedDim, ...]
@@ -83,7 +68,6 @@ class SideLayout(Layout, kw_only=True):
 
     @cached_property
     def differing(self) -> frozenset[str]:
-        """The axes over which shards may differ."""
         return self.sharded | self.unreduced | self.varying
 
 
@@ -93,15 +77,7 @@ def shard_count(axes: Iterable[str], sizes: Mapping[str, int]) -> int:
 
 
 class Operand(NamedTuple):
-    """A value and its side of the pattern.
-
-    Attributes:
-      value: one shard.
-      shape: the shard's shape.
-      subject: its name in messages.
-      layout: the layout of its side.
-      invarying: the axes over which its shards are known to be equal, regardless of JAX's type.
-    """
+    """A shard and its side of the pattern; ``invarying`` has axes over which shards are known to be equal."""
 
     value: Any
     shape: tuple[int, ...]
@@ -110,7 +86,6 @@ class Operand(NamedTuple):
     invarying: frozenset[str]
 
     def global_shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """The shape of the global array, by the sizes of the mesh axes."""
         pairs = zip(self.shape, self.layout.dim_axes, strict=True)
         return tuple([size * shard_count(axes, sizes) for size, axes in pairs])
 
@@ -120,16 +95,7 @@ _RUN_TOGETHER = re.compile(r"\s*[A-Za-z]+(\s*,\s*[A-Za-z]+)*\s*(->\s*[A-Za-z]*\s
 
 
 class Operation(Record):
-    """One call of an operation.
-
-    Attributes:
-      verb: the operation's name.
-      pattern: the pattern.
-      hints: the hint of each side of the pattern, the result last.
-      region: the mesh context of the call.
-      where: the name of the call in errors.
-      mesh: the current mesh; None if none is known, or if all of its axes are manual.
-    """
+    """One call of an operation; ``hints`` has one for each side, and ``mesh`` is None if all its axes are manual."""
 
     verb: str
     pattern: Pattern
@@ -145,10 +111,7 @@ class Operation(Record):
 
     @cached_property
     def placed_axes(self) -> frozenset[str]:
-        """The mesh axes that are not manual here, if the pattern gives the sharding over them.
-
-        Outside of manual regions any bracket or mark does so; inside, one that names such an axis.
-        """
+        """The axes that are not manual, if the pattern gives the sharding over them; in a region it names one."""
         if self.mesh is None or not self.pattern.has_sharding or len(self.region.manual) == len(self.mesh.axis_names):
             return frozenset()
         auto_axes_here = frozenset(self.mesh.axis_names).difference(self.region.sizes)
@@ -157,26 +120,21 @@ class Operation(Record):
         return auto_axes_here if is_said else frozenset()
 
     def placed_layout(self, rank: int) -> Layout:
-        """The layout of the result over the axes that are not manual."""
         return self.layout(-1, rank).over(self.placed_axes)
 
     @property
     def result(self) -> Side:
-        """The pattern's right side."""
         assert self.pattern.result is not None
         return self.pattern.result
 
     def error(self, *failed: Failure) -> TypedShmapError:
-        """The exception for failures of operands."""
         return self.region.error(self.where, failed)
 
     def wrong(self, what: Fault, subject: Subject = _PATTERN, value: Any = None) -> TypedShmapError:
-        """The exception for a fault of a pattern, an operand or a result."""
         got = None if value is None else _jax.array.type_text(value)
         return self.error(Failure(what, subject, HintText('"', self.pattern.source, '"'), got))
 
     def fault(self, problem: str, span: Span | None = None, cure: str | None = None) -> TypedShmapError:
-        """The exception for a fault of the pattern."""
         return self.wrong(failures.PatternFault(problem, span, cure))
 
     @cached_property
@@ -198,23 +156,17 @@ class Operation(Record):
         return self.region.plan((self.pattern.source, self.verb, *key), make)
 
     def plan_for(self, operands: list[Operand], make: Callable[[], T], *more: Any) -> T:
-        """A plan that depends on the operands' shapes and on the axes over which their shards are known to be equal."""
+        """A plan that depends on the operands' shapes, and on where they are known to be equal."""
         return self.plan((*[(operand.shape, operand.invarying) for operand in operands], *more), make)
 
     def layout(self, index: int, rank: int | None = None) -> Layout:
-        """The layout that a side describes, over all mesh axes, perhaps for arrays of a rank; the result is side -1."""
+        """The layout of a side, perhaps for a rank; the result is side -1."""
         layout = self.region.layout(self.hints[index])
         if not isinstance(layout, Layout):
             raise self.wrong(layout)
         return layout if rank is None else layout.at_rank(rank, self.hints[index].spec.rest)
 
     def resolve_side(self, index: int, dots: int) -> SideLayout:
-        """Resolve a side over the mesh, with the number of dims in ``...``; the result has index -1.
-
-        Raises:
-          MeshAxisError: for an axis that is unknown, repeated, or not manual where it is marked.
-        """
-
         def resolve() -> SideLayout:
             side, manual = self.pattern.sides[index], frozenset(self.region.sizes)
             # On Explicit axes, JAX's types have + and - outside of manual regions, too.
@@ -238,17 +190,16 @@ class Operation(Record):
         return self.plan(("side", index, dots), resolve)
 
     def meaning(self, name: str) -> MeshAxes:
-        """The mesh axes of a name in the pattern."""
         return dict(self.region.aliases).get(name, (name,))
 
     @property
     def has_unused_alias(self) -> bool:
-        """Whether an alias in the pattern stands for no mesh axis here, so that the operation may do nothing."""
+        """Whether an alias in the pattern stands for no mesh axis here: nothing may move then."""
         written = (written_axes(side.dims, side.marks) for side in self.pattern.sides)
         return any(not self.meaning(name) for name, _ in chain.from_iterable(written))
 
     def explicit_axes(self, operands: Sequence[Operand]) -> Mapping[str, tuple[MeshAxes, ...]]:
-        """The Explicit axes that shard each dim in the operands' types, by the major factor of the dim."""
+        """The Explicit axes in the operands' types, by the major factor of the dim that they shard."""
         axes_by_factor: dict[str, tuple[MeshAxes, ...]] = {}
         for operand in operands:
             sharding = _jax.array.explicit_spec(operand.value)
@@ -263,13 +214,6 @@ class Operation(Record):
     def explicit_spec(
         self, known: Mapping[str, tuple[MeshAxes, ...]], result: SideLayout, has_marks: bool = False
     ) -> PartitionSpec:
-        """The spec of a result over Explicit axes that are not manual: from the pattern, else from the operands.
-
-        Args:
-          known: the `explicit_axes` of the operands.
-          result: the result's side.
-          has_marks: whether the spec includes unreduced and reduced axes.
-        """
         written = self.layout(-1, len(result.dims)).over(self.region.explicit - frozenset(self.region.sizes))
         taken, dims = set(written.sharded), list[MeshAxes]()
         for at, (place, part) in enumerate(zip(result.dims, written.dim_axes, strict=True)):
@@ -288,14 +232,7 @@ class Operation(Record):
         is_refused: Callable[[Mapping[str, tuple[MeshAxes, ...]]], bool],
         f: Callable[..., Any],
     ) -> Any:
-        """Call a function with the operands' values; on Auto axes, if JAX cannot infer its result's Explicit sharding.
-
-        Args:
-          operands: the operands.
-          result: the result's side, with its sharding over such axes.
-          is_refused: whether JAX cannot infer the sharding of the result, from the `explicit_axes`.
-          f: the function; it is called directly if JAX can infer it.
-        """
+        """Call a function; on Auto axes, if JAX cannot infer its result's Explicit sharding."""
         values = [operand.value for operand in operands]
         explicit = self.region.explicit.difference(self.region.sizes)
         if not explicit:
@@ -321,14 +258,7 @@ class Operation(Record):
         return auto_axes(f, axes=tuple(explicit), out_sharding=spec)(*values)
 
     def require_manual(self, axes: Iterable[str] | None = None) -> None:
-        """Raise unless all axes are manual here.
-
-        Args:
-          axes: the axes; by default all axes of the pattern.
-
-        Raises:
-          MeshAxisError: for the first axis that is not manual.
-        """
+        """Raise unless these axes, by default all of the pattern, are manual here."""
         written: dict[str, Span] = {}
         for index, side in enumerate(self.pattern.sides):
             self.layout(index)  # raises for unknown axes
@@ -340,7 +270,6 @@ class Operation(Record):
                 raise self.not_manual(axis, written.get(axis))
 
     def not_manual(self, axis: str, span: Span | None) -> TypedShmapError:
-        """The exception for an operation over an axis that is not manual here."""
         mesh = None if self.region.mesh is None else tuple(name for name, _ in self.region.mesh)
         if mesh is None or axis in mesh:
             return self.wrong(failures.NotManual(axis, span))
@@ -356,7 +285,6 @@ class Operation(Record):
                     raise self.fault(f"{self.verb} accepts names only, not '{dim}'", dim.span, cure)
 
     def refuse_repeated_names(self, where: str) -> None:
-        """Raise for a name that one side has twice."""
         for index, side in enumerate(self.pattern.sides):
             names = side.names
             for at, name in enumerate(names):
@@ -364,20 +292,18 @@ class Operation(Record):
                     raise self.fault(f"the pattern has '{name}' twice {where}", self.span_of(index, name))
 
     def refuse_new_names(self) -> None:
-        """Raise for a name that only the result has."""
         known = [name for side in self.pattern.operands for name in side.names]
         for factor in self.pattern.result.factors if self.pattern.result is not None else ():
             if factor.name not in known:
                 raise self.fault(f"the pattern has '{factor}' only on the right", factor.span)
 
     def span_of(self, index: int, name: str) -> Span:
-        """The span of the dim with this factor in a side; the span of the side without such a dim."""
+        """The span of the dim with this factor, else that of the side."""
         side = self.pattern.sides[index]
         dims = (dim for dim in side.dims if isinstance(dim, PatternDim) and name in map(str, dim.factors))
         return next(dims, side).span
 
     def shards(self, axes: Iterable[str]) -> int:
-        """The number of shards over mesh axes."""
         return prod([self.region.sizes[axis] for axis in axes])
 
     def nontrivial(self, axes: MeshAxes) -> MeshAxes:
@@ -396,11 +322,6 @@ class Operation(Record):
         return f"{', '.join(sides[:-1])} -> {sides[-1]}"
 
     def read_operands(self, values: tuple[Any, ...]) -> list[Operand]:
-        """Check values against their sides of the pattern.
-
-        Raises:
-          ShapeError, VaryingError, ShardingError, StructureError: for one that does not fit.
-        """
         if self.mesh is None and not self.region.manual:
             self._refuse_axes()
         operands: list[Operand] = []
@@ -470,7 +391,7 @@ class Operation(Record):
             raise self.fault(problem, side.span, cure)
 
     def refuse_unknown(self, value: Any, subject: Subject) -> None:
-        """Raise for a NumPy array that JAX does not accept, such as one of strings, and for shapes without values."""
+        """Raise for NumPy arrays that JAX does not accept, as of strings, and for shapes without values."""
         reason = _jax.array.why_not_array(value) if isinstance(value, _OF_NUMPY) else None
         reason = "it has no values" if isinstance(value, _jax.array.SHAPES) else reason
         if reason is not None:
@@ -478,21 +399,19 @@ class Operation(Record):
             raise self.wrong(what, subject, value)
 
     def refuse_non_numbers(self, operand: Operand) -> None:
-        """Raise for operands that are not numbers: keys of ``jax.random``, and arrays that JAX does not accept."""
         self.refuse_unknown(operand.value, operand.subject)
         if takes(KEYS, dtype := _jax.array.dtype_name_of(operand.value)):
             what = failures.UnusableDtype(dtype, f"{self.verb} takes numbers")
             raise self.wrong(what, operand.subject, operand.value)
 
     def refuse_unreduced_type(self, operand: Operand, name: str, reason: str) -> None:
-        """Raise for an operand that JAX types as unreduced, if the operation does not support it."""
         for axis in sorted(_jax.array.manual_type(operand.value).unreduced):
             cure = f"take the sum first (psum), or leave it '~{axis}' where it was made"
             problem = f"{name} is unreduced over '{axis}' in JAX's type, {reason}"
             raise self.fault(problem, operand.layout.side.span, cure)
 
     def refuse_global_marks(self, operands: Sequence[Operand]) -> None:
-        """Raise for global arrays with unreduced or reduced types, which JAX does not support in this operation."""
+        """Raise for global arrays typed unreduced or reduced, which few functions of JAX accept."""
         for operand in operands if not self.region.manual else ():
             known = _jax.array.explicit_spec(operand.value)
             for sign, state in (("+", "unreduced"), ("-", "reduced")):
@@ -511,7 +430,6 @@ class Operation(Record):
         known: context.KnownLayout | None,
         invarying: frozenset[str] = frozenset(),
     ) -> Any:
-        """The value, with its side of the pattern asserted in the jaxpr."""
         sink = context.current_sink()
         if sink is None or not self.region.manual:
             return value
@@ -521,7 +439,6 @@ class Operation(Record):
         return sink.assert_layout(value, assertion, layout, known)
 
     def _refuse_mismatch(self, layout: SideLayout, known: context.KnownLayout, subject: Subject, value: Any) -> None:
-        """Raise for a pattern that contradicts the known layout of a value."""
         is_same = known.dim_axes == layout.dim_axes and known.unreduced == layout.unreduced
         if is_same or len(known.dim_axes) != len(layout.dims):
             return
@@ -552,13 +469,7 @@ class Operation(Record):
         addend_axes: frozenset[str] = frozenset(),
         is_stated: bool = False,
     ) -> Any:
-        """Record the layout of a result, and return the result.
-
-        Args:
-          made_invarying: axes over which the operation itself made all shards equal.
-          addend_axes: axes over which every shard keeps its own addend.
-          is_stated: whether to assert the layout in the jaxpr, if the equations do not show it.
-        """
+        """Record the layout of a result, and return it; ``is_stated`` asserts it in the jaxpr, too."""
         region = self.region
         if self.mesh is not None and self.placed_axes:
             source, rank = f'{self.where} "{self.pattern.source}"', len(_jax.array.aval_of(value).shape)
@@ -584,10 +495,7 @@ class Operation(Record):
         return value
 
     def _refuse_scalar_varying(self, value: Any, operands: Sequence[Operand], layout: SideLayout) -> None:
-        """Raise for a scalar whose type varies over an axis that the pattern does not mention.
-
-        Either a psum is missing, or the shards are equal and the gradient would be too large by their number.
-        """
+        """Raise for a scalar typed as varying without a mark: it lacks a psum, or its gradient is too large."""
         aval = _jax.array.aval_of(value)
         if not _jax.array.is_inexact(aval.dtype):
             return
@@ -622,19 +530,7 @@ def current_operation(
 def read_operation(
     verb: str, pattern: Any, values: Sequence[Any], has_result: bool = True, allows_underscore: bool = False
 ) -> Operation:
-    """Read the pattern of a call.
-
-    Args:
-      verb: the operation.
-      pattern: the pattern.
-      values: the operands.
-      has_result: whether the pattern has two sides.
-      allows_underscore: whether ``_`` is a name, as in einops' einsum.
-
-    Raises:
-      PatternError: for a pattern that cannot be parsed, or with another number of operands.
-      MeshAxisError: for a mesh axis that is repeated.
-    """
+    """Read the pattern of a call; ``_`` is a name only in einops' einsum."""
     if not isinstance(pattern, str):
         what = failures.PatternFault(f"the pattern is of type {type(pattern).__name__}, not a string")
         raise current_operation(verb, Pattern((), None)).error(Failure(what, _PATTERN))

@@ -101,13 +101,7 @@ def reduce(x: T, pattern: str, reduction: Reduction, **axes_lengths: int) -> T:
 
 
 class Rearrangement(NamedTuple):
-    """The plan of an operation of einops.
-
-    Attributes:
-      local: the pattern on one shard.
-      lengths: the sizes that einops needs on one shard.
-      sums: the result, and its sums over mesh axes.
-    """
+    """The pattern and the sizes that einops needs on one shard, and the sums over mesh axes."""
 
     local: str
     lengths: Mapping[str, int]
@@ -139,7 +133,6 @@ def _run_einops(verb: str, x: Any, pattern: Any, lengths: dict[str, Any], reduct
 
 
 def _check_names(call: Operation, lengths: Mapping[str, Any]) -> None:
-    """Raise for names that einops rejects, with their span."""
     left, right = call.pattern.operands[0], call.result
     call.refuse_repeated_names("on one side")
     if right.dots is not None and left.dots is None:
@@ -223,10 +216,7 @@ def _plan(call: Operation, operand: Operand, lengths: Mapping[str, int], reducti
 def _inherited_axes(
     call: Operation, place: ResolvedDim, old: set[str], factor_axes: FactorAxes, extents: Extents
 ) -> MeshAxes:
-    """The mesh axes over which a dim of the result is sharded without communication.
-
-    New factors, which are not in ``old``, are made in the parts of the result.
-    """
+    """The mesh axes of a dim of the result without communication; factors not in ``old`` are made in parts."""
     keys = place.keys
     known = {key: factor_axes.get(key, ()) for key in keys if key in old}
     if not known:

@@ -27,13 +27,7 @@ _GIVEN = Subject("placed", "given")
 
 
 class PlacementContext(Record):
-    """The mesh of one call that places arrays.
-
-    Attributes:
-      verb: the function that messages name.
-      mesh: the mesh; None if none is known.
-      context: the mesh context in which hints are read.
-    """
+    """The mesh of one call that places arrays, and the mesh context in which its hints are read."""
 
     verb: str
     mesh: _jax.mesh.AnyMesh | None
@@ -60,11 +54,6 @@ class PlacementContext(Record):
         return NamedSharding(sharding.mesh, _jax.array.spec_of(replace(layout, unconstrained=frozenset[int]())))
 
     def layout(self, hint: ArrayHint, subject: Subject, rank: int | None = None) -> Layout:
-        """The layout of a hint, perhaps for arrays of a rank.
-
-        Raises:
-          MeshAxisError: for an axis that is unknown or used twice.
-        """
         layout = self.context.layout(hint)
         if not isinstance(layout, Layout):
             raise self.error((Failure(layout, subject, hint.text),))
@@ -73,18 +62,7 @@ class PlacementContext(Record):
     def require_match(
         self, node: Node, value: Any, name: str = "given", sizes: Sizes = NO_SIZES, check: ArrayCheck = check_array
     ) -> list[CheckedLeaf]:
-        """Check a value against a hint's tree, and return its leaves.
-
-        Args:
-          node: the hint's tree.
-          value: the value.
-          name: the name of the value in messages.
-          sizes: the caller's sizes, which an error does not list.
-          check: checks one array.
-
-        Raises:
-          TypedShmapError: with all failures.
-        """
+        """The leaves of a value that matches a hint's tree; raises for all failures."""
         checked = check_value(node, value, Subject("placed", name), self.context, {}, sizes, check)
         if checked.failures:
             bound_here = {name: bound for name, bound in checked.sizes if name not in sizes.bound}
@@ -92,7 +70,6 @@ class PlacementContext(Record):
         return checked.leaves
 
     def error(self, failures: Iterable[Failure], sizes: Sizes = NO_SIZES) -> TypedShmapError:
-        """The error for failures in this call."""
         return self.context.error(self.verb, failures, sizes)
 
 
@@ -105,21 +82,7 @@ def placement_context(
     is_optional: bool = False,
     boxed: Callable[[], Mesh | None] = lambda: None,
 ) -> PlacementContext:
-    """The context of the caller's mesh, of the ambient one, or of an enclosing typed_jit.
-
-    Args:
-      verb: the function that messages name.
-      mesh: the mesh; None for the ambient one.
-      needs: whether the mesh must have devices.
-      values: the values to place, whose mesh or devices may be used.
-      takes_sums: whether a partial sum may be placed.
-      is_optional: whether there may be no mesh.
-      boxed: returns the mesh that boxes of Flax name, if no other is known.
-
-    Raises:
-      MeshAxisError: for a value that is not a mesh, without a mesh or devices if they are needed, and in a manual
-        region.
-    """
+    """The context of the caller's mesh, of the ambient one, of the values, or of their boxes."""
     if _jax.mesh.context_mesh().manual_axes:
         raise MeshAxisError(f"{verb}: inside a manual region a value is one shard, which is placed already")
     used_mesh = mesh_of_values(read_mesh_or_sizes(mesh) or _jax.mesh.known_mesh(), values) or boxed()
@@ -136,12 +99,7 @@ def placement_context(
 
 
 def read_memory_kind(verb: str, mesh: _jax.mesh.AnyMesh | None, memory_kind: Any) -> str | None:
-    """The value of a ``memory_kind=``.
-
-    Raises:
-      ShardingError: for a kind of memory that the devices do not have.
-      MeshAxisError: without a mesh.
-    """
+    """The value of a ``memory_kind=``, which the devices must have."""
     if memory_kind is None:
         return None
     if mesh is None:

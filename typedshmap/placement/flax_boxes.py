@@ -1,7 +1,4 @@
-"""Trees of Flax boxes: a box names the dims of its array, and the names are read as a hint.
-
-``nn.LogicallyPartitioned``, ``nn.Partitioned``, ``nnx.Variable`` and the bridge's ``NNXMeta`` are recognized by their
-attributes, so that Flax is never imported."""
+"""Trees of Flax boxes, which are recognized by their attributes: the names of dims are read as a hint."""
 
 from __future__ import annotations
 
@@ -31,13 +28,7 @@ _UNSHARDED = bare_array_hint(Any)
 
 
 class PlacedLeaf(NamedTuple):
-    """One checked leaf of a tree.
-
-    Attributes:
-      leaf: its array and its hint: for a boxed array the names of its dims, which bind no sizes, as in Flax.
-      place: the context in which the hint is read.
-      box: the box; None for a leaf without one.
-    """
+    """One checked leaf of a tree; the hint of a boxed array names its dims and binds no sizes, as in Flax."""
 
     leaf: CheckedLeaf
     place: PlacementContext
@@ -52,10 +43,7 @@ class PlacedTree(NamedTuple):
     tree: Any
 
     def with_values(self, values: list[Any], are_specs: bool = False) -> Any:
-        """The tree with other values in its boxes.
-
-        Specs replace the boxes of ``flax.linen``, as in ``nn.get_partition_spec``, and go inside ``nnx``'s variables.
-        """
+        """The tree with other values in its boxes; specs replace ``linen``'s, as in ``nn.get_partition_spec``."""
         for at, placed in enumerate(self.leaves):
             if placed.box is not None and not (are_specs and _jax.tree.is_linen_box(placed.box)):
                 values[at] = _jax.tree.replace_children(placed.box, [values[at]])
@@ -63,11 +51,7 @@ class PlacedTree(NamedTuple):
 
 
 def check_leaves(place: PlacementContext, value: Any, node: Node | None) -> PlacedTree:
-    """Check a tree against its hint; a boxed tree against the names of its boxes, or the hint for boxes without names.
-
-    Raises:
-      TypedShmapError: with all failures.
-    """
+    """Check a tree against its hint; a boxed tree against the names of its boxes, or the hint for boxes without."""
     if node is not None and not holds_boxes(value):
         hinted = tuple([PlacedLeaf(leaf, place) for leaf in place.require_match(node, value)])
         return PlacedTree(hinted, jax.tree_util.tree_structure(value), value)
@@ -134,14 +118,7 @@ def _is_leaf(part: Any) -> bool:
 
 
 class _BoxMetadata(NamedTuple):
-    """The metadata of a box.
-
-    Attributes:
-      written: the names, or None.
-      rules: its own rules, or None.
-      mesh: its mesh, or None.
-      is_logical: whether the names are names of dims, not of mesh axes.
-    """
+    """The names in a box, of dims or of mesh axes, and its own rules and mesh."""
 
     written: Any
     rules: Any
@@ -172,11 +149,6 @@ def _metadata(box: Any) -> Mapping[str, Any] | None:
 
 
 def _read_leaf(place: PlacementContext, part: Any, subject: Subject) -> PlacedLeaf:
-    """A leaf of a boxed tree, with the names of its box as a hint.
-
-    Raises:
-      AnnotationSyntaxError: for names that cannot be read.
-    """
     if not _jax.tree.is_box(part):
         return PlacedLeaf(CheckedLeaf(part, _UNSHARDED, subject), place)
     cls, children, names = type(part).__name__, _jax.tree.one_level(part), _names_of(part)

@@ -171,7 +171,6 @@ def _moved(tree: PlacedTree, wanted: Mapping[int, NamedSharding], place: Placeme
 
 
 def _move_alone(leaf: PlacedLeaf, sharding: NamedSharding) -> Any:
-    """Place one array."""
     (value, hint, subject, _), place, _ = leaf
     assert hint is not None
     try:

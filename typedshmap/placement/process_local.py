@@ -9,7 +9,7 @@ process consists of the parts on its devices, each once and in global order; all
 
 from __future__ import annotations
 
-import ast
+import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,7 @@ import numpy as np
 
 from .. import _jax, errors
 from ..errors import DtypeError, MeshAxisError, ShapeError, StructureError, TypedShmapError
-from ..errors.failures import Failure, HintText, PlainMessage, Span, Subject, WrongSize
+from ..errors.failures import Failure, HintText, PlainMessage, Subject, WrongSize
 from ..errors.phrases import count_text
 from ..hints.array_hint import ArrayHint
 from ..hints.check_array import check_array
@@ -114,14 +114,7 @@ def _global_arrays(leaves: Sequence[LocalLeaf], place: PlacementContext) -> list
 
 
 class ProcessMesh(NamedTuple):
-    """The processes of a mesh, from the view of this process.
-
-    Attributes:
-      own: this process.
-      members: the processes that have devices in the mesh.
-      mesh: the mesh axes and their sizes.
-      own_coordinates: the position in the mesh of each device of this process, by mesh axis.
-    """
+    """The processes with devices in a mesh, and where the devices of this process are in it."""
 
     own: int
     members: tuple[int, ...]
@@ -130,14 +123,12 @@ class ProcessMesh(NamedTuple):
 
     @classmethod
     def of(cls, mesh: Mapping[str, int], owners: Sequence[int], own: int) -> ProcessMesh:
-        """The processes of a mesh, given the process of each device, in the mesh's order."""
         devices = zip(product(*map(range, mesh.values())), owners, strict=True)
         held = tuple(dict(zip(mesh, position, strict=True)) for position, owner in devices if owner == own)
         return cls(own, tuple(sorted(set(owners))), mesh, held)
 
     @property
     def is_alone(self) -> bool:
-        """Whether every device of the mesh belongs to this process."""
         return self.members == (self.own,)
 
     def held_parts(self, axes: tuple[str, ...]) -> HeldParts:
@@ -153,21 +144,14 @@ class HeldParts(NamedTuple):
     total: int
 
     def global_size(self, size: int) -> int | None:
-        """The global size for a process's own size; None if that does not divide.
-
-        A process with every part has the global data, so nothing is divided.
-        """
+        """The global size for a process's own size; None if that does not divide."""
         if self.held == self.total:
             return size
         return size // self.held * self.total if size % self.held == 0 else None
 
 
 def process_mesh(place: PlacementContext) -> ProcessMesh:
-    """The processes of a mesh; this one must be among them.
-
-    Raises:
-      MeshAxisError: for a mesh without a device of this process.
-    """
+    """The processes of a mesh; this one must be among them."""
     mesh, this_process = devices_of(place), jax.process_index()
     processes = ProcessMesh.of(dict(mesh.shape), [device.process_index for device in mesh.devices.flat], this_process)
     if this_process not in processes.members:
@@ -188,11 +172,6 @@ class LocalLeaf(NamedTuple):
 def _local_leaves(
     node: Node, data: Any, place: PlacementContext, processes: ProcessMesh, sizes: Sizes
 ) -> list[LocalLeaf]:
-    """A process's leaves, each array checked as the global array.
-
-    Raises:
-      TypedShmapError: with all failures.
-    """
     if processes.is_alone:  # its data is the global value
         checked = check_value(node, data, Subject("placed", "data"), place.context, {}, sizes)
         others = [leaf.value for leaf in checked.leaves if leaf.hint is not None and type(leaf.value) is not np.ndarray]
@@ -258,7 +237,7 @@ def _global_shape(
         if global_size is None:
             over = ", ".join(f"'{axis}'" for axis in axes)
             shards = f"the {parts.held} of {parts.total} shards over {over} that this process holds"
-            problem = f"has {_size_text(_dim_name(dim), index, size, size)}, which does not divide over {shards}"
+            problem = f"has {_size_text(dim, index, size, size)}, which does not divide over {shards}"
             return Failure(WrongSize(problem, dim.span), subject, hint.text, _jax.array.type_text(value))
         shape.append(global_size)
     return tuple(shape)
@@ -275,14 +254,13 @@ def _in_local_terms(failure: Failure, values: Mapping[Subject, Any]) -> Failure:
             expected = f"{name}={what.expected} is given"
         else:
             own_size = values[origin.subject].shape[origin.dim]
-            expected = f"{origin.subject.phrase} has {_size_text(name, origin.dim, own_size, what.expected)}"
-        has = _size_text(name, what.index, value.shape[what.index], what.got)
+            expected = f"{origin.subject.phrase} has {_size_text(what.dim, origin.dim, own_size, what.expected)}"
+        has = _size_text(what.dim, what.index, value.shape[what.index], what.got)
         what = WrongSize(f"has {has}, but {expected}", what.span)
     return replace(failure, what=what, got=_jax.array.type_text(value))
 
 
 def _dims(hint: ArrayHint, rank: int) -> tuple[Dim | Rest, ...]:
-    """The token of a hint for each dim of an array."""
     return tuple(hint.spec.dim_at(index, rank) for index in range(rank))
 
 
@@ -293,52 +271,30 @@ def _dim_name(dim: Dim | Rest) -> str | None:
 
 
 def _size_text(
-    name: str | None, index: int, own: int, global_size: int, where: str = "", globally: str = " globally"
+    dim: Dim | Rest, index: int, own: int, global_size: int, where: str = "", globally: str = " globally"
 ) -> str:
-    """``batch=6, which means batch=12 globally``, or ``size 6 in dim 0`` without a name.
-
-    The global size is left out if it equals the process's own size.
-    """
+    """``batch=6, which means batch=12 globally``; without a name ``size 6 in dim 0``."""
+    name = _dim_name(dim)
     has = f"size {own} in dim {index}" if name is None else f"{name}={own}"
     means = f"{global_size}" if name is None else f"{name}={global_size}"
     return f"{has}{where}" if own == global_size else f"{has}{where}, which means {means}{globally}"
 
 
 class ReportedLeaf(NamedTuple):
-    """One array of one process; processes agree if the first three fields are equal.
+    """One array of one process; processes agree if the first three fields are equal."""
 
-    Attributes:
-      path: its path in the data.
-      global_shape: its global shape.
-      dtype: its dtype.
-      own_shape: its shape on the process.
-      names: the name of each dim, or None.
-      hint: its hint, in the three parts of a `HintText`.
-      spans: the span of each dim in the hint.
-    """
-
-    path: str
+    subject: Subject
     global_shape: tuple[int, ...]
     dtype: str
     own_shape: tuple[int, ...]
-    names: tuple[str | None, ...]
-    hint: tuple[str, str, str]
-    spans: tuple[Span, ...]
+    hint: HintText
+    dims: tuple[Dim | Rest, ...]
 
     @classmethod
     def of(cls, leaf: LocalLeaf) -> ReportedLeaf:
-        """The report of an array for the other processes."""
         assert leaf.hint is not None
-        dims, text = _dims(leaf.hint, len(leaf.shape)), leaf.hint.text
-        return cls(
-            leaf.subject.path,
-            leaf.shape,
-            _jax.array.canonical_dtype(leaf.value),
-            np.shape(leaf.value),
-            tuple(map(_dim_name, dims)),
-            (text.before, text.dims, text.after),
-            tuple(dim.span for dim in dims),
-        )
+        dtype, dims = _jax.array.canonical_dtype(leaf.value), _dims(leaf.hint, len(leaf.shape))
+        return cls(leaf.subject, leaf.shape, dtype, np.shape(leaf.value), leaf.hint.text, dims)
 
 
 class ProcessReport(NamedTuple):
@@ -349,23 +305,8 @@ class ProcessReport(NamedTuple):
     error: tuple[str, str] | None = None
 
 
-def encode_report(report: ProcessReport) -> bytes:
-    """A report as the text of a plain tuple."""
-    return repr((report.process, tuple(map(tuple, report.leaves)), report.error)).encode()
-
-
-def decode_report(text: bytes) -> ProcessReport:
-    """A report from the text of a plain tuple."""
-    process, leaves, error = ast.literal_eval(text.decode())
-    return ProcessReport(process, tuple(ReportedLeaf(*leaf) for leaf in leaves), error)
-
-
 def _agreed_leaves(place: PlacementContext, own: int, read: Callable[[], list[LocalLeaf]]) -> list[LocalLeaf]:
-    """This process's leaves, after all processes agree on the global arrays.
-
-    Raises:
-      TypedShmapError: the same on all processes.
-    """
+    """This process's leaves, after all processes agree on the global arrays; else all raise the same error."""
     leaves: list[LocalLeaf] = []
     error: TypedShmapError | None = None
     try:
@@ -374,7 +315,7 @@ def _agreed_leaves(place: PlacementContext, own: int, read: Callable[[], list[Lo
         error = wrong
     reported = tuple(ReportedLeaf.of(leaf) for leaf in leaves if leaf.hint is not None)
     report = ProcessReport(own, reported, error and (type(error).__name__, str(error)))
-    reports = [decode_report(text) for text in _jax.casts.gather_bytes(encode_report(report))]
+    reports = list(map(pickle.loads, _jax.casts.gather_bytes(pickle.dumps(report))))
     if (first := first_error(reports)) is not None:
         raise first from error
     if (difference := first_disagreement(reports)) is not None:
@@ -384,11 +325,7 @@ def _agreed_leaves(place: PlacementContext, own: int, read: Callable[[], list[Lo
 
 
 def refuse_subset(place: PlacementContext, processes: ProcessMesh) -> None:
-    """Raise for a mesh on a subset of all processes: they cannot compare sizes, since a gather is over all.
-
-    Raises:
-      ShapeError: with the processes.
-    """
+    """Raise for a mesh on some of the processes: they cannot compare sizes, since a gather is over all."""
     if len(processes.members) < jax.process_count():
         which = f"processes {', '.join(map(str, processes.members))} of {jax.process_count()}"
         raise ShapeError(
@@ -417,28 +354,24 @@ def first_disagreement(reports: Iterable[ProcessReport]) -> Disagreement | None:
         for longer, shorter in ((first, compared), (compared, first)):
             for leaf in longer.leaves[len(shorter.leaves) :]:
                 problem = f"is on process {longer.process}, but not on process {shorter.process}"
-                return StructureError, _failure(leaf, PlainMessage(problem))
+                return StructureError, Failure(PlainMessage(problem), leaf.subject, leaf.hint)
     return None
 
 
 def _disagreement(own: ReportedLeaf, a: int, their: ReportedLeaf, b: int) -> Disagreement:
     """How an array on process ``b`` differs from the one on process ``a``."""
-    if own.path != their.path:
-        problem = f"is on process {a}, but process {b} has data{their.path} in its place"
-        return StructureError, _failure(own, PlainMessage(problem))
+    if own.subject != their.subject:
+        problem = f"is on process {a}, but process {b} has {their.subject} in its place"
+        return StructureError, Failure(PlainMessage(problem), own.subject, own.hint)
     ranks = len(own.global_shape), len(their.global_shape)
     if ranks[0] != ranks[1]:
         problem = f"has {count_text(ranks[1], 'dim')} on process {b}, but process {a} has {count_text(ranks[0], 'dim')}"
-        return ShapeError, _failure(own, PlainMessage(problem))
+        return ShapeError, Failure(PlainMessage(problem), own.subject, own.hint)
     for index, (size, their_size) in enumerate(zip(own.global_shape, their.global_shape, strict=True)):
         if size != their_size:
-            has = _size_text(their.names[index], index, their.own_shape[index], their_size, f" on process {b}")
-            expected = _size_text(own.names[index], index, own.own_shape[index], size, globally="")
+            has = _size_text(their.dims[index], index, their.own_shape[index], their_size, f" on process {b}")
+            expected = _size_text(own.dims[index], index, own.own_shape[index], size, globally="")
             problem = f"has {has}, but process {a} has {expected}"
-            return ShapeError, _failure(own, WrongSize(problem, own.spans[index]))
+            return ShapeError, Failure(WrongSize(problem, own.dims[index].span), own.subject, own.hint)
     problem = f"has dtype {their.dtype} on process {b}, but process {a} has {own.dtype}"
-    return DtypeError, _failure(own, PlainMessage(problem))
-
-
-def _failure(leaf: ReportedLeaf, what: PlainMessage | WrongSize) -> Failure:
-    return Failure(what, Subject("placed", "data", leaf.path), HintText(*leaf.hint))
+    return DtypeError, Failure(PlainMessage(problem), own.subject, own.hint)

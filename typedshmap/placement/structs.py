@@ -1,7 +1,4 @@
-"""Values made from a hint, in its structure: specs, shardings, and ``ShapeDtypeStruct``s once its dims have sizes.
-
-The caller chooses the leaf for each array. Static fields have their defaults, since they are part of the tree
-structure that JAX compares."""
+"""Values made from a hint, in its structure: specs, shardings, and ``ShapeDtypeStruct``s once its dims have sizes."""
 
 from __future__ import annotations
 
@@ -183,18 +180,7 @@ class _ArraySlot(Record):
 def structs_of(
     node: Node, place: PlacementContext, sizes: Mapping[str, Any], like: Any = None, check: ArrayCheck = check_array
 ) -> tuple[Any, list[CheckedLeaf]]:
-    """A tree in the structure of a hint, and its leaves: a struct for each array, with its hint and its path.
-
-    Args:
-      node: the hint.
-      place: the context of the placement.
-      sizes: the sizes of names.
-      like: a value with the structure of the tree; None if the hint determines it.
-      check: checks one array.
-
-    Raises:
-      TypedShmapError: with all wrong sizes, or all arrays that cannot be made.
-    """
+    """A tree in the structure of a hint, or of ``like``, and its leaves: structs with their hints and paths."""
     if like is None:
         tree, name = _unplaced_structs(node, place, sizes), "hint"
     else:
@@ -213,7 +199,6 @@ def structs_of(
 
 
 def _unplaced_structs(node: Node, place: PlacementContext, sizes: Mapping[str, Any]) -> Any:
-    """A tree in the structure of a hint, with an unplaced struct for each array."""
     cure = "write tuples instead of lists, and classes instead of dicts; give fields without arrays a default"
     tree = TreeBuilder(place.verb, _ArraySlot, f"{cure}; or {_CURE}").build(node)
     leaves = jax.tree_util.tree_leaves(tree)
@@ -236,11 +221,7 @@ def bound_sizes(sizes: Mapping[str, Any]) -> Sizes:
 
 
 def refuse_wrong_sizes(verb: str, hints: Iterable[ArrayHint], sizes: Mapping[str, Any], must_all: bool) -> None:
-    """Raise for values that are not sizes, for names that no hint has, and for missing sizes if ``must_all``.
-
-    Raises:
-      ShapeError: with all problems.
-    """
+    """Raise for values that are not sizes, for names that no hint has, and for missing sizes if ``must_all``."""
     named = names_of(hints)
     texts = {name: f"'*{name}'" if is_rest else f"'{name}'" for name, is_rest in named.items()}
     missing = [text for name, text in texts.items() if name not in sizes] if must_all else []
@@ -341,16 +322,6 @@ class TreeBuilder(Record):
     like: Callable[[structure.LikeOf, str], Any] | None = None
 
     def build(self, node: Node, path: str = "", inside: frozenset[int] = frozenset()) -> Any:
-        """A tree in the structure of a hint.
-
-        Args:
-          node: the hint's tree, which fixes every length.
-          path: the path of the node, as ``jax.tree_util.keystr`` writes it.
-          inside: the enclosing records.
-
-        Raises:
-          StructureError: for a hint with an open number of arrays.
-        """
         match node := self.choose(node, inside):
             case ArrayLeaf(hint):
                 return self.array(hint, path)
@@ -374,7 +345,6 @@ class TreeBuilder(Record):
                 raise self.open(f"{path or node_name(node)} does not say how many arrays it holds")
 
     def open(self, problem: str) -> StructureError:
-        """The error for an open hint."""
         return StructureError(f"{self.verb}: {problem}\n\nHint: {self.cure}")
 
     def _wrong_class(self, what: Fault, path: str) -> TypedShmapError:

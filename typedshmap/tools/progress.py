@@ -13,15 +13,7 @@ _SILENCE = 8.0
 
 @contextmanager
 def progress(title: str, first: float | None = None) -> Generator[Callable[[str], None]]:
-    """Report the current step on stderr every eight seconds; nothing if the work ends before.
-
-    Args:
-      title: the name of the work.
-      first: the seconds before the first report, if fewer.
-
-    Yields:
-      A function to call with the text of each step.
-    """
+    """Report the current step on stderr every eight seconds, first perhaps sooner; yields a function to set it."""
     step, is_done, began = [""], Event(), time.monotonic()
 
     def report() -> None:

@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh
 from ... import _jax
 from ...errors import ShapeError
 from ...errors.failures import WrongSize
-from ...errors.phrases import count_text, value_text
+from ...errors.phrases import count_text, quoted_axes, value_text
 from ...errors.varying import NotUnreduced
 from ...hints.context import MeshContext, current_axis_naming
 from ...meshes import MeshLike, read_mesh_or_sizes
@@ -110,12 +110,13 @@ def plan_reshard(pattern: str, shape: Sequence[int], mesh: MeshLike, *, dtype: A
 def _plan_operation(call: Operation, left: SideLayout, right: SideLayout, shape: tuple[int, ...]) -> Plan:
     known = left.unreduced | call.region.nontrivial_axes
     source, target = (Layout(side.dim_axes, side.unreduced & known) for side in (left, right))
-    result = plan(source, target, shape, call.region.sizes)
-    if isinstance(result, Plan):
-        return result
-    if result.dim is None:
-        cure = f"drop '+{result.axes[0]}', or, of a partial sum, write it on the left, too"
-        raise call.fault(result.reason, right.side.span, cure)
-    place = right.dims[result.dim]
-    problem = f"has {place.name}={shape[result.dim]}, which does not divide {call.over(result.axes)}"
-    raise call.wrong(WrongSize(problem, place.dim.span), RESULT)
+    if missing := sorted(target.unreduced - source.unreduced):
+        problem = f"there is no partial sum over {quoted_axes(missing)} before, so none can be left"
+        cure = f"drop '+{missing[0]}', or, of a partial sum, write it on the left, too"
+        raise call.fault(problem, right.side.span, cure)
+    for place, size, *ends in zip(right.dims, shape, source.dim_axes, target.dim_axes, strict=True):
+        for axes in ends:
+            if size % call.shards(axes):
+                problem = f"has {place.name}={size}, which does not divide {call.over(axes)}"
+                raise call.wrong(WrongSize(problem, place.dim.span), RESULT)
+    return plan(source, target, shape, call.region.sizes)

@@ -63,13 +63,7 @@ def _places(dim_axes: DimAxes, sizes: AxisSizes) -> dict[str, tuple[int, int]]:
 
 
 class Round(NamedTuple):
-    """One ppermute of pieces.
-
-    Attributes:
-      pairs: sender and receiver, every device once as each; empty if each device keeps a piece of its own.
-      sent: for each device the position of the piece in its block before, in pieces, one number per dim.
-      received: for each device the position of the piece that it gets in its block after.
-    """
+    """One ppermute: senders and receivers, none if each device keeps its piece, and where in its block it is."""
 
     pairs: tuple[tuple[int, int], ...]
     sent: tuple[Piece, ...]
@@ -78,14 +72,7 @@ class Round(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def rounds(before: DimAxes, after: DimAxes, axes: MeshAxes, sizes: SizedAxes) -> tuple[Round, ...]:
-    """The rounds of pieces; a device that has a piece of its new block keeps it.
-
-    Args:
-      before: the axes of each dim, before.
-      after: the axes of each dim, after.
-      axes: the axes whose role changes, in the order in which the collective counts devices.
-      sizes: the axes' sizes.
-    """
+    """The rounds of pieces, for devices counted over ``axes``; a device that has a piece of its new block keeps it."""
     known = dict(sizes)
     pieces = tuple(map(max, shard_counts(before, known), shard_counts(after, known)))
     held, needed = (_Blocks.of(end, axes, known, pieces) for end in (before, after))
@@ -98,7 +85,6 @@ def rounds(before: DimAxes, after: DimAxes, axes: MeshAxes, sizes: SizedAxes) ->
 
 
 def _round(pairs: Mapping[int, tuple[int, Piece]], held: _Blocks, needed: _Blocks) -> Round:
-    """A ppermute from the sender and the piece of each device."""
     sent = dict(pairs.values())
     order = range(len(pairs))
     return Round(
@@ -109,19 +95,13 @@ def _round(pairs: Mapping[int, tuple[int, Piece]], held: _Blocks, needed: _Block
 
 
 class _Blocks(NamedTuple):
-    """The blocks of a layout over some axes, in pieces.
-
-    Attributes:
-      starts: for each device the first piece of its block.
-      extents: the number of pieces of a block along each dim.
-    """
+    """The blocks of a layout over some axes, in pieces: the first piece of each device, and the size of a block."""
 
     starts: list[Piece]
     extents: Piece
 
     @classmethod
     def of(cls, dim_axes: DimAxes, axes: MeshAxes, sizes: AxisSizes, pieces: Piece) -> _Blocks:
-        """The blocks of a layout, given the number of pieces of the array along each dim."""
         at = np.indices([sizes[axis] for axis in axes]).reshape(len(axes), -1)
         starts = np.zeros((len(dim_axes), at.shape[1]), int)
         for axis, (dim, parts) in _places(dim_axes, sizes).items():
@@ -138,7 +118,6 @@ class _Blocks(NamedTuple):
         return tuple(at - at % extent for at, extent in zip(piece, self.extents, strict=True))
 
     def of_device(self, device: int) -> list[Piece]:
-        """The pieces of a device's block."""
         ranges = (range(at, at + extent) for at, extent in zip(self.starts[device], self.extents, strict=True))
         return list(product(*ranges))
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from heapq import heappop, heappush
 from itertools import chain, combinations, count, groupby, permutations, product
 from math import ceil, prod
 from typing import NamedTuple
 
 from ... import _jax
-from ...errors.phrases import quoted_axes, titled
+from ...errors.phrases import titled
 from ...hints.context import SizedAxes
 from ...notation.layout import Layout, shared_prefix
 from ...records import Record
@@ -27,11 +26,7 @@ from .pieces import AxisSizes, DimAxes, is_nested, moved_axes, pieces_per_block,
 
 
 def elements_missing(have: DimAxes, need: DimAxes, shape: tuple[int, ...], sizes: AxisSizes) -> int:
-    """The largest number of elements of its part that a device needs and does not hold; no axis has size 1.
-
-    Where the axes of a dim are a prefix of one another, its smaller blocks are within the larger ones on every
-    device; of a dim that is sharded otherwise some device holds nothing that it needs.
-    """
+    """The largest number of elements of its part that a device needs and lacks; no axis has size 1."""
     both = 1
     for size, old, new in zip(shape, have, need, strict=True):
         shorter = min(len(old), len(new))
@@ -74,21 +69,7 @@ class Step(Record):
 
 
 def ring_cost(operation: str, group: int, before: int, after: int) -> int:
-    """``group`` times the elements that a device of a ring of ``group`` devices sends, which is an integer.
-
-    A ring of ``n`` devices passes on ``n - 1`` times an ``n``-th of what is gathered or scattered; an
-    all-reduce scatters, then gathers. (Thakur, Rabenseifner and Gropp, Optimization of collective
-    communication operations in MPICH, 2005; the same are the bus factors of NVIDIA's nccl-tests.)
-
-    Args:
-      operation: XLA's name of the collective.
-      group: how many devices communicate with each other.
-      before: the size of the operand on one device, in elements or bytes.
-      after: the size of the result.
-
-    Raises:
-      ValueError: for an operation that is not a collective.
-    """
+    """``group`` times what a device of a ring sends, an integer, from its operand's and its result's size."""
     match operation:
         case "all-reduce":
             return 2 * (group - 1) * before
@@ -181,25 +162,6 @@ class Plan(Record):
     def __repr__(self) -> str:
         return titled(self)
 
-    def _repr_html_(self) -> str:
-        from .picture import picture_of  # for notebooks only
-
-        return picture_of(self)
-
-
-class Unreachable(NamedTuple):
-    """Why there is no plan.
-
-    Attributes:
-      reason: in words.
-      axes: the mesh axes.
-      dim: the dim, if any.
-    """
-
-    reason: str
-    axes: MeshAxes
-    dim: int | None = None
-
 
 def _pattern_text(layout: Layout, shape: tuple[int, ...]) -> str:
     """``[64/a] 32 +b``"""
@@ -219,39 +181,15 @@ MOST_ROUNDS = 4
 ROUNDS_PER_SHARD = 24
 
 
-def plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Plan | Unreachable:
-    """The cheapest steps from one layout of an array to another.
-
-    If the target stays unreduced, so do all steps. No intermediate shard is larger than the larger of
-    the two ends, unless divisibility leaves no such path. With more than four mesh axes that change, a
-    plan may cost slightly more than the cheapest.
-
-    Args:
-      source: the layout to start from.
-      target: the layout to reach.
-      shape: the global shape.
-      sizes: the usable mesh axes with their sizes; at least all axes of the layouts.
-    """
-    return _search_plan(source, target, tuple(shape), tuple(sizes.items()))
-
-
-def known_plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: SizedAxes) -> Plan:
-    """A plan that is known to exist."""
-    result = _search_plan(source, target, shape, sizes)
-    assert isinstance(result, Plan)
-    return result
+def plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Plan:
+    """The cheapest steps between two layouts that divide; with more than four axes nearly the cheapest."""
+    return known_plan(source, target, tuple(shape), tuple(sizes.items()))
 
 
 @lru_cache(maxsize=4096)
-def _search_plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: SizedAxes) -> Plan | Unreachable:
+def known_plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: SizedAxes) -> Plan:
+    """The same, for sizes that are hashable."""
     known = dict(sizes)
-    if missing := tuple(sorted(target.unreduced - source.unreduced)):
-        return Unreachable(f"there is no partial sum over {quoted_axes(missing)} before, so none can be left", missing)
-    for end in (source, target):
-        for dim, axes in enumerate(end.dim_axes):
-            if shape[dim] % (shards := shard_count(axes, known)):
-                reason = f"dim {dim} has {shape[dim]} elements, which {shards} shards do not divide"
-                return Unreachable(reason, axes, dim)
     # The search omits axes of size 1, and axes over which the array stays unreduced.
     usable = {axis: size for axis, size in sizes if size > 1 and axis not in target.unreduced}
     start, goal = (SearchState(end.over(usable).dim_axes, end.over(usable).unreduced) for end in (source, target))
@@ -279,12 +217,7 @@ def _graph(shape: tuple[int, ...], sizes: SizedAxes) -> Graph:
 
 
 class SearchState(NamedTuple):
-    """The layout of an array during the search.
-
-    Attributes:
-      dim_axes: per dim its mesh axes.
-      unreduced: axes over which the array is unreduced, and the sum will be taken.
-    """
+    """The layout of an array during the search; it is unreduced over axes whose sum will be taken."""
 
     dim_axes: DimAxes
     unreduced: frozenset[str] = frozenset()
@@ -294,27 +227,15 @@ class SearchState(NamedTuple):
         return frozenset(chain.from_iterable(self.dim_axes))
 
     def append(self, added: Mapping[int, MeshAxes]) -> SearchState:
-        """With more minor axes in some dims."""
         return self._replace(dim_axes=tuple(axes + added.get(dim, ()) for dim, axes in enumerate(self.dim_axes)))
 
     def drop(self, lengths: Mapping[int, int]) -> SearchState:
-        """With fewer minor axes in some dims."""
         kept = (axes[: len(axes) - lengths.get(dim, 0)] for dim, axes in enumerate(self.dim_axes))
         return self._replace(dim_axes=tuple(kept))
 
 
 class Move(NamedTuple):
-    """One step.
-
-    Attributes:
-      kind: that of the step.
-      axes: its mesh axes, in their order.
-      dims: the dims that it changes.
-      after: where it leads.
-      cost: what all devices send, if each sends as much as the busiest.
-      rounds: how many collectives it takes.
-      copied: how many elements a device copies within its own memory.
-    """
+    """One step of the search; ``cost`` is what all devices send if each sends as much as the busiest."""
 
     kind: str
     axes: MeshAxes
@@ -325,21 +246,15 @@ class Move(NamedTuple):
     copied: int
 
 
-@dataclass(slots=True)
 class Graph:
-    """All states of arrays of one shape over some mesh axes, none of size 1; edges are cached."""
+    """All states of arrays of one shape over some mesh axes, none of size 1."""
 
-    shape: tuple[int, ...]
-    sizes: AxisSizes
-    known_moves: dict[SearchState, tuple[Move, ...]] = field(default_factory=dict)
-    known_ends: dict[SearchState, tuple[SearchState, ...]] = field(default_factory=dict)
-    known_elements: dict[DimAxes, int] = field(default_factory=dict)
+    def __init__(self, shape: tuple[int, ...], sizes: AxisSizes) -> None:
+        self.shape, self.sizes = shape, sizes
+        self.moves, self.elements, self.ends = cache(self._moves), cache(self._elements), cache(self._ends)
 
     def cheapest_path(self, start: SearchState, goal: SearchState, limit: int | None) -> tuple[Move, ...] | None:
-        """A shortest path by elements sent and by collectives, then by copies; no shard larger than a limit.
-
-        The search is A*: a device must still be sent what it lacks, by one collective at least.
-        """
+        """A shortest path (A*) by what is sent, then by copies; no shard is larger than a limit."""
         greed = 1 if len(self.sizes) <= MANY_AXES else GREED
         per_round = prod(self.sizes.values()) * max(self.elements(start), self.elements(goal))
         tie, done, bounds = count(), set[SearchState](), dict[SearchState, int]()
@@ -365,14 +280,7 @@ class Graph:
         return None
 
     def steps(self, state: SearchState, moves: Sequence[Move], fixed: DimAxes, kept: frozenset[str]) -> Iterator[Step]:
-        """The moves as steps, slices that follow each other as one.
-
-        Args:
-          state: the state before the first.
-          moves: the moves.
-          fixed: per dim its major axes that stay in place.
-          kept: the axes over which the array stays unreduced.
-        """
+        """The moves as steps, slices that follow each other as one; ``fixed`` are major axes that stay in place."""
         for _, group in groupby(moves, lambda move: None if move.kind == "slice" else move):
             some = list(group)
             after = some[-1].after
@@ -386,21 +294,14 @@ class Graph:
             yield Step(some[-1].kind, axes, dims, before, behind, old, new, sent, some[-1].rounds)
             state = after
 
-    def moves(self, state: SearchState) -> tuple[Move, ...]:
+    def _moves(self, state: SearchState) -> tuple[Move, ...]:
         """The moves in a state, except ppermutes."""
-        if state not in self.known_moves:
-            kinds = (self._slices, self._gathers, self._exchanges, self._sums)
-            self.known_moves[state] = tuple(chain.from_iterable(kind(state) for kind in kinds))
-        return self.known_moves[state]
+        return (*self._slices(state), *self._gathers(state), *self._exchanges(state), *self._sums(state))
 
-    def elements(self, state: SearchState) -> int:
-        """The size of a shard."""
-        if state.dim_axes not in self.known_elements:
-            self.known_elements[state.dim_axes] = prod(shard_shape(state.dim_axes, self.shape, self.sizes))
-        return self.known_elements[state.dim_axes]
+    def _elements(self, state: SearchState) -> int:
+        return prod(shard_shape(state.dim_axes, self.shape, self.sizes))
 
     def cost_bound(self, state: SearchState, goal: SearchState) -> int:
-        """A lower bound of the cost of a path between two states."""
         if state.unreduced:
             lacking = self.elements(goal)
         else:
@@ -459,13 +360,9 @@ class Graph:
                 yield Move("psum_scatter", axes, (dim,), summed.append({dim: axes}), cost, 1, copied)
 
     def _permutes(self, state: SearchState, goal: SearchState) -> Iterator[Move]:
-        """Send every device the pieces that it lacks, each in a ppermute.
-
-        They lead to the goal, or to what only has to be gathered then: of 1,800 pairs on meshes of 8 to 16 devices
-        none has a cheaper plan that permutes to another layout.
-        """
+        """Send every device the pieces that it lacks, each in a ppermute."""
         held, counts = self.elements(state), shard_counts(state.dim_axes, self.sizes)
-        for end in self._ends(goal):
+        for end in self.ends(goal):
             pieces = pieces_per_block(counts, shard_counts(end.dim_axes, self.sizes))
             if pieces is None or pieces > MOST_ROUNDS + 1 or not state.unreduced.isdisjoint(end.sharded):
                 continue
@@ -479,14 +376,11 @@ class Graph:
             axes = moved_axes(state.dim_axes, end.dim_axes, self.sizes)
             yield Move("ppermute", axes, dims, state._replace(dim_axes=end.dim_axes), sent, rounds, copied)
 
-    def _ends(self, goal: SearchState) -> tuple[SearchState, ...]:
+    def _ends(self, goal: SearchState) -> list[SearchState]:
         """A layout, and all layouts that are sharded further along some of its dims."""
-        if goal not in self.known_ends:
-            free = frozenset(self.sizes) - goal.sharded
-            added = chain.from_iterable(arrangements(some, len(self.shape)) for some in [(), *_subsets(free)])
-            ends = (goal.append(dict(enumerate(dim_axes))) for dim_axes in added)
-            self.known_ends[goal] = tuple(end for end in ends if self._is_possible(end))
-        return self.known_ends[goal]
+        free = frozenset(self.sizes) - goal.sharded
+        added = chain.from_iterable(arrangements(some, len(self.shape)) for some in [(), *_subsets(free)])
+        return [end for dim_axes in added if self._is_possible(end := goal.append(dict(enumerate(dim_axes))))]
 
     def _is_possible(self, state: SearchState) -> bool:
         counts = shard_counts(state.dim_axes, self.sizes)
@@ -510,6 +404,5 @@ def arrangements(axes: MeshAxes, dims: int) -> Iterator[DimAxes]:
 
 
 def _subsets(axes: frozenset[str]) -> list[MeshAxes]:
-    """All subsets except the empty one."""
     names = sorted(axes)
     return [some for length in range(1, len(names) + 1) for some in combinations(names, length)]

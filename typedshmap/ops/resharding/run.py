@@ -1,7 +1,4 @@
-"""Run a plan: its steps on one shard, as one linear operation of JAX, whose gradient is a reshard too.
-
-It is a primitive, the identity of global arrays, since the transposes of a plan's steps are not the cheapest way back,
-and since a function with a gradient of its own (``jax.custom_vjp``) cannot be differentiated forwards."""
+"""Run a plan, as one linear primitive of JAX, whose transpose is a reshard too."""
 
 from __future__ import annotations
 
@@ -22,16 +19,7 @@ from .plan import Plan, Step, known_plan
 
 
 def run(x: Any, planned: Plan, has_vma: bool) -> Any:
-    """Run a plan.
-
-    Args:
-      x: one shard, in a manual region; it varies over the axes over which it is unreduced.
-      planned: the plan.
-      has_vma: whether JAX types values as varying here, that is, False under ``check_vma=False``.
-
-    Returns:
-      The shard of the same global array in the plan's target.
-    """
+    """Run a plan on one shard, which varies over the axes over which it is unreduced."""
     source, target = planned.source, planned.target
     if has_vma:
         x = _jax.casts.pcast_varying(_jax.casts.drop_reduced(x), source.sharded)
@@ -77,10 +65,7 @@ def _varying(x: Any) -> Any:
 
 
 def _result_type(x: Any, *, source: Layout, target: Layout, shape: Any, sizes: SizedAxes, **how: Any) -> Any:
-    """Type the result: invarying over all axes over which it is not sharded, for any steps.
-
-    JAX types what a ppermute returns as varying, and knows no way back.
-    """
+    """Type the result as invarying over all axes over which it is not sharded, for any steps."""
     known = dict(sizes)
     after = (*x.shape[: how["lead"]], *shard_shape(target.dim_axes, shape, known))
     if not how["has_vma"]:
@@ -94,7 +79,6 @@ def _result_type(x: Any, *, source: Layout, target: Layout, shape: Any, sizes: S
 def _run_steps(
     x: Any, *, source: Layout, target: Layout, shape: Any, sizes: SizedAxes, has_vma: bool, lead: int, **_: Any
 ) -> Any:
-    """Run the steps of a plan in order; ``x`` has ``lead`` more dims before those of the steps."""
     known = dict(sizes)
     x = _jax.casts.pcast_varying(x, known) if has_vma else x
     if not x.size:
@@ -140,7 +124,6 @@ def _send_pieces(x: Any, step: Step, sizes: AxisSizes) -> Any:
 
 
 def _corner(places: tuple[Piece, ...], device: Any, piece: tuple[int, ...]) -> list[Any]:
-    """The start of this device's piece."""
     by_dim = np.array(places, np.int32).T
     lead = len(piece) - len(by_dim)
     corners = (at * size for at, size in zip(by_dim, piece[lead:], strict=True))
@@ -152,10 +135,7 @@ def _entry(table: np.ndarray[Any, Any], index: Any) -> Any:
 
 
 def _transpose(cotangent: Any, x: Any, *, awaited: Any, **task: Any) -> Any:
-    """The cotangent, resharded back and given the value's manual type.
-
-    Every addend of a sum that was taken gets all of it.
-    """
+    """The cotangent, resharded back; every addend of a sum gets all of it."""
     if not task["has_vma"]:
         # Here a cotangent is one addend per device, and the transpose of each step is the cheapest one.
         return jax.linear_transpose(partial(_run_steps, **task), x.aval)(cotangent)
@@ -177,7 +157,6 @@ def _transpose(cotangent: Any, x: Any, *, awaited: Any, **task: Any) -> Any:
 
 
 def _block(x: Any, dim: int, axes: MeshAxes, sizes: AxisSizes) -> Any:
-    """This device's block of a dim."""
     shards, index = shard_count(axes, sizes), jax.numpy.int32(0)
     for axis in axes:
         index = index * sizes[axis] + jax.lax.axis_index(axis)
@@ -199,7 +178,6 @@ def _split_out(x: Any, dims: Mapping[int, MeshAxes], axes: MeshAxes, sizes: Axis
 
 
 def _merge_back(x: Any, dims: Mapping[int, MeshAxes], axes: MeshAxes, sizes: AxisSizes) -> Any:
-    """The inverse of ``_split_out``."""
     x = x.reshape(*(sizes[axis] for axis in axes), *x.shape[1:])
     groups = [[*map(axes.index, dims.get(dim, ())), len(axes) + dim] for dim in range(x.ndim - len(axes))]
     shape = [prod(x.shape[place] for place in group) for group in groups]

@@ -79,10 +79,10 @@ class _Listener:
             with self._lock:
                 self.report.add(read, findings)
             self.seen.add(region, findings)
-        if self._takes_calls and region.origin == "written":
-            self.calls.add(region)
         deadlocks = self.seen.note_gradient(region)
         with self._lock:
+            if self._takes_calls and region.origin == "written":
+                self.calls.add(region)
             self.report.add_findings(deadlocks)
 
     def missed(self, why: str) -> None:

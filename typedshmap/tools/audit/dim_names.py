@@ -1,7 +1,4 @@
-"""The dim names in a function's source, for its arguments and its result.
-
-They are read from ``b, d = x.shape``, from ``jnp.einsum("bd,df->bf", x, w)``, from patterns of einops, and from
-annotations of jaxtyping. A variable that is assigned anew has no names."""
+"""The dim names in a function's source: in ``b, d = x.shape``, patterns of einsum and einops, and jaxtyping's hints."""
 
 from __future__ import annotations
 
@@ -67,7 +64,6 @@ class _NamesReader:
             self.names.setdefault(written, known)
 
     def read(self, statement: ast.AST) -> None:
-        """Read the dim names in a statement."""
         for node in ast.walk(statement):
             if isinstance(node, ast.Call):
                 self._dims_of(node)

@@ -39,7 +39,6 @@ def write_report(
 
 
 def _hints_text(hints: Sequence[SuggestedHints]) -> str:
-    """The hints of all regions."""
     blocks: list[str] = []
     for name, file, line, calls, text in hints:
         head = f"# {name} at {shown_path(file)}:{line}, {count_text(calls, 'call')}"

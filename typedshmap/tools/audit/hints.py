@@ -1,24 +1,19 @@
-"""The signatures that regions without hints may be given, from their calls.
-
-A signature is never narrower than the calls: dims without a name may have any size, a dtype is its kind, a rank that
-differs between calls is left open, and mesh axes that differ get a name, for which each caller gives its own in
-``axes=``."""
+"""The signatures that regions without hints may be given, from their calls; never narrower than these."""
 
 from __future__ import annotations
 
 import inspect
 import keyword
 import re
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from ... import _jax, inspection
 from ...errors.places import is_users, running_lines
+from ...hints.array_hint import FAMILIES, takes
 from ...hints.signature import name_of
 from ...hints.specs import leaf_specs
 from .dim_names import RETURN, Names, dim_names
@@ -26,19 +21,13 @@ from .report import SuggestedHints, shown_path
 
 _WIDTH = 100
 _MOST_LINES, _MOST_PLACES, _MOST_LEAVES = 16, 3, 8
-_KINDS = (
-    ("Key", jax.dtypes.prng_key),
-    ("Bool", jnp.bool_),
-    ("Int", jnp.signedinteger),
-    ("UInt", jnp.unsignedinteger),
-    ("Float", jnp.floating),
-    ("Complex", jnp.complexfloating),
-)
-_JOINED = (
-    ("Integer", {"Int", "UInt"}),
-    ("Inexact", {"Float", "Complex"}),
-    ("Num", {"Int", "UInt", "Float", "Complex"}),
-)
+_FAMILIES = ("Key", "Bool", "Int", "UInt", "Float", "Complex", "Integer", "Inexact", "Num", "Shaped")  # narrow first
+
+
+class _Code(str):
+    """Text that is its own repr, for parts of a signature."""
+
+    __repr__ = str.__str__
 
 
 class _Leaf(NamedTuple):
@@ -110,11 +99,9 @@ class SeenCalls:
     """The calls of the regions of an audit."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._functions: dict[tuple[str, str, int], _SeenFunction] = {}
 
     def add(self, region: inspection.Region) -> None:
-        """Add a call of the program."""
         trees, call = region.traced.trees, region.traced.call
         if region.is_typed or trees is None or call is None:
             return
@@ -126,24 +113,19 @@ class SeenCalls:
         except Exception:  # whatever a class of the user's raises for leaves that are not arrays
             return
         options = _Options(region.mesh.shape_tuple, frozenset(region.axes), region.check_vma)
-        with self._lock:
-            seen = self._functions.setdefault(region.key, _SeenFunction(trees.function))
-            seen.variants.setdefault(key := (in_specs, specs, options.axis_names, options.check_vma), options)
-            at, arrays = list(seen.variants).index(key), zip(in_specs, call.operands, strict=True)
-            leaves = [
-                _leaf(*next(arrays), at) if is_array else _Leaf(None, (), None, at) for is_array in trees.is_array
-            ]
-            result = _Tree(trees.result, tuple(map(_leaf, specs, trees.results, [at] * len(specs))))
-            seen_call = _SeenCall(tuple(_Tree(trees.arguments, tuple(leaves)).children), result, tuple(lines), at)
-            seen.calls[seen_call] = seen.calls.get(seen_call, 0) + 1
+        seen = self._functions.setdefault(region.key, _SeenFunction(trees.function))
+        seen.variants.setdefault(key := (in_specs, specs, options.axis_names, options.check_vma), options)
+        at, arrays = list(seen.variants).index(key), zip(in_specs, call.operands, strict=True)
+        leaves = [_leaf(*next(arrays), at) if is_array else _Leaf(None, (), None, at) for is_array in trees.is_array]
+        result = _Tree(trees.result, tuple(map(_leaf, specs, trees.results, [at] * len(specs))))
+        seen_call = _SeenCall(tuple(_Tree(trees.arguments, tuple(leaves)).children), result, tuple(lines), at)
+        seen.calls[seen_call] = seen.calls.get(seen_call, 0) + 1
 
     def suggestions(self) -> list[SuggestedHints]:
-        """The hints of each region, in the order of their first calls."""
-        with self._lock:
-            return [
-                SuggestedHints(*key, sum(seen.calls.values()), _SuggestedSignature(seen).text())
-                for key, seen in self._functions.items()
-            ]
+        return [
+            SuggestedHints(*key, sum(seen.calls.values()), _SuggestedSignature(seen).text())
+            for key, seen in self._functions.items()
+        ]
 
 
 def _leaf(spec: Any, x: Any, variant: int) -> _Leaf:
@@ -182,13 +164,12 @@ class _SuggestedSignature:
                 parts.append("/")
         result = self._said("the result", RETURN, self._results)
         arrow = f" -> {result}" if result else ""
-        name, after = self.function.__name__, ""
+        name = self.function.__name__
         written = f"def {name}({', '.join(parts)}){arrow}: ..."
         if len(written) > _WIDTH:
             written = "\n".join([f"def {name}(", *(f"    {part}," for part in parts), f"){arrow}: ..."])
-        if self.unsaid:
-            after = ", in_specs=in_specs, out_specs=out_specs"
-        return "\n".join([*self._class_texts, written, *self.unsaid, "", *self._call_lines(f"{name}{{}}{after}")])
+        calls = self._call_lines(f"{name}{{}}{self._specs}")
+        return "\n".join([*self._class_texts, written, *self.unsaid, "", *calls])
 
     def _by_types(self) -> str:
         """The hints of a function without annotations: a lambda, a partial, a method."""
@@ -196,15 +177,17 @@ class _SuggestedSignature:
         given = [[call.arguments[at] for call in self.calls if at < len(call.arguments)] for at in range(count)]
         hints = [self._said(f"argument {at}", f"argument_{at}", trees) for at, trees in enumerate(given)]
         result = self._said("the result", RETURN, self._results)
-        if self.unsaid:
-            more = ", in_specs=in_specs, out_specs=out_specs"
-        else:
-            more = f", in_types=({', '.join(map(str, hints))}{',' * (len(hints) == 1)}), out_types={result}"
+        types = f", in_types=({', '.join(hints)}{',' * (len(hints) == 1)}), out_types={result}"
         name = name_of(self.function)
-        is_named = inspect.isroutine(self.function) and not inspect.ismethod(self.function)  # one has its instance
+        # A bound method has its instance.
+        is_named = inspect.isroutine(self.function) and not inspect.ismethod(self.function)
         name = name if is_named and name.replace(".", "").isidentifier() else "f"
         classes = () if self.unsaid else self._class_texts
-        return "\n".join([*classes, *self.unsaid, *self._call_lines(f"{name}{{}}{more}")])
+        return "\n".join([*classes, *self.unsaid, *self._call_lines(f"{name}{{}}{self._specs or types}")])
+
+    @property
+    def _specs(self) -> str:
+        return ", in_specs=in_specs, out_specs=out_specs" if self.unsaid else ""
 
     @property
     def _class_texts(self) -> list[str]:
@@ -232,7 +215,7 @@ class _SuggestedSignature:
             yield f"typed_shard_map({call})  # {', '.join(distinct[:_MOST_PLACES])}{more}"
 
     def _places(self, variant: int) -> list[str]:
-        """The lines of the callers of a variant; where another has the same line, with that from which it is called."""
+        """The lines of a variant's callers; of those that share a line with another, their callers, too."""
         others = {call.lines for call in self.calls if call.variant != variant}
         places: list[str] = []
         for lines in dict.fromkeys(call.lines for call in self.calls if call.variant == variant):
@@ -256,25 +239,23 @@ class _SuggestedSignature:
         return [(parameter, given[name]) for name, parameter in signature.parameters.items()]
 
     def _parameter(self, parameter: inspect.Parameter, given: list[_Tree]) -> str:
-        """A parameter with its hint and its default."""
-        name, hint = parameter.name, ""
-        stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        name, default, hint = parameter.name, parameter.default, ""
         leaves = [leaf for tree in given for leaf in tree.leaves]
         if given and (not leaves or any(leaf.spec is not None for leaf in leaves)):
             hint = self._said(name, name, given)
-            if hint and parameter.default is None and not hint.endswith("None"):  # a call may leave it out
+            if hint and default is None and not hint.endswith("None"):  # a call may leave it out
                 hint += " | None"
         elif parameter.annotation is not inspect.Parameter.empty:
             annotation = parameter.annotation
             hint = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
         elif given:
             hint = "Any"
-        default = "" if parameter.default is inspect.Parameter.empty else _default_text(parameter.default)
-        written = f"{stars}{name}{f': {hint}' if hint else ''}"
-        return f"{written}{' = ' if hint else '='}{default}" if default else written
+        is_literal = default is parameter.empty or isinstance(default, (int, float, str, type(None)))
+        annotation = _Code(hint) if hint else parameter.empty
+        return str(parameter.replace(annotation=annotation, default=default if is_literal else _Code("...")))
 
     def _said(self, what: str, written: str, trees: Sequence[_Tree]) -> str:
-        """The hint of the arguments of several calls; empty if there is none, which comments then say, leaf by leaf."""
+        """One hint, or an empty string and comments that say it leaf by leaf."""
         classes = dict(self.classes)
         hint = self._hint(written, trees)
         if hint is None:
@@ -318,7 +299,7 @@ class _SuggestedSignature:
         return None
 
     def _typed_dict(self, written: str, trees: Sequence[_Tree]) -> str | None:
-        """The name of a class for dicts of the same keys; None if a key is not a name, or a value has no hint."""
+        """A class for dicts of the same keys; None if a key is not a name, or a value has no hint."""
         keys, fields = trees[0].keys, list[str]()
         for key, column in zip(keys, zip(*(tree.children for tree in trees), strict=True), strict=True):
             hint = self._hint(f"{written}[{key!r}]", column)
@@ -334,8 +315,7 @@ class _SuggestedSignature:
         return name
 
     def _array(self, written: str, leaves: Sequence[_Leaf]) -> str | None:
-        """One hint for the arrays of several calls; None where those of one call differ in their specs, or one is of
-        lower rank than another is sharded."""
+        """One hint for the arrays of several calls; None if it would be narrower than they are."""
         dims = self.names.get(written)
         name = "_".join(re.findall(r"\w+", written)) or "leaves"
         layouts = [_jax.array.spec_entries(leaf.spec, len(leaf.shape)) for leaf in leaves]
@@ -359,7 +339,7 @@ class _SuggestedSignature:
         tokens += ["..."] if len(ranks) > 1 else []
         unreduced, reduced = marks.pop()
         tokens += [*(f"+{axis}" for axis in sorted(unreduced)), *(f"-{axis}" for axis in sorted(reduced))]
-        return f'{_kind({_kind_of(leaf.dtype) for leaf in leaves})}[Array, "{" ".join(tokens)}"]'
+        return f'{_family({str(leaf.dtype) for leaf in leaves})}[Array, "{" ".join(tokens)}"]'
 
     def _axes_of(self, vector: tuple[tuple[str, ...] | None, ...], name: str) -> str:
         """The mesh axes of a dim, or an alias if callers differ."""
@@ -411,16 +391,6 @@ def _quoted(text: str) -> str:
     return f'"{text}"'
 
 
-def _default_text(default: Any) -> str:
-    return repr(default) if default is None or isinstance(default, (bool, int, float, str)) else "..."
-
-
-def _kind_of(dtype: Any) -> str:
-    return next((name for name, kind in _KINDS if jnp.issubdtype(dtype, kind)), "Shaped")
-
-
-def _kind(kinds: set[str]) -> str:
+def _family(dtypes: set[str]) -> str:
     """The dtype name for all of these dtypes."""
-    if len(kinds) == 1:
-        return kinds.pop()
-    return next((name for name, of in _JOINED if kinds <= of), "Shaped")
+    return next(name for name in _FAMILIES if all(takes(FAMILIES[name], dtype) for dtype in dtypes))

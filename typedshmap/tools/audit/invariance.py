@@ -17,7 +17,6 @@ from jax.sharding import Mesh
 
 from ... import _jax
 from ...errors import TypedShmapError
-from ...errors.phrases import quoted_axes
 from ...inference.closures import closed_over_sizes
 from ...inspection import on_mesh
 from ...introspection import require_decorated
@@ -43,13 +42,7 @@ _VARIED = "an argument with equal entries is varied"
 
 
 def compare_on_meshes(seen: Iterable[SeenRegion]) -> tuple[list[Finding], list[AuditedRegion]]:
-    """Run regions on one device and on axes of other sizes.
-
-    What they print as they are traced and run is not shown.
-
-    Returns:
-      The results that depend on the mesh, and the regions that are not compared, or only in part, with the reason.
-    """
+    """The results of regions that differ on axes of other sizes, and the regions that are not compared."""
     findings, not_run, is_stuck = list[Finding](), list[AuditedRegion](), False
     for seen_region in seen:
         why = "a region before it has not ended" if is_stuck else _reason_not_to_run(seen_region)
@@ -81,7 +74,7 @@ def _reason_not_to_run(seen: SeenRegion) -> str | None:
     if seen.is_stuck:
         return "its shards would wait for each other"
     if seen.structs and "while" in _primitives(body):
-        return "a while loop may never end with values that are drawn, and its operands were not seen"
+        return "its operands were not seen, and a while loop may never end with drawn values"
     if _jax.jaxpr.effects_of(body):  # writes of kernels do not count
         eqn = next(filter(_jax.jaxpr.has_effects, _jax.jaxpr.all_equations(body)), None)
         return f"it does more than compute its results ({eqn.primitive.name if eqn else 'a write'})"
@@ -93,15 +86,7 @@ def _primitives(body: Any) -> set[str]:
 
 
 class _RegionOperand(NamedTuple):
-    """An operand of a region.
-
-    Attributes:
-      name: its name as a parameter.
-      value: its value, or its struct if that is not known.
-      layout: how it is sharded.
-      variable: its variable in the body.
-      is_differentiated: whether the program takes a gradient in it.
-    """
+    """An operand of a region; its value is a struct if it is not known."""
 
     name: str
     value: Any
@@ -119,15 +104,7 @@ class _RegionOperand(NamedTuple):
 
 
 class _Rerun:
-    """A region as a function of its global operands, on the meshes for which it can be compiled.
-
-    Attributes:
-      sizes: the sizes of the axes of its own mesh that are longer than 1.
-      operands: its operands.
-      types: by mesh the types of its results; the smallest mesh first.
-      refused: by mesh the exception there.
-      left_out: what is not compared, with the reason.
-    """
+    """A region as a function of its global operands, on the meshes for which it can be compiled."""
 
     def __init__(self, seen: SeenRegion) -> None:
         self.region, call, start = seen.region, seen.call, seen.region.traced.start
@@ -150,40 +127,20 @@ class _Rerun:
         self._compiled = dict[Mesh, CompiledCall]()
 
     def compare(self) -> tuple[list[Finding], list[str]]:
-        """Compare the results on all meshes on which they can be computed.
-
-        Results whose shape differs between meshes, as that of one entry per shard, are compared between those on which
-        it is the same.
-
-        Returns:
-          The results that depend on the mesh, and what is not compared, with the reason.
-
-        Raises:
-          AssertionError: for a program that has not ended.
-        """
+        """The results that depend on the mesh, and what is not compared: results whose shape does, too."""
         self._compile_for_meshes()
         meshes = [*self.types]
         if len(meshes) < 2:
             raise next(iter(self.refused.values()))
-        names = [*self.types[meshes[0]]]
-        uneven = [name for name in names if len({types[name].shape for types in self.types.values()}) > 1]
-        findings = self._findings(meshes, uneven) if len(uneven) < len(names) else []
-        if not uneven:
-            return findings, self.left_out
-        axes = self._axes_of([names.index(name) for name in uneven])
-        groups = dict[Any, list[Mesh]]()
-        for mesh, types in self.types.items():
-            key = *(types[name].shape for name in uneven), *(mesh.shape[axis] for axis in axes)
-            groups.setdefault(key, []).append(mesh)
-        several = [group for group in groups.values() if len(group) > 1]
-        if not findings:
-            even = [name for name in names if name not in uneven]
-            findings = next(filter(None, (self._findings(group, even, False) for group in several)), [])
-        self.left_out.append(self._why_uneven(uneven, axes, bool(several)))
+        shapes = {name: {types[name].shape for types in self.types.values()} for name in self.types[meshes[0]]}
+        uneven = [name for name, of_meshes in shapes.items() if len(of_meshes) > 1]
+        findings = self._findings(meshes, uneven) if len(uneven) < len(shapes) else []
+        if uneven:
+            phrase = ", ".join(map(result_phrase, uneven))
+            self.left_out.append(f"not compared between meshes: {phrase}, whose shape depends on the mesh")
         return findings, self.left_out
 
     def _compile_for_meshes(self) -> None:
-        """Compile it for one device, and for meshes with its axes."""
         with on_mesh(self.mesh):
             hinted, self._given = with_hints(VERB, self._function(), [value for value, _ in self._arguments()], {})
         made_of = require_decorated(hinted, VERB)
@@ -212,10 +169,7 @@ class _Rerun:
         return run
 
     def _arguments(self) -> list[tuple[Any, str]]:
-        """The arguments of a run, each with a note if it is not the operand.
-
-        Equal entries, as state at the start has, would be the same in any order: such an array is varied.
-        """
+        """The arguments of a run, each with a note if it is not the operand; equal entries would hide an order."""
         arguments, has_loop = list[tuple[Any, str]](), "while" in _primitives(self.body)
         for operand in self.operands:
             value, note = operand.value, _NOT_SEEN if operand.is_struct else ""
@@ -230,32 +184,15 @@ class _Rerun:
             arguments.append((value, note))
         return arguments
 
-    def _why_uneven(self, results: Sequence[str], axes: Sequence[str], is_compared: bool) -> str:
-        """Why results are not compared, or only between some meshes."""
-        phrase = ", ".join(map(result_phrase, results))
-        blocks = [{_shard_shape(types[name]) for types in self.types.values()} for name in results]
-        if axes and all(len(shapes) == 1 for shapes in blocks):
-            text = f"{phrase}, of one entry per shard of {quoted_axes(axes)}"
-        else:
-            text = f"{phrase}, whose shape depends on the mesh"
-        return f"not compared between meshes{' where they differ in that' if is_compared else ''}: {text}"
-
-    def _axes_of(self, results: Sequence[int]) -> list[str]:
-        """The axes over which some results are sharded."""
-        specs, at = self.region.out_specs, self.region.traced.results
-        layouts = [_jax.array.spec_entries(specs[at[result]]) for result in results]
-        used = {axis for layout in layouts for axes in layout.dim_axes for axis in axes}
-        return [axis for axis in self.sizes if axis in used]
-
-    def _findings(self, meshes: Sequence[Mesh], exclude: Sequence[str], has_gradients: bool = True) -> list[Finding]:
+    def _findings(self, meshes: Sequence[Mesh], exclude: Sequence[str]) -> list[Finding]:
         """The results that depend on the mesh, unless the function may rely on its own mesh."""
-        error = self._difference(meshes, exclude, has_gradients)
+        error = self._difference(meshes, exclude)
         if error is not None and (closed := closed_over_sizes(self.call.body, self.sizes)):
             axis, words = next(iter(closed.items()))
             problem = f"{self.first_line(error)}; it closes over {words}"
             self.left_out.append(f"not run on other sizes of '{axis}': {problem}")
             meshes = [mesh for mesh in meshes if all(mesh.shape[axis] == self.sizes[axis] for axis in closed)]
-            error = self._difference(meshes, exclude, has_gradients) if len(meshes) > 1 else None
+            error = self._difference(meshes, exclude) if len(meshes) > 1 else None
         elif self.refused:
             fixed = [axis for axis, size in self.sizes.items() if all(mesh.shape[axis] == size for mesh in meshes)]
             for axis in fixed:
@@ -263,9 +200,8 @@ class _Rerun:
                 self.left_out.append(f"not run on other sizes of '{axis}': {self.why_not(why)}")
         return [] if error is None else [self._finding(error)]
 
-    def _difference(self, meshes: Sequence[Mesh], exclude: Sequence[str], has_gradients: bool) -> AssertionError | None:
-        """The differences between meshes."""
-        if has_gradients and self.takes_gradient:
+    def _difference(self, meshes: Sequence[Mesh], exclude: Sequence[str]) -> AssertionError | None:
+        if self.takes_gradient:
             not_taken = [x.name for x in self.operands if x.is_inexact and not x.is_differentiated]
             try:
                 return self._run(meshes, (*exclude, *(f"grad({name})" for name in not_taken)), True)
@@ -310,27 +246,24 @@ class _Rerun:
         if any(_jax.primitives.primitive(name).is_draw for name in _primitives(self.body)):
             return "it draws random numbers, which may rightly differ from shard to shard"
         if any(x.is_struct and jax.numpy.issubdtype(x.value.dtype, jax.numpy.integer) for x in self.operands):
-            return "its integers may be none that the program gives it"
+            return "its integers are drawn, and may be out of the range that it expects"
         results = [self.body.outvars[at] for at in self.region.traced.results]
         if problem.startswith("grad(") and sum(_jax.array.is_inexact(var.aval.dtype) for var in results) > 1:
-            return "it is that of all its results, of which the program may differentiate some"
+            return "it is the gradient of all results, and the program may differentiate only some"
         for operand in self.operands:
             shards = [prod(self.mesh.shape[axis] for axis in axes) for axes in operand.layout.dim_axes]
             if any(size == count > 1 for size, count in zip(np.shape(operand.value), shards, strict=True)):
                 return f"'{operand.name}' has one entry per shard here, which the function may rely on"
         for operand in self.operands:
             if self._is_local_index(operand):
-                return f"'{operand.name}' may count within each shard"
+                return f"'{operand.name}' may hold indices within each shard"
         makers = [_jax.jaxpr.maker_of(self.body, var) for var in results]
         if any(maker is not None and maker.primitive.name == "ppermute" for maker in makers):
-            return "it hands shards on as they are, as stages of a pipeline do"
+            return "it passes shards on unchanged, as the stages of a pipeline do"
         return ""
 
     def _is_local_index(self, index: _RegionOperand) -> bool:
-        """Whether an operand is sharded, and its integers are indices into an array sharded over the same axis.
-
-        With an offset by the shard's index, or after they were sent to other shards, they are indices into the whole.
-        """
+        """Whether a sharded operand holds indices into the shard of an array, not into the whole."""
         axes = {axis for axes in index.layout.dim_axes for axis in axes}
         if not axes or not jax.numpy.issubdtype(index.variable.aval.dtype, jax.numpy.integer):
             return False
@@ -346,16 +279,11 @@ class _Rerun:
         return (str(error).splitlines() or [""])[0].removeprefix(f"{self.region.name}: ")
 
     def why_not(self, error: Exception) -> str:
-        """The reason in an exception that the region cannot be run."""
         first = self.first_line(error)
         text = first if isinstance(error, TypedShmapError) else f"{type(error).__name__}: {first}"
         text = text.removeprefix(f"{VERB}: {self.region.name}: ")
         closed = closed_over_sizes(self.call.body, self.mesh.shape)
         return text + "".join(f"; it closes over {words}" for words in [*closed.values()][:1])
-
-
-def _shard_shape(result: jax.ShapeDtypeStruct) -> tuple[int, ...]:
-    return result.sharding.shard_shape(result.shape)  # type: ignore[union-attr]
 
 
 def _is_constant(x: Any) -> bool:

@@ -1,8 +1,4 @@
-"""The operands of manual regions in compiled programs.
-
-The operands of a region are named by ``jax.ad_checkpoint.checkpoint_name``, which adds nothing to the compiled program,
-and which transformations keep. When a program with such names is compiled, the named values are computed by a separate
-program, from the arguments of the call."""
+"""The operands of regions in compiled programs: named in the trace, and computed by a program of their own."""
 
 from __future__ import annotations
 
@@ -157,10 +153,7 @@ def _evaluate(program: Any, consts: Sequence[Any], arguments: Sequence[Any], ato
 
 
 def is_index_into(jaxpr: Any, index: Any, arrays: Mapping[Any, Collection[int]]) -> bool:
-    """Whether an operand of a program is an index, as it is or computed from it alone, into dims of some operands.
-
-    What depends on the index of the shard, or was sent to other shards, is followed no further.
-    """
+    """Whether an operand, or what its own shard makes of it, is an index into dims of some operands."""
     return _looks_up(
         _jax.jaxpr.open_jaxpr(jaxpr), {index}, {var: dims for var, dims in arrays.items() if var is not index}
     )

@@ -85,7 +85,6 @@ class AuditReport:
         return list(self._regions.values())
 
     def add(self, region: AuditedRegion, findings: Iterable[Finding] = ()) -> None:
-        """Add the analysis of a region; findings of earlier calls count once."""
         key = region[:3]
         before = self._regions.get(key, region)
         unread = tuple(dict.fromkeys((*before.unread, *region.unread)))

@@ -14,14 +14,7 @@ Key = tuple[str, str, int]
 
 
 class SeenRegion(NamedTuple):
-    """A region that may be run again.
-
-    Attributes:
-      region: the region.
-      call: its call, with the values of operands that are known; None below jax 0.10.2.
-      is_stuck: whether its shards are known to wait for each other.
-      differentiated: the operands in which the program takes gradients, counted from the last.
-    """
+    """A region that may be run again; its operands with gradients are counted from the last."""
 
     region: inspection.Region
     call: _jax.jaxpr.RegionBinding | None
@@ -46,7 +39,6 @@ class SeenRegions:
         self._branching: dict[Key, list[inspection.Region]] = {}
 
     def add(self, region: inspection.Region, findings: Sequence[inspection.Finding]) -> None:
-        """Add a region and its findings."""
         is_stuck = any(finding.kind == "divergence" for finding in findings)
         with self._lock:
             calls = self._calls.setdefault(region.key, [])
@@ -56,11 +48,7 @@ class SeenRegions:
                 self._branching.setdefault(region.key, []).append(region)
 
     def note_gradient(self, region: inspection.Region) -> list[inspection.Finding]:
-        """Note in which operands a region is differentiated, or that its gradient is taken.
-
-        Returns:
-          The deadlocks of a gradient, which the region itself does not have.
-        """
+        """Note in which operands a region is differentiated; returns the deadlocks that only its gradient has."""
         key, call = region.key, region.traced.call
         with self._lock:
             if region.origin in ("written", "copied") and call is not None and any(call.is_under_gradient):
@@ -80,7 +68,6 @@ class SeenRegions:
             return [[seen.call for seen in calls if seen.call is not None] for calls in unknown]
 
     def take(self, call: _jax.jaxpr.RegionBinding, with_values: _jax.jaxpr.RegionBinding) -> None:
-        """Set the values of a call."""
         with self._lock:
             for calls in self._calls.values():
                 for at, seen in enumerate(calls):

@@ -16,21 +16,14 @@ _KEYS = ("kind", "file", "region", "text")
 
 
 class Baseline:
-    """The findings in a baseline.
-
-    A finding is recognized by its kind, its file, its region, and the text of its line: the line may have moved.
-    """
+    """Findings, recognized by kind, file, region and the text of the line, which may have moved."""
 
     def __init__(self, path: Path, entries: Iterable[tuple[str, str, str, str]]) -> None:
         self.path, self.entries = path, Counter(entries)
 
     @classmethod
     def read(cls, path: Path) -> Baseline:
-        """The baseline in a file.
-
-        Raises:
-          StructureError: for a file that is not a baseline, or cannot be read.
-        """
+        """Read a file; raises StructureError if it is not a baseline."""
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
             entries = [tuple(str(entry[key]) for key in _KEYS) for entry in document["findings"]]
@@ -53,11 +46,7 @@ class Baseline:
 
 
 def write_baseline(path: Path, findings: Iterable[Finding]) -> None:
-    """Write findings as a baseline; its paths are relative to its folder.
-
-    Raises:
-      StructureError: for a file that cannot be written.
-    """
+    """Write findings as a baseline, with paths relative to its folder."""
     entries = [dict(zip(_KEYS, _entry(finding, path), strict=True)) for finding in findings]
     try:
         path.write_text(json.dumps({"version": 1, "findings": entries}, indent=2) + "\n", encoding="utf-8")

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import jax
 
-from .. import cli
 from ..audit import audit
 from ..audit.formats import FORMATS, write_report
 from ..audit.silenced import Baseline, write_baseline
-from .programs import add_program, make_devices, require_program, run_program
+from . import options
+from .output import output_on_stderr
+from .programs import make_devices, require_program, run_program
 
 
 def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
@@ -39,35 +40,34 @@ def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     add("--format", choices=FORMATS, default="text", help="the format of the report; by default text")
     add("--baseline", metavar="FILE", type=Path, help="leave out the findings in this baseline")
     add("--write-baseline", metavar="FILE", type=Path, help="write the findings as a baseline")
-    add_program(parser)
+    add("--devices", type=options.natural_number, metavar="8", help="make this many virtual CPU devices")
+    add("-m", dest="module", action="store_true", help="run a module, as python -m does")
+    add("program", metavar="SCRIPT|MODULE", help="a script; with -m a module")
+    add("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="what it is given")
     parser.set_defaults(verb=run)
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run a program under audit, and print the report; the exit code.
-
-    Raises:
-      UsageError: for a command line that cannot be read, and a program that is not there.
-    """
+    """Run a program under audit, and print the report; the exit code."""
     if given.hints and given.format not in ("text", "json"):
-        raise cli.UsageError(f"--hints is printed as text or json, not as {given.format}")
-    lengths = cli.read_axis_sizes(given.mesh) if given.mesh is not None else {}
-    with cli.misuse("--baseline "):
+        raise options.UsageError(f"--hints is printed as text or json, not as {given.format}")
+    lengths = options.read_axis_sizes(given.mesh) if given.mesh is not None else {}
+    with options.misuse("--baseline "):
         baseline = Baseline.read(given.baseline) if given.baseline is not None else None
     require_program(given.program, given.module)
     if given.devices is not None:
         make_devices(given.devices)
     is_document = given.format in ("json", "sarif")
-    output = cli.output_on_stderr() if is_document else nullcontext()
+    output = output_on_stderr() if is_document else nullcontext()
     with output, audit(lengths, invariance=given.invariance, hints=given.hints) as report:
         code = run_program(given.program, given.module, given.arguments)
     if code and not report.regions and given.devices is None and jax.device_count() == 1:
         print("audit: the program found 1 device; --devices 8 makes as many virtual ones", file=sys.stderr)
     findings = report.findings if baseline is None else baseline.new(report.findings)
     if given.write_baseline is not None:
-        with cli.misuse("--write-baseline "):
+        with options.misuse("--write-baseline "):
             write_baseline(given.write_baseline, findings)
     hints = report.hints if given.hints else None
     print(write_report(given.format, findings, report.regions, hints=hints), flush=True)
     is_wrong = any(given.strict or finding.severity == "error" for finding in findings)
-    return code or (cli.FAILED if is_wrong and given.write_baseline is None else cli.DONE)
+    return code or (options.FAILED if is_wrong and given.write_baseline is None else options.DONE)

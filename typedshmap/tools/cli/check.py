@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -15,18 +16,21 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, use_abstract_mesh
 
 from ...errors import ShapeError, TypedShmapError
 from ...errors.phrases import count_text, mesh_text
+from ...errors.places import Place
 from ...inspection import on_mesh, reading_thoroughly
 from ...testing import assert_mesh_invariant
-from .. import cli
 from ..audit import audit
 from ..audit.formats import write_report
 from ..audit.report import AuditedRegion, Finding
 from ..sample.arguments import FlatCall, taken_names
 from ..sample.meshes import has_marks, map_over_shards, needs_manual_region
 from ..sample.plan import UnplacedInputs, plan_inputs
+from . import options
+from .functions import Function, arguments_for, read_functions
+from .output import early_progress, output_on_stderr, print_failure, users_frame
 
 
-def add_verb(add_parser: Callable[..., cli.Parser]) -> None:
+def add_verb(add_parser: Callable[..., options.Parser]) -> None:
     """Add the verb and its options."""
     parser = add_parser(
         "check",
@@ -38,29 +42,25 @@ def add_verb(add_parser: Callable[..., cli.Parser]) -> None:
     )
     what = "a module, a file.py, one function of it, or a folder: every .py file below it with typed functions"
     parser.add_argument("targets", nargs="+", metavar="MODULE[:FUNCTION]", help=what)
-    cli.add_common(parser)
+    options.add_common(parser)
     form = "print the findings as GitHub annotations or as a JSON document; other output then goes to stderr"
     parser.add_argument("--format", choices=("text", "github", "json"), default="text", help=form)
-    parser.add_argument("--seed", type=cli.natural_number, default=0, help="the seed of the sizes that are drawn")
+    parser.add_argument("--seed", type=options.natural_number, default=0, help="the seed of the sizes that are drawn")
     numerics = "also run each function on virtual CPU devices, and compare its results with those on one device"
     parser.add_argument("--numerics", action="store_true", help=numerics)
     parser.set_defaults(verb=run)
 
 
 def run(given: argparse.Namespace) -> int:
-    """Check the functions and print a line per function and mesh, or what is wrong as a document; the exit code.
-
-    Raises:
-      UsageError: for a command line that cannot be read.
-    """
-    meshes = cli.read_meshes(given.mesh, given.explicit)
-    devices = max(mesh.size for mesh in meshes) if given.numerics else min(meshes[0].size, cli.MOST)
-    with cli.output_on_stderr() if given.format != "text" else nullcontext():
-        functions, values, unusable = cli.read_functions(given, given.targets, devices)
+    """Check the functions, and print a line per function and mesh, or a document; the exit code."""
+    meshes = options.read_meshes(given.mesh, given.explicit)
+    devices = max(mesh.size for mesh in meshes) if given.numerics else min(meshes[0].size, options.MOST)
+    with output_on_stderr() if given.format != "text" else nullcontext():
+        functions, values, unusable = read_functions(given, given.targets, devices)
         for error in unusable:
             print(f"check: {error}", file=sys.stderr, flush=True)
         findings: list[Finding | None] = []
-        with cli.early_progress("check: tracing") as report:
+        with early_progress("check: tracing") as report:
             for function, mesh in product(functions, meshes):
                 report(function.name)
                 findings.append(_check(function, mesh, values, given.seed))
@@ -71,15 +71,14 @@ def run(given: argparse.Namespace) -> int:
     if given.format != "text":
         regions = [AuditedRegion(function.name, *function.line, True, ()) for function in functions]
         print(write_report(given.format, [finding for finding in findings if finding is not None], regions, summary))
-    return cli.WRONG if unusable else cli.FAILED if failed else cli.DONE
+    return options.WRONG if unusable else options.FAILED if failed else options.DONE
 
 
-def _check(function: cli.Function, mesh: AbstractMesh, values: Mapping[str, Any], seed: int) -> Finding | None:
-    """Trace a function; print a line, and its error."""
+def _check(function: Function, mesh: AbstractMesh, values: Mapping[str, Any], seed: int) -> Finding | None:
     mesh, drawn_sizes = function.on(mesh), dict[str, Any]()
     label = f"{function.name}  {mesh_text(mesh.shape_tuple)}"
     try:
-        arguments = cli.arguments_for(function, values)
+        arguments = arguments_for(function, values)
         planned = plan_inputs(function.function, (mesh,), arguments, None, "check")
         drawn = planned.draw(seed)
         drawn_sizes = {name: size for name, size in drawn.sizes.items() if name not in planned.given}
@@ -91,13 +90,13 @@ def _check(function: cli.Function, mesh: AbstractMesh, values: Mapping[str, Any]
         # Another size may help, since a body may divide a dim that the hints leave unsharded.
         may_help = drawn_sizes and (isinstance(error, ShapeError) or not isinstance(error, TypedShmapError))
         drawn_text = f"\nDrawn: {mesh_text(drawn_sizes.items())}; --size gives others" if may_help else ""
-        cli.print_failure(f"FAIL   {label}", error, drawn_text)
-        return cli.finding_of_error(function, error, f"on {mesh_text(mesh.shape_tuple)}")
+        print_failure(f"FAIL   {label}", error, drawn_text)
+        return _finding(function, error, f"on {mesh_text(mesh.shape_tuple)}")
     print(f"ok     {label}  ({mesh_text(drawn.sizes.items())})" if drawn.sizes else f"ok     {label}", flush=True)
     return None
 
 
-def _trace(function: cli.Function, drawn: UnplacedInputs, mesh: AbstractMesh) -> None:
+def _trace(function: Function, drawn: UnplacedInputs, mesh: AbstractMesh) -> None:
     """Trace a function; map a helper of manual regions, known by its marks or its collectives, over the mesh."""
     f, made_of = function.function, function.made_of
 
@@ -115,19 +114,30 @@ def _trace(function: cli.Function, drawn: UnplacedInputs, mesh: AbstractMesh) ->
         trace(map_over_shards(f, made_of), AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=types))
 
 
-def _compare_meshes(
-    function: cli.Function, meshes: Sequence[AbstractMesh], values: Mapping[str, Any]
-) -> Finding | None:
-    """Run a function on the meshes and on one device; print a line, and the difference."""
+def _compare_meshes(function: Function, meshes: Sequence[AbstractMesh], values: Mapping[str, Any]) -> Finding | None:
     devices, like = np.array(jax.devices()), [function.on(mesh) for mesh in meshes]
     placed = [Mesh(devices[: m.size].reshape(m.axis_sizes), m.axis_names, axis_types=m.axis_types) for m in like]
     try:
-        known, arguments = taken_names(function.typed), cli.arguments_for(function, values)
-        options = {name: value for name, value in function.mark.items() if name not in known}
-        assert_mesh_invariant(function.function, placed, **options, **arguments)
+        known, arguments = taken_names(function.typed), arguments_for(function, values)
+        marked = {name: value for name, value in function.mark.items() if name not in known}
+        assert_mesh_invariant(function.function, placed, **marked, **arguments)
     except (Exception, SystemExit) as error:  # as above
-        cli.print_failure(f"DIFFER {function.name}", error)
-        return cli.finding_of_error(function, error, "on several meshes")
+        print_failure(f"DIFFER {function.name}", error)
+        return _finding(function, error, "on several meshes")
     on = "; ".join(mesh_text(mesh.shape_tuple) for mesh in meshes)
     print(f"same   {function.name}  on one device and on {on}", flush=True)
     return None
+
+
+def _finding(function: Function, error: BaseException, where: str) -> Finding:
+    """The error of a function as a finding, at the place of the error, else at that of the function."""
+    file, line = function.line
+    if isinstance(place := getattr(error, "place", None), Place):
+        file, line = place.file, place.line
+    elif frame := users_frame(error):
+        file, line = frame.filename, frame.lineno or line
+    name = type(error).__name__.removesuffix("Error")
+    kind = "invariance" if isinstance(error, AssertionError) else re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
+    first, *rest = str(error).splitlines() or [name]
+    cure = "".join(f"; {text.removeprefix('Hint: ')}" for text in rest if text.startswith("Hint: "))
+    return Finding("error", kind, f"{first} ({where}){cure}", file, line, function.name)

@@ -10,18 +10,8 @@ from typing import NoReturn
 
 from ... import __version__
 from ...testing.waiting import end_if_waiting
-from . import (
-    FAILED,
-    INTERRUPTED,
-    WRONG,
-    Parser,
-    UsageError,
-    audit,
-    check,
-    explain,
-    plan,
-    read_size_flags,
-)
+from . import audit, check, explain, plan
+from .options import FAILED, INTERRUPTED, WRONG, Parser, UsageError, read_size_flags
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

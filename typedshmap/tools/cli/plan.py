@@ -8,14 +8,16 @@ from collections.abc import Callable
 from jax.sharding import AxisType
 
 from ...meshes import MOST_DEVICES
-from .. import cli
 from ..explain import Choice, choose_call
 from ..explain.choose import meshes_to_try, read_free_mesh
 from ..explain.hardware import read_hardware
 from ..explain.tables import document
+from . import options
+from .functions import arguments_for, read_functions
+from .output import early_progress, print_failure
 
 
-def add_verb(add_parser: Callable[..., cli.Parser]) -> None:
+def add_verb(add_parser: Callable[..., options.Parser]) -> None:
     """Add the verb and its options."""
     parser = add_parser(
         "plan",
@@ -26,9 +28,9 @@ def add_verb(add_parser: Callable[..., cli.Parser]) -> None:
         epilog="The exit code is 0 if a mesh fits, 1 if none does, and 2 if the command line is wrong. "
         "Example: python -m typedshmap plan model:step --devices 2048 --hardware v5p --batch 512",
     )
-    cli.add_target(parser)
+    options.add_target(parser)
     add = parser.add_argument
-    add("--devices", type=cli.natural_number, required=True, metavar="2048", help="the number of devices")
+    add("--devices", type=options.natural_number, required=True, metavar="2048", help="the number of devices")
     kinds = "the kind of device: v5e, v5p, v6e, v7x, h100, b200; for a TPU also its topology: v5p:8x16x16"
     add("--hardware", required=True, metavar="v5p", help=kinds)
     add(
@@ -37,32 +39,28 @@ def add_verb(add_parser: Callable[..., cli.Parser]) -> None:
         metavar="tp=8",
         help="mesh axes of fixed size, and axes that no hint names: pp,tp=8",
     )
-    cli.add_values(parser)
+    options.add_values(parser)
     add("--grad", action="store_true", help="plan for the function and its gradient (vector-Jacobian product)")
-    cli.add_page(parser, "charts of time and memory")
+    options.add_page(parser, "charts of time and memory")
     parser.set_defaults(verb=run)
 
 
 def run(given: argparse.Namespace) -> int:
-    """Plan the functions, one after the other; the exit code.
-
-    Raises:
-      UsageError: for a command line that cannot be read.
-    """
-    cli.require_one_module(given.target)
+    """Plan the functions; the exit code."""
+    options.require_one_module(given.target)
     if not 1 <= given.devices <= MOST_DEVICES:
-        raise cli.UsageError(f"--devices {given.devices}: a mesh has 1 to {MOST_DEVICES} devices")
-    with cli.misuse():
+        raise options.UsageError(f"--devices {given.devices}: a mesh has 1 to {MOST_DEVICES} devices")
+    with options.misuse():
         hardware, free = read_hardware("--hardware", given.hardware), read_free_mesh("--mesh", given.mesh)
         if all(free.values()):
             meshes_to_try("--mesh", given.devices, {**free, "": None})
     assert hardware is not None
-    page = cli.page_to_write(given.html, given.force)
+    page = options.page_to_write(given.html, given.force)
     there = argparse.Namespace(**vars(given))
     there.mesh, there.devices = [",".join(f"{axis}=1" for axis in free)], None
-    functions, values, _ = cli.read_functions(there, [given.target], min(given.devices, cli.MOST))
+    functions, values, _ = read_functions(there, [given.target], min(given.devices, options.MOST))
     choices: list[Choice] = []
-    with cli.early_progress("plan") as report:
+    with early_progress("plan") as report:
         for function in functions:
             report(function.name)
 
@@ -70,7 +68,7 @@ def run(given: argparse.Namespace) -> int:
                 report(f"{name}: {text}")
 
             try:
-                arguments = cli.arguments_for(function, values)
+                arguments = arguments_for(function, values)
                 choice = choose_call(
                     function.function,
                     (),
@@ -83,10 +81,11 @@ def run(given: argparse.Namespace) -> int:
                     report=report_mesh,
                 )
             except (Exception, SystemExit) as error:  # of the function's own code: the next one is planned
-                cli.print_failure(f"FAIL   {function.name}", error, "\n")
+                print_failure(f"FAIL   {function.name}", error, "\n")
             else:
                 print(f"{choice}\n", flush=True)
                 choices.append(choice)
     if page is not None:
-        cli.write_page(page, document(given.target, "\n<hr>\n".join(choice.html for choice in choices)))
-    return cli.DONE if len(choices) == len(functions) and all(choice.ranked for choice in choices) else cli.FAILED
+        options.write_page(page, document(given.target, "\n<hr>\n".join(choice.html for choice in choices)))
+    is_done = len(choices) == len(functions) and all(choice.ranked for choice in choices)
+    return options.DONE if is_done else options.FAILED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import os
 import runpy
@@ -14,25 +13,16 @@ from pathlib import Path
 
 import jax
 
-from .. import cli
-
-
-def add_program(parser: argparse.ArgumentParser) -> None:
-    """Add the program, its arguments, and the number of devices."""
-    add = parser.add_argument
-    add("--devices", type=cli.natural_number, metavar="8", help="make this many virtual CPU devices")
-    add("-m", dest="module", action="store_true", help="run a module, as python -m does")
-    add("program", metavar="SCRIPT|MODULE", help="a script; with -m a module")
-    add("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="what it is given")
+from . import options
 
 
 def require_program(program: str, is_module: bool) -> None:
     """Raise for a script that is not a file, and for a module that cannot be found."""
     if not is_module:
         if os.path.isdir(program):
-            raise cli.UsageError(f"{program}: it is a folder; name a script, or with -m a module")
+            raise options.UsageError(f"{program}: it is a folder; name a script, or with -m a module")
         if not os.path.isfile(program):
-            raise cli.UsageError(f"{program}: there is no such script")
+            raise options.UsageError(f"{program}: there is no such script")
         return
     sys.path.insert(0, os.getcwd())
     try:
@@ -40,25 +30,20 @@ def require_program(program: str, is_module: bool) -> None:
     except (ImportError, ValueError, OSError):
         spec = None
     if spec is None:
-        raise cli.UsageError(f"{program}: there is no such module")
+        raise options.UsageError(f"{program}: there is no such module")
 
 
 def make_devices(count: int) -> None:
     """Make virtual CPU devices by the environment, so that a program may still make others."""
-    cli.require_device_count(count)
+    options.require_device_count(count)
     jax.config.update("jax_platforms", "cpu")
-    others = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if not flag.startswith(f"{cli.DEVICES_FLAG}=")]
-    os.environ["XLA_FLAGS"] = " ".join([*others, f"{cli.DEVICES_FLAG}={count}"])
+    option = f"{options.DEVICES_FLAG}="
+    others = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if not flag.startswith(option)]
+    os.environ["XLA_FLAGS"] = " ".join([*others, f"{option}{count}"])
 
 
 def run_program(program: str, is_module: bool, arguments: Sequence[str]) -> int:
-    """Run a program as Python does, whose traceback of an error begins with its own line; the exit code.
-
-    Args:
-      program: a script, or the name of a module.
-      is_module: whether it is a module.
-      arguments: what it is given.
-    """
+    """Run a program as Python does; the exit code."""
     sys.argv, before = [program, *arguments], sys.modules["__main__"]
     try:
         if is_module:
@@ -71,18 +56,18 @@ def run_program(program: str, is_module: bool, arguments: Sequence[str]) -> int:
             exec(code, vars(main))
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
-            return end.code or cli.DONE
+            return end.code or options.DONE
         print(end.code, file=sys.stderr)
-        return cli.FAILED
+        return options.FAILED
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         _print_traceback(error)
-        return cli.FAILED
+        return options.FAILED
     finally:
         sys.modules["__main__"] = before
         sys.stdout.flush()
-    return cli.DONE
+    return options.DONE
 
 
 def _print_traceback(error: BaseException) -> None:

@@ -1,7 +1,4 @@
-"""Check that all processes run the same program before they run it, so that none waits forever.
-
-The function, its static arguments and the lowered text are compared by one exchange of hashes between the processes.
-Invariant: all processes get the same reports, so that all of them raise the same error."""
+"""Compare the programs of all processes before they run, by hashes, so that none waits forever."""
 
 from __future__ import annotations
 
@@ -31,16 +28,7 @@ def is_shared(mesh: _jax.mesh.AnyMesh) -> bool:
 
 
 def require_same_program(function: str, static: Iterable[tuple[Subject, Any]], text: str) -> None:
-    """Compare a program with those of the other processes before it runs; all processes must call this.
-
-    Args:
-      function: its function.
-      static: its static arguments; only plain values are compared, whose texts are the same everywhere.
-      text: its lowered text.
-
-    Raises:
-      ReplicaError: if a process runs another program.
-    """
+    """Raise the same ReplicaError in all processes, each of which must call this, if one runs another program."""
     arguments = {str(subject): value_text(value) for subject, value in static if isinstance(value, _PLAIN)}
     program_here = {"function": function, "static": arguments, "text": hashlib.sha256(text.encode()).hexdigest()}
     programs = [json.loads(data) for data in _jax.casts.gather_bytes(json.dumps(program_here).encode())]

@@ -1,8 +1,4 @@
-"""Compare the replicated values of one call, in a program of their own or in the traced program.
-
-Concrete arrays are compared by a separate small program, which is dispatched with the call and read later; calls are
-counted on the host. In a program that is being traced, the comparison becomes part of it, under a condition that counts
-its runs, and the devices report a difference by a callback."""
+"""Compare the values of a call: concrete ones by a separate program, traced ones within theirs."""
 
 from __future__ import annotations
 
@@ -109,7 +105,6 @@ def are_computed(values: Iterable[Any]) -> bool:
 
 
 def _compare(comparison: ReplicaComparison, has_vma: bool) -> Any:
-    """A function of shards that reports a difference."""
     return partial(
         compare_shards,
         agreeing=[claim.axes for claim in comparison.claims],

@@ -31,19 +31,7 @@ def compare_shards(
     has_vma: bool,
     report: Callable[[Any], None] | None = None,
 ) -> Any:
-    """Compare values in a manual region, each over the mesh axes over which it is replicated.
-
-    Args:
-      shards: the values.
-      agreeing: for each value these axes, in the order of the mesh.
-      manual: the axes over which all shards learn of a difference.
-      has_vma: whether JAX types values as varying here.
-      report: called on the host of every device with the checksums, if there is a difference.
-
-    Returns:
-      Without ``report``, the checksums of all shards if there is a difference, else zeros: an array with a row for
-      each shard over ``manual``, in the order of the mesh, and a column for each value.
-    """
+    """Compare shards over the axes over which each is replicated; without ``report``, all their checksums, or zeros."""
     plain = (_jax.casts.drop_reduced(lax.stop_gradient(shard)) for shard in shards)
     sums = jnp.stack([_varying(checksum(shard), manual, has_vma) for shard in plain])
     differs = jnp.zeros((), bool)

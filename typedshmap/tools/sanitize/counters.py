@@ -1,7 +1,4 @@
-"""Count the runs of a program, within the program.
-
-The count is a mutable array (`jax.new_ref`) that the program closes over: no callback, no new trace, and gradients,
-loops and branches count as often as they run."""
+"""Count the runs of a program within it, by a mutable array that it closes over."""
 
 from __future__ import annotations
 
@@ -17,19 +14,7 @@ _GOLDEN = 0.6180339887498949
 
 
 def is_due(every: int, mesh: _jax.mesh.AnyMesh) -> Any:
-    """Whether a run of the program that is being traced is due: a boolean of that program.
-
-    The first run is due. In a loop, and in any other inner jaxpr, the gaps between due runs are ``every`` or one less,
-    in golden proportion: with equal gaps some iterations of the loop might never be due.
-
-    Args:
-      every: the largest gap between due runs.
-      mesh: the mesh of the program.
-
-    Returns:
-      True if each run is due, also if runs cannot be counted: under `jax.vmap`, in an inner ``jax.jit``, which does not
-      accept such an array if it has shardings, and on unknown devices.
-    """
+    """Whether this run of the program that is being traced is due, as a boolean of that program; the first is."""
     if (
         every == 1
         or _jax.trace.is_mapped_around()

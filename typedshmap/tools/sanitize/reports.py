@@ -22,15 +22,7 @@ from ...notation.match import Sizes
 
 
 class Replicated(NamedTuple):
-    """The claim that a value is the same on every shard of some mesh axes.
-
-    Attributes:
-      subject: the value's name.
-      hint: its hint.
-      got: its type in JAX's notation.
-      axes: the axes over which the shards agree, in the order of the mesh.
-      find_place: returns the user's line with the hint.
-    """
+    """The claim that a value is the same on every shard of some mesh axes."""
 
     subject: Subject
     hint: HintText
@@ -40,17 +32,7 @@ class Replicated(NamedTuple):
 
 
 class ReplicaComparison(NamedTuple):
-    """The comparison of the replicated values of one function.
-
-    Attributes:
-      function: the function's name.
-      mesh: its mesh, with devices if they are known.
-      axes: the mesh axes over which values may be the same, with their sizes; the shards of a report are over them.
-      region: the mesh context of its hints.
-      sizes: the sizes of dims.
-      claims: the claims that are compared.
-      number: the place among all comparisons: of two that differ the first is raised.
-    """
+    """The claims of one call of a function; of two comparisons that differ, that of lower number is raised."""
 
     function: str
     mesh: _jax.mesh.AnyMesh
@@ -65,7 +47,6 @@ class ReplicaComparison(NamedTuple):
         return tuple(name for name, _ in self.axes)
 
     def error(self, sums: np.ndarray) -> TypedShmapError | None:
-        """The error for the checksums of all shards; None if all claims hold."""
         failures = [
             Failure(difference, claim.subject, claim.hint, claim.got, claim.find_place())
             for difference, claim in zip(self.differences(sums), self.claims, strict=True)
@@ -79,7 +60,6 @@ class ReplicaComparison(NamedTuple):
         return [self._difference(column, claim.axes) for column, claim in zip(columns, self.claims, strict=True)]
 
     def _difference(self, sums: np.ndarray, agreeing: tuple[str, ...]) -> DifferingReplicas | None:
-        """The difference between the shards of one value, by its checksum on each."""
         dims = [self.axis_names.index(axis) for axis in agreeing]
         size = prod(sums.shape[dim] for dim in dims)
         order = (*(dim for dim in range(sums.ndim) if dim not in dims), *dims)
@@ -110,13 +90,7 @@ class ReplicaComparison(NamedTuple):
 
 
 class _Reports:
-    """The comparisons of this process.
-
-    Attributes:
-      pending: the checksums of calls that may still be running, with their comparison; zeros if shards are equal.
-      differing: checksums that differ, of which no call has raised an error yet.
-      is_traced: whether a program was traced whose devices report by themselves.
-    """
+    """The comparisons of this process: pending checksums, those that differ, and whether devices report any."""
 
     def __init__(self) -> None:
         self.pending: deque[tuple[ReplicaComparison, Any]] = deque()
@@ -163,11 +137,7 @@ def _look_at_first() -> None:
 
 
 def raise_found() -> None:
-    """Raise an error for a difference that is known by now, without waiting.
-
-    Raises:
-      ReplicaError: for the first value that differs.
-    """
+    """Raise an error for a difference that is known by now."""
     while _reports.pending and _reports.pending[0][1].is_ready():
         _look_at_first()
     if _reports.differing:
@@ -175,11 +145,7 @@ def raise_found() -> None:
 
 
 def wait() -> None:
-    """Wait for all pending comparisons.
-
-    Raises:
-      ReplicaError: for the first value that differs.
-    """
+    """Wait for all comparisons, and raise an error for a difference."""
     while _reports.pending:
         _look_at_first()
     if _reports.is_traced:

@@ -1,7 +1,4 @@
-"""The observer that compares replicas, at every N-th call of a typed function.
-
-Invariant: a trace without comparisons is never reused with them, or the other way round: the observer, and the
-condition of a traced region, live in JAX user contexts."""
+"""The observer that compares replicas, at every N-th call of a typed function."""
 
 from __future__ import annotations
 
@@ -29,11 +26,7 @@ _MOST = 2**31  # the range of a counter
 
 
 class _Due:
-    """Whether a run of a region compares: a boolean of the enclosing program, or True.
-
-    There is one for each traced region, since it is in JAX's cache key: a jaxpr with the condition of another region is
-    never reused.
-    """
+    """Whether a run of a region compares: in JAX's cache key, so that no jaxpr has the condition of another region."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -59,11 +52,6 @@ class Sanitizer(Observer):
 
     @classmethod
     def of(cls, name: str, every: Any) -> Sanitizer:
-        """The sanitizer for the value of an option.
-
-        Raises:
-          StructureError: unless it is a positive integer.
-        """
         try:
             number = None if isinstance(every, bool) else index(every)
         except TypeError:
@@ -75,7 +63,6 @@ class Sanitizer(Observer):
         return cls(min(number, _MOST))
 
     def call(self, call: ObservedCall, run: Callable[[], Any]) -> Any:
-        """Run a call, and compare the values of its boundary if that is due."""
         reports.raise_found()
         if _jax.trace.is_jit_disabled() or call.is_in_region:  # nothing is compiled, or values are shards: see `body`
             return run()
@@ -109,7 +96,6 @@ class Sanitizer(Observer):
             compare_inside(_comparison(call.function, boundary), values, (_due.value or _ALWAYS).value)
 
     def asserted(self, function: str, checked: TreeCheck, is_assumed: bool) -> None:
-        """Compare the assumed values of a body."""
         if is_assumed and checked.region.manual and _due.value is not None:
             compare_assumed(function, checked, _due.value.value)
 
