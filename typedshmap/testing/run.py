@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -214,36 +214,49 @@ def compile_call(
       grad: whether to compute vector-Jacobian products, of all results and in all inexact arguments.
       is_excluded: whether the result with a path has no cotangent.
     """
-    names, f = list[str](), subject.mapped(mesh)
+    f, platform = FlatFunction(subject.mapped(mesh), call), mesh.devices.flat[0].platform
+    with subject.on(mesh):
+        jaxpr, types, compute = _compile(f.results, platform, call.arrays)
+        if not grad:
+            return CompiledCall(mesh, call.form, f.names, types, compute, [jaxpr])
+        results = dict(zip(f.names, types, strict=True))
+        pulled = [name for name in f.names if _jax.array.is_inexact(results[name].dtype) and not is_excluded(name)]
+        pullback = partial(f.pullback, pulled)
+        of_pullback, _, pull = _compile(pullback, platform, call.arrays, [results[name] for name in pulled])
+    return CompiledCall(mesh, call.form, f.names, types, compute, [jaxpr, of_pullback], pulled, f.gradient_names, pull)
 
-    def forward(arrays: Sequence[Any]) -> list[Any]:
-        leaves = jax.tree_util.tree_flatten_with_path(call.run(f, arrays))[0]
-        names[:] = [f"return{jax.tree_util.keystr(path)}" for path, _ in leaves]  # known when this has been traced
+
+class FlatFunction:
+    """A function from the arrays among its arguments to the leaves of its result.
+
+    Attributes:
+      names: the paths of its results, which are known when it has been traced.
+      inexact: which of the arrays are inexact.
+    """
+
+    def __init__(self, f: Callable[..., Any], call: FlatCall) -> None:
+        self.f, self.call, self.names = f, call, list[str]()
+        self.inexact = [at for at, array in enumerate(call.arrays) if _jax.array.is_inexact(array.dtype)]
+
+    @property
+    def gradient_names(self) -> list[str]:
+        return [f"grad({self.call.names[at]})" for at in self.inexact]
+
+    def results(self, arrays: Sequence[Any]) -> list[Any]:
+        leaves = jax.tree_util.tree_leaves_with_path(self.call.run(self.f, arrays))
+        self.names[:] = [f"return{jax.tree_util.keystr(path)}" for path, _ in leaves]
         return [_global_array(leaf) for _, leaf in leaves]
 
-    platform = mesh.devices.flat[0].platform
-    with subject.on(mesh):
-        jaxpr, types, compute = _compile(forward, platform, call.arrays)
-        if not grad:
-            return CompiledCall(mesh, call.form, names, types, compute, [jaxpr])
-        results = dict(zip(names, types, strict=True))
-        pulled = [name for name in names if _jax.array.is_inexact(results[name].dtype) and not is_excluded(name)]
-        inexact = [at for at, array in enumerate(call.arrays) if _jax.array.is_inexact(array.dtype)]
+    def pullback(self, pulled: Collection[str], arrays: Sequence[Any], cotangents: list[Any]) -> list[Any]:
+        """The vector-Jacobian product of some results, in all inexact arguments."""
 
-        def pullback(arrays: Sequence[Any], cotangents: list[Any]) -> list[Any]:
-            """The vector-Jacobian product of some results, in all inexact arguments."""
+        def pulled_results(changed: list[Any]) -> list[Any]:
+            mixed = {**dict(enumerate(arrays)), **dict(zip(self.inexact, changed, strict=True))}
+            results = self.results(list(mixed.values()))
+            return [value for name, value in zip(self.names, results, strict=True) if name in pulled]
 
-            def pulled_results(changed: list[Any]) -> list[Any]:
-                mixed = {**dict(enumerate(arrays)), **dict(zip(inexact, changed, strict=True))}
-                values = dict(zip(names, forward(list(mixed.values())), strict=True))
-                return [values[name] for name in pulled]
-
-            gradients = jax.vjp(pulled_results, [arrays[at] for at in inexact])[1](cotangents)[0]
-            return list(map(_global_array, gradients))
-
-        of_pullback, _, pull = _compile(pullback, platform, call.arrays, [results[name] for name in pulled])
-    gradients = [f"grad({call.names[at]})" for at in inexact]
-    return CompiledCall(mesh, call.form, names, types, compute, [jaxpr, of_pullback], pulled, gradients, pull)
+        gradients = jax.vjp(pulled_results, [arrays[at] for at in self.inexact])[1](cotangents)[0]
+        return list(map(_global_array, gradients))
 
 
 def _compile(

@@ -26,7 +26,7 @@ from ...tools.sample.plan import InputPlan, plan_inputs, size_of
 from ..describe_difference import FIRST_DIFFERENCE
 from ..invariance import DifferenceReport, assert_mesh_invariant
 from ..meshes import axes_of
-from ..run import FunctionUnderTest, classify_function, needs_manual_axes
+from ..run import FlatFunction, FunctionUnderTest, classify_function, needs_manual_axes
 from .rules import RULES
 from .values import Gap, GlobalValue, NotKnown, TermTable, Unknown
 from .walk import Walk
@@ -326,32 +326,21 @@ class _MeshComparison:
 
     def _traced(self, made: Inputs, mesh: AbstractMesh) -> _TracedProgram:
         """The program of a function on a mesh; of its vector-Jacobian product, too, if that is compared."""
-        call, mapped = FlatCall(made, jax.ShapeDtypeStruct), self.subject.mapped(mesh)
-        changing = [at for at, array in enumerate(call.arrays) if _jax.array.is_inexact(array.dtype)]
-
-        names = list[str]()
-
-        def forward(arrays: Sequence[Any]) -> list[Any]:
-            results = jax.tree_util.tree_leaves_with_path(call.run(mapped, arrays))
-            names[:] = [f"return{jax.tree_util.keystr(path)}" for path, _ in results]
-            return [leaf for _, leaf in results]  # a class may not take the shapes of its leaves
-
-        def both(arrays: Sequence[Any], cotangents: Sequence[Any]) -> Any:
-            def inexact(changed: list[Any]) -> list[Any]:
-                mixed = {**dict(enumerate(arrays)), **dict(zip(changing, changed, strict=True))}
-                return [leaf for leaf in forward(list(mixed.values())) if _jax.array.is_inexact(leaf.dtype)]
-
-            gradients = jax.vjp(inexact, [arrays[at] for at in changing])[1](list(cotangents))[0]
-            return forward(arrays), gradients
-
+        call = FlatCall(made, jax.ShapeDtypeStruct)
+        f = FlatFunction(self.subject.mapped(mesh), call)
         with self.subject.on(mesh):
-            if self.grad:
-                shapes = jax.eval_shape(forward, call.arrays)
-                cotangents = [leaf for leaf in shapes if _jax.array.is_inexact(leaf.dtype)]
-                jaxpr = jax.make_jaxpr(both)(call.arrays, cotangents)
-            else:
-                jaxpr = jax.make_jaxpr(forward)(call.arrays)
-        return _TracedProgram(jaxpr, [*names, *(f"grad({call.names[at]})" for at in changing if self.grad)])
+            if not self.grad:
+                return _TracedProgram(jax.make_jaxpr(f.results)(call.arrays), f.names)
+            types = jax.eval_shape(f.results, call.arrays)
+            inexact = {
+                name: leaf for name, leaf in zip(f.names, types, strict=True) if _jax.array.is_inexact(leaf.dtype)
+            }
+
+            def both(arrays: Sequence[Any], cotangents: list[Any]) -> Any:
+                return f.results(arrays), f.pullback(inexact, arrays, cotangents)
+
+            jaxpr = jax.make_jaxpr(both)(call.arrays, [*inexact.values()])
+        return _TracedProgram(jaxpr, [*f.names, *f.gradient_names])
 
     def _results(self, jaxpr: Any) -> list[GlobalValue]:
         walk, ranks = Walk(self.terms, RULES, self.deadline), [len(aval.shape) for aval in jaxpr.in_avals]

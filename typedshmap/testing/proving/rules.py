@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from ... import _jax
@@ -38,6 +39,8 @@ def _answering(rule: PrimitiveRule) -> PrimitiveRule:
         try:
             return rule(walk, eqn, operands)
         except NotKnown as error:
+            with suppress(NotKnown):  # of operands that every shard has whole, whatever it does
+                return _opaque(walk, eqn, operands)
             lost = next((value for value in operands if isinstance(value, Unknown)), None)
             return [lost or Unknown(walk.place, str(error))] * len(eqn.outvars)
         finally:
@@ -71,7 +74,7 @@ _RULES: dict[str, PrimitiveRule] = {
     "neg": elementwise.negate,
     **dict.fromkeys(("max", "min"), elementwise.extreme),
     **dict.fromkeys(elementwise.COMPARISONS, elementwise.compare),
-    **dict.fromkeys(("and", "or", "not"), elementwise.logical),
+    "and": elementwise.conjunction,
     "select_n": elementwise.select,
     **{name: contracting.along_dims for name in names_of("reducing", "ordering") if PRIMITIVES[name].along in _ALONG},
     "rev": contracting.along_dims,
@@ -84,7 +87,6 @@ _RULES: dict[str, PrimitiveRule] = {
     "iota": moving.iota,
     "slice": moving.slice_dims,
     "dynamic_slice": moving.dynamic_slice,
-    "dynamic_update_slice": moving.dynamic_update_slice,
     "concatenate": moving.concatenate,
     "stack": moving.stack,
     "unstack": moving.unstack,

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class NotKnown(Exception):
@@ -308,11 +308,9 @@ class IsOwn(OfIds):
 
     Attributes:
       is_bounded_below: whether it asks if it is not below.
-      is_true: whether it says this, or its negation.
     """
 
     is_bounded_below: bool
-    is_true: bool
 
 
 @dataclass(frozen=True)
@@ -320,12 +318,10 @@ class Found(OfIds):
     """What is found by an id in the shard's part of a table.
 
     Attributes:
-      value: what is found, as a global array.
-      is_zero_elsewhere: whether it is zero where the id is not there, and not anything.
+      value: what is found, as a global array; anything where the id is not there.
     """
 
     value: Sharded
-    is_zero_elsewhere: bool
 
 
 @dataclass(frozen=True)
@@ -367,21 +363,6 @@ class AtShard:
 
 
 @dataclass(frozen=True)
-class LeftRegion:
-    """What shards hold that is no part of a global array, outside of the region that made it.
-
-    Attributes:
-      value: what it is within.
-      spec: the PartitionSpec by which it left the region.
-      why: the reason why it is no part of a global array.
-    """
-
-    value: GlobalValue
-    spec: Any
-    why: str
-
-
-@dataclass(frozen=True)
 class Unknown:
     """A value of which nothing is known.
 
@@ -394,4 +375,4 @@ class Unknown:
     why: str
 
 
-GlobalValue = Sharded | Affine | OfIds | Edge | AtShard | LeftRegion | Unknown
+GlobalValue = Sharded | Affine | OfIds | Edge | AtShard | Unknown

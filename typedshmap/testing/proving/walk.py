@@ -19,12 +19,9 @@ from .values import (
     AtShard,
     DimSharding,
     Edge,
-    Found,
     GlobalValue,
-    LeftRegion,
     NotKnown,
     OfIds,
-    Row,
     Sharded,
     Term,
     TermTable,
@@ -33,9 +30,6 @@ from .values import (
 )
 
 PrimitiveRule = Callable[["Walk", Any, list[GlobalValue]], Sequence[GlobalValue]]
-
-
-_MOST_ITERATIONS = 4
 
 
 class Walk(Interpreter[GlobalValue]):
@@ -78,27 +72,20 @@ class Walk(Interpreter[GlobalValue]):
     def carried(
         self, start: list[GlobalValue], now: list[GlobalValue], results: list[GlobalValue], times: int
     ) -> list[GlobalValue]:
-        """Variables, with layouts that every iteration keeps; at first with those of what the first one makes."""
-        after = list[GlobalValue]()
-        for at, (first, layout, result) in enumerate(zip(start, now, results, strict=False)):
-            before, old = self.settled(first), self.settled(layout)
-            after.append(
-                self._carried(at, before, old, self.settled(result)) if times else self._first(at, old, result)
-            )
-        if times >= _MOST_ITERATIONS and after != now:
-            raise NotKnown("no layout is kept by all iterations")
-        return after
+        """Variables in the layouts of what the first iteration makes, which all iterations are to keep."""
+        pairs = [*zip(map(self.settled, now), results, strict=False)]
+        if not times:
+            return [self.variable("carry", at, self._joined(*pair)) for at, pair in enumerate(pairs)]
+        for carry, result in pairs:
+            made = self.settled(result)
+            if made.layout != carry.layout and wider(carry, made).layout != carry.layout:
+                raise NotKnown("no layout is kept by all iterations")
+        return now
 
-    def _first(self, at: int, start: Sharded, result: GlobalValue) -> Sharded:
+    def _joined(self, start: Sharded, result: GlobalValue) -> Sharded:
         with suppress(NotKnown):
-            return self.variable("carry", at, wider(start, self.settled(result)))
-        return self.variable("carry", at, start)
-
-    def _carried(self, at: int, start: Sharded, now: Sharded, result: Sharded) -> Sharded:
-        if result.layout == now.layout:
-            return now
-        layout = wider(start if start.is_zero else now, result)
-        return now if result.is_zero or layout.layout == now.layout else self.variable("carry", at, layout)
+            return wider(start, self.settled(result))
+        return start
 
     def constant(self, value: Any) -> GlobalValue:
         """What a constant is, the same on every shard."""
@@ -112,8 +99,6 @@ class Walk(Interpreter[GlobalValue]):
             if isinstance(entry, int | float) and np.isfinite(entry):
                 return self.number(fraction_of(entry), free)
             return self.made("constant", (str(array.dtype), repr(entry)), [], free)
-        if not array.size and array.ndim:
-            return Unknown(self.place, "an array without entries")
         return self.made("constant", (str(array.dtype), array.shape, array.tobytes()), [], ((),) * array.ndim)
 
     def number(self, factor: Fraction | int, dims: Sequence[DimSharding]) -> Sharded:
@@ -175,10 +160,6 @@ class Walk(Interpreter[GlobalValue]):
                 if layout is None:
                     raise NotKnown("it depends on the index of the shard")
                 return self.made("iota", layout[1], [], layout[0])
-            case Row(start=(), length=None):
-                return self.spread(value)
-            case Found(is_zero_elsewhere=True):
-                return self._owned(value)
             case OfIds():
                 raise NotKnown("it depends on which ids the shard has")
             case Edge(shift=shift):
@@ -186,7 +167,7 @@ class Walk(Interpreter[GlobalValue]):
                 raise NotKnown(how)
             case AtShard():
                 raise NotKnown("it depends on the index of the shard")
-            case LeftRegion(why=why) | Unknown(why=why):
+            case Unknown(why=why):
                 raise NotKnown(why)
 
     def moved(self, value: Sharded, sources: Sequence[int | None]) -> Sharded:
@@ -206,18 +187,6 @@ class Walk(Interpreter[GlobalValue]):
     def spread(self, lookup: OfIds) -> Sharded:
         """The ids, each wherever it decides on an entry."""
         return self.moved(lookup.ids, lookup.along)
-
-    def _owned(self, lookup: Found) -> Sharded:
-        """What each shard has for its own ids, and the sum of which over the shards is it for all ids."""
-        assert lookup.length is not None
-        value, axes, ids = lookup.value, lookup.table_axes(self.sizes, lookup.length), self.spread(lookup)
-        if value.is_extreme or value.partial & ids.axes:
-            raise NotKnown("it chooses from what is not reduced")
-        if value.axes.intersection(axes):
-            raise NotKnown("it is sharded over the axes of the table")
-        count = lookup.length * self.count(axes)
-        owned = self.linear("owned", count, value, joined_dims([value, ids]), ids)
-        return owned.partial_over(value.partial.union(axes), "sum")
 
     def solid(self, value: Sharded, dim: int, length: int) -> Sharded:
         """A value whose length along a dim is that of the whole.
