@@ -77,17 +77,7 @@ class FunctionUnderTest:
 def classify_function(
     f: Callable[..., Any], made_of: DecoratedInfo, typed: HintedSignature, manual: bool | None
 ) -> FunctionUnderTest:
-    """Decide how a function is called.
-
-    Args:
-      f: the function.
-      made_of: the options of its decorator.
-      typed: its hints.
-      manual: whether a helper is one of manual regions; None to decide by its marks.
-
-    Raises:
-      StructureError: for ``manual=`` of a function that is not a helper.
-    """
+    """Decide how a function is called."""
     require_bool_or_none("assert_mesh_invariant", "manual", manual)
     kind: CallKind = "as it is"
     if made_of.verb == "typed":
@@ -167,14 +157,7 @@ class CompiledCall:
     pull: Callable[..., list[jax.Array]] | None = None
 
     def run(self, subject: FunctionUnderTest, arrays: Sequence[jax.Array], seed: int, timeout: float) -> Outcome:
-        """Compute the results.
-
-        Args:
-          subject: the function.
-          arrays: the arrays among the arguments.
-          seed: the seed of the cotangents.
-          timeout: the seconds that each program may take.
-        """
+        """Compute the results."""
         types = dict(zip(self.names, self.types, strict=True))
         seeds = {name: (seed, _COTANGENT_STREAM, self.names.index(name)) for name in self.pulled}
         with subject.on(self.mesh):
@@ -185,7 +168,7 @@ class CompiledCall:
             programs = [(self.names, partial(self.forward, list(arrays)))]
             with subject.on(self.mesh):
                 if self.pull is not None:
-                    scaled = [jax.device_put((each * factor).astype(each.dtype), each.sharding) for each in cotangents]
+                    scaled = [jax.device_put((g * factor).astype(g.dtype), g.sharding) for g in cotangents]
                     programs.append((self.gradients, partial(self.pull, list(arrays), scaled)))
                 # Nothing but this may wait for ever: a program that is compiled, and whose shards wait for each other.
                 done = [(names, wait_for(program, timeout, idle)) for names, program in programs]
@@ -205,15 +188,7 @@ class CompiledCall:
 def compile_call(
     subject: FunctionUnderTest, call: FlatCall, mesh: Mesh, grad: bool, is_excluded: Callable[[str], bool]
 ) -> CompiledCall:
-    """Compile a function for one mesh.
-
-    Args:
-      subject: the function.
-      call: its arguments, placed on the mesh.
-      mesh: the mesh.
-      grad: whether to compute vector-Jacobian products, of all results and in all inexact arguments.
-      is_excluded: whether the result with a path has no cotangent.
-    """
+    """Compile a function for one mesh."""
     f, platform = FlatFunction(subject.mapped(mesh), call), mesh.devices.flat[0].platform
     with subject.on(mesh):
         jaxpr, types, compute = _compile(f.results, platform, call.arrays)

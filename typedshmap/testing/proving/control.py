@@ -7,7 +7,7 @@ from functools import reduce
 from typing import Any
 
 from ... import _jax
-from .values import GlobalValue, NotKnown, Sharded, Unknown, axes_along
+from .values import GlobalValue, NotKnown, Sharded, axes_along
 from .walk import Walk, refuse_narrow_sum, wider
 
 
@@ -38,8 +38,6 @@ def _spec_axes(walk: Walk, spec: Any, rank: int, manual: frozenset[str]) -> tupl
 
 
 def _entering(walk: Walk, value: GlobalValue, spec: Any, rank: int, manual: frozenset[str]) -> GlobalValue:
-    if isinstance(value, Unknown):
-        return value
     dims, unreduced = _spec_axes(walk, spec, rank, manual)
     try:
         if unreduced:
@@ -48,13 +46,11 @@ def _entering(walk: Walk, value: GlobalValue, spec: Any, rank: int, manual: froz
         sharded = zip(entered.dims, dims, strict=True)
         return entered.with_dims([None if outer is None else (*axes_along(outer), *axes) for outer, axes in sharded])
     except NotKnown as error:
-        return Unknown(walk.place, str(error))
+        return walk.unknown(error, [value])
 
 
 def _leaving(walk: Walk, value: GlobalValue, spec: Any, rank: int, manual: frozenset[str]) -> GlobalValue:
     """A result of a region as a global array."""
-    if isinstance(value, Unknown):
-        return value
     dims, unreduced = _spec_axes(walk, spec, rank, manual)
     try:
         result = walk.settled(value)
@@ -66,7 +62,7 @@ def _leaving(walk: Walk, value: GlobalValue, spec: Any, rank: int, manual: froze
             raise NotKnown("a result of the region is not sharded as its out_specs say")
         return result.with_dims(outer)
     except NotKnown as error:
-        return Unknown(walk.place, str(error))
+        return walk.unknown(error, [value])
 
 
 def cond(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
@@ -81,8 +77,7 @@ def _one_of(walk: Walk, chosen: Sharded, values: Sequence[GlobalValue]) -> Globa
         settled = list(map(walk.settled, values))
         return walk.made("cond", (), [chosen, *settled], *reduce(wider, settled).layout)
     except NotKnown as error:
-        lost = next((value for value in values if isinstance(value, Unknown)), None)
-        return lost or Unknown(walk.place, str(error))
+        return walk.unknown(error, values)
 
 
 def scan(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:

@@ -117,11 +117,7 @@ def prove(
 
 
 def _read(f: Any, grad: bool, sizes: Mapping[str, Any], deadline: float, has_shapes: bool) -> Proof:
-    """The verdict without running it: proved, or unknown.
-
-    Args:
-      has_shapes: whether all shapes are those of arguments that were given.
-    """
+    """The verdict without running it: proved, or unknown."""
     made_of = require_decorated(f, VERB)
     require_bool_or_none(VERB, "grad", grad)
     typed = made_of.signature.read(bound_self(f))
@@ -178,14 +174,7 @@ _LONG = 101
 
 
 def _require_same_equations(tried: Sequence[tuple[Mapping[str, int], int]]) -> None:
-    """Require that programs of meshes that shard all have the same equations: what was read holds for any of these.
-
-    Args:
-      tried: the size of each axis of the meshes, each with the number of equations.
-
-    Raises:
-      Gap: where the last has others than the first.
-    """
+    """Require that programs of meshes that shard all have the same equations: what was read holds for any of these."""
     sharded = [(mesh_text(shape.items()), count) for shape, count in tried if min(shape.values()) > 1]
     if sharded and sharded[0][1] != sharded[-1][1]:
         (first, expected), (last, count) = sharded[0], sharded[-1]
@@ -215,12 +204,12 @@ def _where(plan: InputPlan, given: Mapping[str, Any]) -> str:
 
 def _fixed_sizes(plan: InputPlan) -> set[int]:
     """The sizes of sharded dims that are the same in all draws: written in hints, or given."""
-    found = set[int]()
+    sizes = set[int]()
     for requirement in plan.requirements:
         if requirement.factor > 1:
             with suppress(NoValue):
-                found.add(size_of(requirement.expression, plan.given, plan.named))
-    return found
+                sizes.add(size_of(requirement.expression, plan.given, plan.named))
+    return sizes
 
 
 def _shapes(names: Sequence[str], fixed: Iterable[int]) -> list[dict[str, int]]:
@@ -280,14 +269,6 @@ class _MeshComparison:
 
         Sizes that the hints allow may be refused by an operation, where it scatters an unsharded dim; then they are
         drawn once more, as multiples of the mesh's.
-
-        Args:
-          seed: what sizes are drawn from.
-
-        Raises:
-          Gap: where they are not known to be, and where the function raises what is not an error of this library.
-          ShapeError: where no sizes fit both meshes.
-          TypedShmapError: for what is wrong with the function on one of them.
         """
         try:
             drawn = self._drawn(seed, 1)
@@ -347,11 +328,7 @@ class _MeshComparison:
         return walk.interpret(jaxpr, [walk.made("argument", at, [], ((),) * rank) for at, rank in enumerate(ranks)])
 
     def _require_same(self, name: str, expected: GlobalValue, actual: GlobalValue) -> None:
-        """Require that a result is known to be the same on one device and on the mesh.
-
-        Raises:
-          Gap: where it is not.
-        """
+        """Require that a result is known to be the same on one device and on the mesh."""
         walk, places = Walk(self.terms, RULES, self.deadline), self.terms.places
         for value in (actual, expected):
             if isinstance(value, Unknown):

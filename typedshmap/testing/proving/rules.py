@@ -12,7 +12,7 @@ from ... import _jax
 from ..._jax.primitives import PRIMITIVES, names_of
 from ...inference.interpreter import CALLS
 from . import collectives, contracting, control, elementwise, lookups, moving
-from .values import Gap, GlobalValue, NotKnown, Unknown
+from .values import Gap, GlobalValue, NotKnown
 from .walk import PrimitiveRule, Walk, operand_shape, params_key
 
 
@@ -41,8 +41,7 @@ def _answering(rule: PrimitiveRule) -> PrimitiveRule:
         except NotKnown as error:
             with suppress(NotKnown):  # of operands that every shard has whole, whatever it does
                 return _opaque(walk, eqn, operands)
-            lost = next((value for value in operands if isinstance(value, Unknown)), None)
-            return [lost or Unknown(walk.place, str(error))] * len(eqn.outvars)
+            return [walk.unknown(error, operands)] * len(eqn.outvars)
         finally:
             walk.place = before
 

@@ -45,11 +45,7 @@ DimSharding = tuple[str, ...] | Window | None
 
 
 def axes_along(dim: DimSharding) -> tuple[str, ...]:
-    """The mesh axes of a dim.
-
-    Raises:
-      NotKnown: where the parts of the shards overlap, so that entries would count twice.
-    """
+    """The mesh axes of a dim, whose shards' parts must not overlap: entries would count twice."""
     if isinstance(dim, Window):
         raise NotKnown("the parts of its shards overlap")
     return dim or ()
@@ -117,11 +113,7 @@ class Sharded:
     combined_by: str = ""
 
     def __post_init__(self) -> None:
-        """Require that an axis shards one dim at most, and none if the parts over it are yet to be combined.
-
-        Raises:
-          NotKnown: for what is no part of a global array.
-        """
+        """Require that an axis shards at most one dim, and none if the parts over it are yet to be combined."""
         axes = [*self.partial, *self._placed]
         if len(axes) != len(set(axes)):
             raise NotKnown("its operands are sharded over the same axis in different ways")
@@ -166,11 +158,7 @@ class Sharded:
         return replace(self, partial=axes, combined_by=by if axes else "")
 
     def reduced(self, why: str = "its operand is not reduced") -> Sharded:
-        """The same, which is no part of a sum or an extreme.
-
-        Raises:
-          NotKnown: where it is one.
-        """
+        """The same, which must not be a part of a sum or an extreme."""
         if self.partial:
             raise NotKnown(why)
         return self
@@ -287,11 +275,7 @@ class OfIds:
         return tuple(None if dim is None else self.ids.dims[dim] for dim in self.along)
 
     def table_axes(self, sizes: Mapping[str, int], length: int) -> tuple[str, ...]:
-        """The mesh axes of a table of which a shard has so many rows.
-
-        Raises:
-          NotKnown: where the first ids are not those of its shards.
-        """
+        """The mesh axes of a table of which a shard has so many rows."""
         axes, left = split_over(sizes, dict(self.start), length)
         if left or self.length not in (None, length):
             raise NotKnown(OTHER_IDS)
