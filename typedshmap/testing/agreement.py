@@ -16,7 +16,7 @@ from .compare import are_close, scale_of, unit_of
 from .run import HostArray
 
 Kind = Literal["global", "reduced", "blocks", "nearly", "differs", "own", "unknown"]
-DimAxes = tuple[tuple[str, ...], ...]
+AxesByDim = tuple[tuple[str, ...], ...]
 _REDUCTIONS = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min}
 _MOST_BLOCKS = 512
 _UNITS, _MOST = 1024.0, 0.05
@@ -37,7 +37,7 @@ class Agreement:
     """
 
     kind: Kind
-    dim_axes: DimAxes = ()
+    dim_axes: AxesByDim = ()
     reduced: tuple[tuple[str, str], ...] = ()
 
 
@@ -75,7 +75,7 @@ def _scaled_over(value: HostArray, sizes: Mapping[str, int], expected: Sequence[
     return ()
 
 
-def _are_nearly(shards: HostArray, sizes: Mapping[str, int], dim_axes: DimAxes, right: HostArray) -> bool:
+def _are_nearly(shards: HostArray, sizes: Mapping[str, int], dim_axes: AxesByDim, right: HostArray) -> bool:
     """Whether most entries of every shard are those of its part of a value, whose entries are not all equal."""
     parts = split(right, sizes, dim_axes) if right.ndim == len(dim_axes) else None
     if parts is None or parts.shape != shards.shape or right.size < 2 or bool((right == right.flat[0]).all()):
@@ -106,10 +106,10 @@ def split(value: HostArray, sizes: Mapping[str, int], dim_axes: Sequence[Sequenc
 
 def layouts(
     shape: tuple[int, ...], sizes: Mapping[str, int], expected: Sequence[HostArray]
-) -> list[tuple[DimAxes, dict[str, str]]]:
+) -> list[tuple[AxesByDim, dict[str, str]]]:
     """The ways in which shards of a shape may make one of the values: parts before sums."""
     longer = [axis for axis in sizes if sizes[axis] > 1]
-    shapes, tried = {value.shape for value in expected}, list[tuple[DimAxes, dict[str, str]]]()
+    shapes, tried = {value.shape for value in expected}, list[tuple[AxesByDim, dict[str, str]]]()
     for chosen in product(["same", *range(len(shape)), *_REDUCTIONS], repeat=len(longer)):
         dims = [[axis for axis, way in zip(longer, chosen, strict=True) if way == dim] for dim in range(len(shape))]
         full = tuple(n * prod(sizes[a] for a in dim) for n, dim in zip(shape, dims, strict=True))
