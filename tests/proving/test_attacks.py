@@ -301,7 +301,6 @@ RIGHT = {
     "a histogram": Body("i", "return lax.psum(jnp.zeros(4).at[i % 4].add(1), 'dp')", "4"),
     "entries of a sum, zero where there are none": Body("x a", "return lax.psum(x.sum(0).at[a].get(mode='fill', fill_value=0), 'dp')", "k"),
     "parts that cancel, beside parts": Body("q", f"{CANCELLED}; return lax.psum(v + q.sum(0), ('dp', 'tp'))", "k"),
-    "the larger of two numbers": Body("x c", "z = jnp.zeros(c.shape); return c + lax.psum(jnp.maximum(z @ jnp.eye(len(c)), z), 'dp')", "k"),
     "parts beside zeros": Body("x", "s = x.sum(0); return lax.psum(jnp.concatenate([s, jnp.zeros(3)]), 'dp')", "k+3"),
     "sums of rows, and of a neighbour's": Body("x", "y = jnp.concatenate([ring(x[-1:], 'dp', 1), x]).sum(1); return y[1:] * y[:-1]", "[b/dp]"),
     "padded parts": Body("x", "return lax.psum(jnp.pad(x.sum(0), 1), 'dp')", "k+2"),

@@ -265,7 +265,7 @@ def test_a_scalar_has_no_place():
         "    'dp' alone makes the difference\n"
         "    differs on dp=4\n"
         "\n"
-        "First difference: not known, since no line on the way computes anything else from values that agree\n"
+        "First difference: not known, since no line computes another value from operands that agree\n"
         "\n"
         "Sizes: n=8\n"
         "Again: seed=0\n"

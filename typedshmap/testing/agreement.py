@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import chain, combinations, permutations, product
+from itertools import combinations, permutations, product
 from math import prod
-from typing import Any, Literal
+from typing import Literal
 
 import einops
-import jax
 import numpy as np
 
 from .. import _jax
-from ..inference.lattice import ShardingFact
+from .compare import are_close, scale_of, unit_of
 from .run import HostArray
 
-Kind = Literal["global", "reduced", "blocks", "differs", "own", "unknown"]
+Kind = Literal["global", "reduced", "blocks", "nearly", "differs", "own", "unknown"]
+AxesByDim = tuple[tuple[str, ...], ...]
 _REDUCTIONS = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min}
 _MOST_BLOCKS = 512
+_UNITS, _MOST = 1024.0, 0.05
+"""The difference that counts as rounding: so many unit roundoffs of the largest entry, and at most this share of it."""
 
 
 @dataclass(frozen=True)
@@ -28,87 +29,60 @@ class Agreement:
 
     Attributes:
       kind: ``global`` where their parts are the value on one device; ``reduced`` where it is a sum, a mean, a maximum
-        or a minimum of theirs; ``blocks`` where every shard has some part of it; ``differs`` where they are known to
-        make a global value, which is another one; ``own`` where they are none that one device has; ``unknown`` where
-        they were not compared.
+        or a minimum of theirs, or they are off by the number of shards; ``blocks`` where every shard has some part of
+        it; ``nearly`` where most entries of every shard are right; ``differs`` where a value outside of a region is
+        another one; ``own`` where none of this holds; ``unknown`` where they were not compared.
       dim_axes: the mesh axes of each dim.
       reduced: by mesh axis, how the shards along it are put together.
-      global_value: the other value that they make, if ``differs``.
-      expected: that on one device, if ``differs``.
-      is_mostly: whether most entries of every shard are right.
     """
 
     kind: Kind
-    dim_axes: tuple[tuple[str, ...], ...] = ()
+    dim_axes: AxesByDim = ()
     reduced: tuple[tuple[str, str], ...] = ()
-    global_value: HostArray | None = None
-    expected: HostArray | None = None
-    is_mostly: bool = False
 
 
-def agreement(
-    shards: HostArray, sizes: Mapping[str, int], expected: Sequence[HostArray], fact: ShardingFact | None
-) -> Agreement:
+def agreement(shards: HostArray, sizes: Mapping[str, int], expected: Sequence[HostArray]) -> Agreement:
     """How the shards' values make one of the values that are expected."""
-    axes, known = tuple(sizes), _known_layout(fact, sizes)
-    ways = layouts(shards.shape[len(axes) :], sizes, expected, fact)
-    if known is not None:  # no other layout of parts is tried
-        hows = ("sum", "mean") if known[1] else ("sum",)
-        ways = chain(((known[0], dict.fromkeys(known[1], how)) for how in hows), (way for way in ways if way[1]))
-    for dim_axes, reduced in ways:
+    ways, axes = layouts(shards.shape[len(sizes) :], sizes, expected), tuple(sizes)
+    wholes = [dim_axes for dim_axes, reduced in ways if not reduced]
+    values = [(dim_axes, assemble(shards, axes, dim_axes, {})) for dim_axes in wholes]
+    for dim_axes, value in values:
+        if value is not None and any(is_same(value, right) for right in expected):
+            return Agreement("global", dim_axes)
+    for dim_axes, value in values:
+        if value is not None and (over := _scaled_over(value, sizes, expected)):
+            return Agreement("reduced", dim_axes, tuple((axis, "scaled") for axis in over))
+    for dim_axes, reduced in ways[len(wholes) :]:
         value = assemble(shards, axes, dim_axes, reduced)
         if value is not None and any(is_same(value, right) for right in expected):
-            return Agreement("reduced" if reduced else "global", dim_axes, tuple(reduced.items()))
-    if (near := _nearly(shards, sizes, expected, fact)) is not None:
-        return near
-    if known is not None and not known[1] and (value := assemble(shards, axes, known[0], {})) is not None:
-        same_shape = [right for right in expected if right.shape == value.shape]
-        for right in same_shape:
-            for factor, scaled in _factors(sizes) if right.any() and right.dtype.kind in "fc" else ():
-                if is_same(value, factor * right):
-                    return Agreement("reduced", known[0], tuple((axis, "scaled") for axis in scaled))
-        if same_shape:
-            return Agreement("differs", known[0], (), value, same_shape[0])
-    if any(_are_blocks(shards.reshape(-1, *shards.shape[len(axes) :]), right) for right in expected):
+            return Agreement("reduced", dim_axes, tuple(reduced.items()))
+    for dim_axes in wholes:
+        if any(_are_nearly(shards, sizes, dim_axes, right) for right in expected):
+            return Agreement("nearly", dim_axes)
+    if any(_are_blocks(shards.reshape(-1, *shards.shape[len(sizes) :]), right) for right in expected):
         return Agreement("blocks")
     return Agreement("own")
 
 
-def _factors(sizes: Mapping[str, int]) -> Iterator[tuple[float, tuple[str, ...]]]:
-    """What values are multiplied by that are counted by the number of shards, or divided by it."""
+def _scaled_over(value: HostArray, sizes: Mapping[str, int], expected: Sequence[HostArray]) -> tuple[str, ...]:
+    """The mesh axes whose size a value is multiplied by, or divided by; none if it is not."""
     longer = [axis for axis in sizes if sizes[axis] > 1]
-    for count in range(1, len(longer) + 1):
-        for axes in combinations(longer, count):
-            size = prod(sizes[axis] for axis in axes)
-            yield from ((float(size), axes), (1 / size, axes))
+    rights = [right for right in expected if right.any() and right.dtype.kind in "fc"]
+    for axes in (axes for count in range(1, len(longer) + 1) for axes in combinations(longer, count)):
+        size = float(prod(sizes[axis] for axis in axes))
+        if any(is_same(value, factor * right) for right in rights for factor in (size, 1 / size)):
+            return axes
+    return ()
 
 
-def _nearly(
-    shards: HostArray, sizes: Mapping[str, int], expected: Sequence[HostArray], fact: ShardingFact | None
-) -> Agreement | None:
-    """Parts of a value of which most entries are right on every shard, and not all of them equal."""
-    rank, axes = shards.ndim - len(sizes), tuple(sizes)
-    for dim_axes, reduced in layouts(shards.shape[len(axes) :], sizes, expected, fact):
-        if reduced:
-            continue
-        for value in (right for right in expected if right.ndim == rank):
-            parts = split(value, sizes, dim_axes)
-            if parts is None or parts.shape != shards.shape or value.size < 2 or bool((value == value.flat[0]).all()):
-                continue
-            within = tuple(range(len(axes), len(axes) + rank))
-            near, counts = _close(shards, parts, _scale(value)), (shards != 0) | (parts != 0)
-            if (2 * (near & counts).sum(within) > counts.sum(within)).all():
-                return Agreement("differs", dim_axes, (), assemble(shards, axes, dim_axes, {}), value, is_mostly=True)
-    return None
-
-
-def wrong_entries(value: Agreement, sizes: Mapping[str, int]) -> HostArray | None:
-    """A mask of a shard's entries that are wrong on any shard."""
-    if value.global_value is None or value.expected is None:
-        return None
-    wrong = ~_close(value.global_value, value.expected, _scale(value.expected))
-    parts = split(wrong, sizes, value.dim_axes)
-    return None if parts is None else np.asarray(parts.any(tuple(range(len(sizes)))))
+def _are_nearly(shards: HostArray, sizes: Mapping[str, int], dim_axes: AxesByDim, right: HostArray) -> bool:
+    """Whether most entries of every shard are those of its part of a value, whose entries are not all equal."""
+    parts = split(right, sizes, dim_axes) if right.ndim == len(dim_axes) else None
+    if parts is None or parts.shape != shards.shape or right.size < 2 or bool((right == right.flat[0]).all()):
+        return False
+    within = tuple(range(len(sizes), shards.ndim))
+    near, counts = are_close(shards, parts, _rounding(shards, parts)), (shards != 0) | (parts != 0)
+    return bool((2 * (near & counts).sum(within) > counts.sum(within)).all())
 
 
 def _patterns(axes: Sequence[str], dim_axes: Sequence[Sequence[str]]) -> tuple[str, str]:
@@ -130,39 +104,19 @@ def split(value: HostArray, sizes: Mapping[str, int], dim_axes: Sequence[Sequenc
     )
 
 
-def _known_layout(
-    fact: ShardingFact | None, sizes: Mapping[str, int]
-) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]] | None:
-    """The axes of each dim and those to be summed over, where both are known."""
-    if fact is None or any(dim.axes is None for dim in fact.dims):
-        return None
-    dim_axes = tuple(tuple(axis for axis in dim.axes or () if sizes.get(axis, 1) > 1) for dim in fact.dims)
-    summed = tuple(axis for axis in sizes if axis in fact.due | fact.unreduced and sizes[axis] > 1)
-    placed = {axis for axes in dim_axes for axis in axes}
-    rest = {axis for axis in fact.varying if sizes.get(axis, 1) > 1} - placed - {*summed}
-    return None if rest or placed & {*summed} else (dim_axes, summed)
-
-
 def layouts(
-    shape: tuple[int, ...], sizes: Mapping[str, int], expected: Sequence[HostArray], fact: ShardingFact | None
-) -> Iterator[tuple[tuple[tuple[str, ...], ...], dict[str, str]]]:
+    shape: tuple[int, ...], sizes: Mapping[str, int], expected: Sequence[HostArray]
+) -> list[tuple[AxesByDim, dict[str, str]]]:
     """The ways in which shards of a shape may make one of the values: parts before sums."""
     longer = [axis for axis in sizes if sizes[axis] > 1]
-    varying = None if fact is None else fact.varying | fact.due | fact.unreduced
-    ways = [
-        ["same", *range(len(shape)), *_REDUCTIONS] if varying is None or a in varying else ["same", "sum"]
-        for a in longer
-    ]
-    tried = list[tuple[tuple[tuple[str, ...], ...], dict[str, str]]]()
-    shapes = {value.shape for value in expected}
-    for chosen in product(*ways):
+    shapes, tried = {value.shape for value in expected}, list[tuple[AxesByDim, dict[str, str]]]()
+    for chosen in product(["same", *range(len(shape)), *_REDUCTIONS], repeat=len(longer)):
         dims = [[axis for axis, way in zip(longer, chosen, strict=True) if way == dim] for dim in range(len(shape))]
         full = tuple(n * prod(sizes[a] for a in dim) for n, dim in zip(shape, dims, strict=True))
-        if full not in shapes:
-            continue
-        reduced = {axis: str(way) for axis, way in zip(longer, chosen, strict=True) if way in _REDUCTIONS}
-        tried += [(tuple(map(tuple, ordered)), reduced) for ordered in product(*map(permutations, dims))]
-    yield from sorted(tried, key=lambda way: len(way[1]))
+        if full in shapes:
+            reduced = {axis: str(way) for axis, way in zip(longer, chosen, strict=True) if way in _REDUCTIONS}
+            tried += [(tuple(map(tuple, ordered)), reduced) for ordered in product(*map(permutations, dims))]
+    return sorted(tried, key=lambda way: len(way[1]))
 
 
 def assemble(
@@ -171,10 +125,9 @@ def assemble(
     """The global value of which these are the shards; None where shards differ that are said to be the same."""
     left = list(axes)
     for axis, how in reduced.items():
-        at = left.index(axis)
         if shards.dtype == bool and how in ("sum", "mean"):
             return None
-        shards = _REDUCTIONS[how](shards, axis=at)
+        shards = _REDUCTIONS[how](shards, axis=left.index(axis))
         left.remove(axis)
     placed = [axis for dim in dim_axes for axis in dim]
     for axis in [axis for axis in left if axis not in placed]:
@@ -197,36 +150,16 @@ def _are_blocks(shards: HostArray, expected: HostArray) -> bool:
         return False
     parts = split(expected, counts, [[dim] for dim in counts])
     assert parts is not None
-    blocks = parts.reshape(-1, *shape)
-    scale = _scale(expected)
-    return all(any(is_same(shard, block, scale) for block in blocks) for shard in shards)
+    blocks, allowed = parts.reshape(-1, *shape), _rounding(shards, expected)
+    return all(any(are_close(shard, block, allowed).all() for block in blocks) for shard in shards)
 
 
-def is_same(a: HostArray, b: HostArray, scale: float | None = None) -> bool:
+def is_same(a: HostArray, b: HostArray) -> bool:
     """Whether two arrays are equal up to rounding."""
-    if a.shape != b.shape:
-        return False
-    return bool(_close(a, b, _scale(b) if scale is None else scale).all())
+    return a.shape == b.shape and bool(are_close(a, b, _rounding(a, b)).all())
 
 
-def _close(a: HostArray, b: HostArray, scale: float) -> HostArray:
-    """A mask of the entries that are equal up to rounding, by the largest entry."""
-    wide = np.complex128 if "c" in (a.dtype.kind, b.dtype.kind) else np.float64
-    allowed = min(_UNITS * max(_unit(a.dtype), _unit(b.dtype)), _MOST) * scale
-    a, b = a.astype(wide), b.astype(wide)
-    with np.errstate(invalid="ignore"):
-        near = np.abs(a - b) <= allowed
-    return near | (a == b) | (np.isnan(a) & np.isnan(b))
-
-
-_UNITS, _MOST = 1024.0, 0.05
-
-
-@lru_cache(maxsize=64)
-def _unit(dtype: Any) -> float:
-    return float(jax.numpy.finfo(dtype).eps) / 2 if _jax.array.is_inexact(dtype) else 0.0
-
-
-def _scale(values: HostArray) -> float:
-    wide = np.abs(values.astype(np.complex128 if values.dtype.kind == "c" else np.float64))
-    return float(np.max(wide, initial=0.0, where=np.isfinite(wide)))
+def _rounding(a: HostArray, b: HostArray) -> float:
+    """The difference that rounding may make between two arrays, by the largest entry of the second."""
+    units = [unit_of(array.dtype) for array in (a, b) if _jax.array.is_inexact(array.dtype)]
+    return min(_UNITS * max(units, default=0.0), _MOST) * scale_of(b)

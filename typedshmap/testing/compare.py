@@ -114,20 +114,20 @@ class MeshTrial(NamedTuple):
     differences: Sequence[Difference]
 
 
-def differences(reference: Outcome, other: Outcome, tolerance: Tolerance) -> Iterator[Difference]:
+def differences(reference: Outcome, on_mesh: Outcome, tolerance: Tolerance) -> Iterator[Difference]:
     """The results that differ between a mesh and one device, in order."""
-    for name in dict.fromkeys([*reference.values, *other.values]):
-        expected, actual = reference.values.get(name), other.values.get(name)
+    for name in dict.fromkeys([*reference.values, *on_mesh.values]):
+        expected, actual = reference.values.get(name), on_mesh.values.get(name)
         if expected is None or actual is None or expected.shape != actual.shape or expected.dtype != actual.dtype:
             texts = ("" if values is None else _jax.array.type_text(values) for values in (actual, expected))
-            yield FormMismatch(name, other.mesh, *texts)
+            yield FormMismatch(name, on_mesh.mesh, *texts)
             continue
-        allowed = tolerance.allowed(name, expected, other.mesh.size)
+        allowed = tolerance.allowed(name, expected, on_mesh.mesh.size)
         wrong = ~are_close(actual, expected, allowed)
         if allowed is None:
             wrong &= ~tolerance.loose[name]
         if wrong.any():
-            yield ValueMismatch(name, other.mesh, actual, expected, allowed, wrong, other.specs.get(name, ()))
+            yield ValueMismatch(name, on_mesh.mesh, actual, expected, allowed, wrong, on_mesh.specs.get(name, ()))
 
 
 def are_close(actual: HostArray, expected: HostArray, allowed: float | None) -> HostArray:
@@ -202,11 +202,11 @@ class Tolerance:
         share = max(_CHAOS, _CHAOS_IN_UNITS * self.unit)
         return any(scale_of(moved) > share * scale_of(reference.values[name]) for name, moved in self.moved.items())
 
-    def over(self, reference: Outcome, others: Iterable[Outcome]) -> Tolerance:
+    def over(self, reference: Outcome, outcomes: Iterable[Outcome]) -> Tolerance:
         """The same for a comparison with these meshes."""
         uncertain = {name: np.zeros(moved.shape, bool) for name, moved in self.moved.items()}
         for name, mask in uncertain.items():
-            for values in (other.values.get(name) for other in others):
+            for values in (outcome.values.get(name) for outcome in outcomes):
                 if values is not None and values.shape == mask.shape:
                     mask |= ~are_close(values, reference.values[name], 0.0)
         return replace(self, uncertain=uncertain)
@@ -236,14 +236,7 @@ def as_double(values: HostArray) -> HostArray:
 
 
 def measure(reference: Outcome, seed: int, rtol: float | None = None, atol: float | None = None) -> Tolerance:
-    """Measure the effect of rounding on the results of a function on one device.
-
-    Args:
-      reference: the results.
-      seed: what the perturbations are drawn from.
-      rtol: a share of the largest entry that is allowed instead.
-      atol: a number that is allowed instead.
-    """
+    """Measure the effect of rounding on the results of a function on one device."""
     coarsest = coarsest_dtype(reference.jaxprs)
     unit = 0.0 if coarsest is None else unit_of(coarsest)
     terms = max((longest_sum(jaxpr) for jaxpr in reference.jaxprs), default=1)

@@ -27,7 +27,7 @@ class Where(NamedTuple):
 
     Attributes:
       lines: in the words of a message; one line if it is not known, with the reason.
-      is_backward: whether it is in what differentiation made.
+      is_backward: whether it is in a gradient.
     """
 
     lines: Sequence[str]
@@ -37,14 +37,7 @@ class Where(NamedTuple):
 def describe_first_difference(
     subject: FunctionUnderTest, on_one: Outcome, on_mesh: Outcome, wrong: Sequence[str]
 ) -> Where:
-    """Describe where a result begins to differ.
-
-    Args:
-      subject: the function.
-      on_one: its results on one device.
-      on_mesh: its results on the mesh.
-      wrong: the results and gradients that differ, of which the first is described.
-    """
+    """Describe where a result begins to differ."""
 
     def run(outcome: Outcome) -> Run:
         jaxpr = outcome.jaxprs[-1 if is_gradient else 0]
@@ -55,7 +48,7 @@ def describe_first_difference(
     names = [name for name in on_mesh.values if (name in on_mesh.gradients) == is_gradient]
     try:
         first = first_difference(run(on_one), run(on_mesh), [names.index(name) for name in wrong if name in names])
-        why = "no line on the way computes anything else from values that agree"
+        why = "no line computes another value from operands that agree"
     except Unreplayable as error:
         first, why = None, str(error)
     except Exception as error:  # of many kinds, and none of them may hide the difference
@@ -81,7 +74,7 @@ def _facts(first: FirstDifference) -> list[str]:
         length = f"a loop of {count_text(here, 'iteration')}, but of {there} on one device"
         if step is loop:
             return [f"{what}: {length}"]
-        return [f"{what}: {instead or 'the last line that what is wrong follows from'}", f"in {length}"]
+        return [f"{what}: {instead or 'the last line that the wrong results depend on'}", f"in {length}"]
     if _jax.jaxpr.is_transposed(step.eqn):
         what += ", in the gradient of this line"
     elif first.iteration is not None:
@@ -104,9 +97,9 @@ def _read(first: FirstDifference) -> list[str]:
     regions, references = compared.program.regions, compared.reference.regions
     if step.region is None or step.name == "item" or first.loop is not None:
         return []
-    other = references[step.region].eqn.params if len(references) == len(regions) else None
+    on_one = references[step.region].eqn.params if len(references) == len(regions) else None
     try:
-        known = [*describe_value(regions[step.region].eqn.params, other, step.eqn.outvars[first.result])]
+        known = [*describe_value(regions[step.region].eqn.params, on_one, step.eqn.outvars[first.result])]
     except Exception:  # what only reads a program hides no difference
         return []
     return [f"read as: {'; '.join(known)}"] if known else []
@@ -122,11 +115,11 @@ def _words(agreement: Agreement) -> str:
             return f"{layout}as on one device"
         case "reduced", ["scaled", *_]:
             return f"{layout}off by the number of shards over {quoted_axes(reduced)}"
-        case "reduced", [("sum" | "mean") as how, *others] if not {"max", "min"}.intersection(others):
+        case "reduced", [("sum" | "mean") as how, *_] if not {"max", "min"}.intersection(reduced.values()):
             return f"{layout}its {how} over {quoted_axes(reduced)} is that on one device"
         case "blocks", _:
             return "each shard has a part of that on one device"
-        case "differs", _:
+        case "nearly" | "differs", _:
             return f"{layout}another value than on one device"
         case "unknown", _:
             return "not compared"

@@ -31,17 +31,7 @@ def failure_report(
     where: Where,
     reference: str,
 ) -> str:
-    """The message of a failed trial.
-
-    Args:
-      subject: the function.
-      drawn: its arguments.
-      tolerance: the differences that are allowed.
-      tried: the comparison of each mesh with one device, the smallest first.
-      left_out: the meshes that were not tried, each with the reason.
-      where: where its values begin to differ.
-      reference: what the meshes are compared with.
-    """
+    """The message of a failed trial."""
     wrong = [trial for trial in tried if trial.differences]
     # The first wrong result on the smallest mesh is reported in full.
     first, mesh = wrong[0].differences[0], name_of_mesh(wrong[0].mesh)
@@ -65,9 +55,9 @@ def failure_report(
     facts += describe_omissions(left_out)
     phrase = result_phrase(first.name)
     names = dict.fromkeys(result_phrase(mismatch.name) for trial in wrong for mismatch in trial.differences)
-    if others := [name for name in names if name != phrase]:
-        more = f" and {len(others) - 6} more" if len(others) > 6 else ""
-        facts.append(f"wrong, too: {', '.join(others[:6])}{more}")
+    if also := [name for name in names if name != phrase]:
+        more = f" and {len(also) - 6} more" if len(also) > 6 else ""
+        facts.append(f"wrong, too: {', '.join(also[:6])}{more}")
     lines = [
         f"{subject.name}: {phrase} depends on the mesh:{problem}",
         "",
@@ -180,14 +170,7 @@ class Clue(NamedTuple):
 
 
 def clues(mismatch: ValueMismatch, jaxprs: Sequence[Any], is_backward: bool, reference: str) -> Iterator[Clue]:
-    """The clues to the cause of a difference, the surest first.
-
-    Args:
-      mismatch: the result that differs.
-      jaxprs: the programs that were traced on its mesh.
-      is_backward: whether it is a gradient, or differs by one.
-      reference: what the mesh is compared with.
-    """
+    """The clues to the cause of a difference, the surest first."""
     sizes = {name: size for name, size in mismatch.mesh.shape.items() if size > 1}
     equations = [eqn for jaxpr in jaxprs for eqn in _jax.jaxpr.all_equations(jaxpr)]
     is_random = any(primitive(eqn.primitive.name).is_draw for eqn in equations)
@@ -274,8 +257,8 @@ def repeated_dim(mismatch: ValueMismatch, count: int) -> int | None:
     """The dim along which that many parts are equal on the mesh, and are not on one device."""
 
     def are_equal(values: HostArray, dim: int) -> bool:
-        first, *others = np.split(values, count, dim)
-        return all(np.array_equal(first, other) for other in others)
+        first, *rest = np.split(values, count, dim)
+        return all(np.array_equal(first, part) for part in rest)
 
     for dim, size in enumerate(mismatch.actual.shape):
         if size % count == 0 and are_equal(mismatch.actual, dim) and not are_equal(mismatch.expected, dim):

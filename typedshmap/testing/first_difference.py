@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import prod
-from typing import Any
 
 import jax
-import numpy as np
 
 from .. import _jax
 from .._jax.primitives import primitive
-from .agreement import HostArray, wrong_entries
 from .replay import ComparedValues, Opened, Run
 from .steps import Label, SteppedProgram, TracedStep
 from .substitution import ChangedResult, first_substitution
@@ -41,7 +37,7 @@ class FirstDifference:
     def result(self) -> int:
         """Which of its results is known to be another value than on one device; the first if none is."""
         kinds = [self.comparison.agreement(number).kind for number in self.step.results]
-        return next((at for at, kind in enumerate(kinds) if kind in ("differs", "own")), 0)
+        return next((at for at, kind in enumerate(kinds) if kind in ("nearly", "differs", "own")), 0)
 
     @property
     def iteration(self) -> int | None:
@@ -54,13 +50,7 @@ class FirstDifference:
 
 
 def first_difference(on_one: Run, on_mesh: Run, wrong: Sequence[int]) -> FirstDifference | None:
-    """The first difference on the way to a result that differs; None if it is not found.
-
-    Args:
-      on_one: the program on one device.
-      on_mesh: the program on the mesh.
-      wrong: which of its results differ; it is on the way to the first of them.
-    """
+    """The first difference on the way to a result that differs; None if it is not found."""
     way = Slice(ComparedValues(on_one, on_mesh, Opened({}, {})).compare(), wrong)
     for _ in range(_MOST_NESTED):
         opened = way.compared.opened_by(way.steps)
@@ -82,8 +72,7 @@ def first_difference(on_one: Run, on_mesh: Run, wrong: Sequence[int]) -> FirstDi
         if loop is not None and is_in(step.label, loop.label):
             return FirstDifference(step, compared, loop, instead)
         return FirstDifference(step, way.compared, instead=instead)
-    condition = way.constant_condition([steps for steps in equations if is_up_to(steps[0].label, last)])
-    return FirstDifference(step, compared, loop) if condition is None else FirstDifference(condition, way.compared)
+    return FirstDifference(step, compared, loop)
 
 
 def numbers_behind(numbers: Iterable[int], operands: Callable[[int], Iterable[int]]) -> set[int]:
@@ -122,18 +111,13 @@ class Slice:
                 self._data_free.update(step.results)
             if not is_summed and step.operands and self._sized.issuperset(step.operands):
                 self._sized.update(step.results)
-            if self._is_along_shards(step) or not self._local.isdisjoint(step.operands):
+            if self._has_order_of_shards(step) or not self._local.isdisjoint(step.operands):
                 self._local.update(number for number in step.results if self.kind(number) not in ("global", "reduced"))
-        self.steps = self._upstream(self.results[:1])
+        self.steps = self._behind(self.results[:1], self._wrong_operands)
 
-    def _upstream(self, numbers: Iterable[int]) -> list[TracedStep]:
-        """The steps that some values follow from, whose results are not right, in their order."""
-
-        def operands(step: TracedStep) -> list[int]:
-            wrong = [number for number in step.operands if not self.is_right(number)]
-            return wrong + self.program.opened_results.get(step.label, [])
-
-        return self._behind(numbers, operands)
+    def _wrong_operands(self, step: TracedStep) -> list[int]:
+        wrong = [number for number in step.operands if not self.is_right(number)]
+        return wrong + self.program.opened_results.get(step.label, [])
 
     def _behind(self, numbers: Iterable[int], operands: Callable[[TracedStep], Iterable[int]]) -> list[TracedStep]:
         """The steps that some values follow from by some operands, in their order."""
@@ -159,12 +143,11 @@ class Slice:
     ) -> list[ChangedResult]:
         """Results of equations up to one, in whose place other values may put the wrong ones right.
 
-        Behind them come those of all calls of a line at once; of indices and masks also of calls after the last one.
         In a loop of another length than on one device no others are tried than of indices and masks, since what has
         the same place there may be another value.
         """
         places = list[ChangedResult]()
-        for steps in equations:
+        for steps in (steps for steps in equations if is_up_to(steps[0].label, last)):
             first = steps[0]
             for numbers in zip(*(step.results for step in steps), strict=True):
                 dtype = self.types[numbers[0]].dtype
@@ -172,40 +155,21 @@ class Slice:
                     continue
                 is_index = not self._data_free.isdisjoint(numbers) and not _jax.array.is_inexact(dtype)
                 is_index = is_index and primitive(first.name).kind not in ("cast", "moving")
-                if not is_index and not is_up_to(first.label, last):
-                    continue
                 sources = [self.compared.sources.get(number, [])[:1] for number in numbers]
                 is_compared = all(sources) and (loop is None or not is_in(first.label, loop.label))
                 if not is_compared or not (is_index or any(map(self._may_be_wrong, numbers))):
                     sources = []
-                if sources or is_index or first.name in ("ppermute", "reshape"):
+                if sources or is_index or first.name == "ppermute":
                     places.append(ChangedResult(steps, numbers, is_index, [source for (source,) in sources]))
-        calls = defaultdict[Any, list[ChangedResult]](list)
-        for place in places:
-            first, aval = place.steps[0], self.types[place.numbers[0]]
-            calls[first.frames[0], first.name, aval.shape, aval.dtype, bool(place.sources)].append(place)
-        together = [calls_of_line for calls_of_line in calls.values() if len(calls_of_line) > 1]
-        groups = [*([place] for place in places), *together]
-        return [ChangedResult.of_all(group) for group in groups if is_up_to(group[0].steps[0].label, last)]
-
-    def constant_condition(self, equations: Sequence[Sequence[TracedStep]]) -> TracedStep | None:
-        """The first condition on the index of a shard that is the same on all shards."""
-        select = {step.operands[0]: step for (step, *_) in equations if primitive(step.name).kind == "choice"}
-        for step, *_ in equations:
-            if primitive(step.name).kind != "test" or step.caller is not step.eqn or not self.is_right(step.results[0]):
-                continue
-            indices = {number for number in step.operands if number in self._data_free and not self.is_right(number)}
-            chosen = select.get(step.results[0])
-            if indices and not (chosen is not None and indices.intersection(chosen.operands)):  # as of x[-1]
-                return step
-        return None
+        return places
 
     def _may_be_wrong(self, number: int) -> bool:
         """Whether a value may not be as it should be on shards: a part, an addend, or the shard's own for now."""
         if number in self._local or number in self._data_free:
             return False
         agreement = self.compared.agreement(number)
-        return agreement.kind in ("differs", "own", "blocks") or any(len(axes) > 1 for axes in agreement.dim_axes)
+        is_wrong = agreement.kind in ("nearly", "differs", "own", "blocks")
+        return is_wrong or any(len(axes) > 1 for axes in agreement.dim_axes)
 
     def made_by(self, number: int) -> TracedStep | None:
         """The step that makes a value, in whatever region."""
@@ -223,24 +187,21 @@ class Slice:
         return _jax.array.is_inexact(self.types[number].dtype)
 
     def _is_certain(self, number: int) -> bool:
-        """Whether a value is known to be wrong: a global value that is another one."""
-        agreement = self.compared.agreement(number)
+        """Whether a value is known to be wrong: nearly right, or what shards compute of what is right."""
+        kind, step = self.kind(number), self._maker.get(number)
         if number in self._data_free:
             return False
-        if agreement.kind == "differs":
-            return agreement.is_mostly or number not in self._local
-        step = self._maker.get(number)
-        return agreement.kind == "own" and step is not None and self._is_of_shards(step)
-
-    def _is_scaled(self, number: int) -> bool:
-        """Whether a value is that on one device, times the number of shards, or divided by it."""
-        return any(how == "scaled" for _, how in self.compared.agreement(number).reduced)
+        if kind == "own":
+            return step is not None and self._is_of_shards(step)
+        return kind == "nearly" or (kind == "differs" and number not in self._local)
 
     def _is_of_shards(self, step: TracedStep) -> bool:
         """Whether it computes numbers entry by entry, of shards that are right or what is the same for all of them."""
         others = [number for number in step.operands if not self.is_right(number)]
-        operation = primitive(step.name)
-        if not operation.is_entry_by_entry or operation.kind == "cast" or not all(map(self._is_equal, others)):
+        operation, is_equal = primitive(step.name), all(self.kind(number) == "blocks" for number in others)
+        if not operation.is_entry_by_entry or operation.kind == "cast" or not is_equal:
+            return False
+        if not (self._local | self._data_free).isdisjoint(others):
             return False
         shape = self.types[step.results[0]].shape
         layouts = [
@@ -251,21 +212,47 @@ class Slice:
         return self._is_inexact(step.results[0]) and len({*layouts}) == 1 and any(layouts[0])
 
     def culprit(self) -> TracedStep | None:
-        """The step that made it wrong."""
-        written = [step for step in self.steps if step.frames and step.label not in self.program.opened_results]
-        wrong = next((step for step in written if any(map(self._is_certain, step.results))), None)
-        wrong = wrong or next((step for step in reversed(self.steps) if step.frames), None)
-        if wrong is None:
-            return None
-        before = [step for step in self._upstream(n for n in wrong.operands if not self.is_right(n)) if step.frames]
-        for step in before:
-            is_open = step.label in self.program.opened_results
-            if step.is_loop and not is_open and {"own", "differs"}.intersection(map(self.kind, step.results)):
+        """The step that made it wrong, by what the steps make of values that are right; else the last one."""
+        written = [step for step in self.steps if step.frames]
+        closed = [step for step in written if step.label not in self.program.opened_results]
+        for at, step in enumerate(closed):
+            results = [number for number in step.results if number not in self._data_free]
+            is_own_loop = step.is_loop and "own" in map(self.kind, results)
+            if is_own_loop or any(map(self._is_certain, results)):
                 return step
-        for step in before:
-            if all(map(self.is_right, step.operands)) and (blamed := self._blamed(step, before, wrong)) is not None:
+            if not all(self.is_right(number) or number in self._data_free for number in step.operands):
+                continue
+            if _jax.jaxpr.collective_operation(step.eqn) in ("all-reduce", "all-to-all", "reduce-scatter"):
+                return step
+            is_partial = any(self.kind(number) == "reduced" and self._is_inexact(number) for number in results)
+            if is_partial and (blamed := self._blamed(step, closed[at + 1 :])) is not None:
                 return blamed
-        return self._moved_from(wrong, wrong_entries(self.compared.agreement(wrong.results[0]), self.compared.sizes))
+        return written[-1] if written else None
+
+    def _blamed(self, step: TracedStep, later: Sequence[TracedStep]) -> TracedStep | None:
+        """What adds to a partial sum what every shard has, or sums it wrongly; else the step that made it.
+
+        None where the shards exchange the parts: they may be put together rightly.
+        """
+        parts, are_added = {*step.results}, False
+        ways = dict(pair for number in parts for pair in self.compared.agreement(number).reduced)
+        for user in (user for user in later if not parts.isdisjoint(user.operands)):
+            operation, is_sum = _jax.jaxpr.collective_operation(user.eqn), primitive(user.name).kind == "sum"
+            if operation == "all-reduce":  # that of a gradient is JAX's
+                return step if _jax.jaxpr.is_transposed(user.eqn) else user
+            if "reduced" not in map(self.kind, user.results):
+                if operation is not None:
+                    return None
+                is_same = all(self._is_same_over({*ways}, n) for n in user.operands if n not in parts)
+                is_misplaced = is_sum and is_same and "scaled" not in ways.values()
+                return user if is_misplaced or are_added else step
+            are_added = are_added or (is_sum and all(self.kind(number) == "reduced" for number in user.operands))
+            parts.update(user.results)
+        return step
+
+    def _is_same_over(self, axes: set[str], number: int) -> bool:
+        """Whether a value is right, and the same on all shards of some axes."""
+        return self.is_right(number) and all(map(axes.isdisjoint, self.compared.agreement(number).dim_axes))
 
     def within(self, loop: TracedStep) -> TracedStep | None:
         """The last step in the body of a loop that what is wrong at its end follows from, and what is right does not.
@@ -274,7 +261,7 @@ class Slice:
         behind what made it wrong, which is all that is known where one device has no such iterations.
         """
         after = [number for step in self.steps if step.label > loop.label for number in step.results]
-        if loop.name != "scan" or any(self.compared.agreement(number).is_mostly for number in after):
+        if loop.name != "scan" or "nearly" in map(self.kind, after):
             return None  # most of it is right: the loop may be too short
         body = SteppedProgram(loop.eqn.params["jaxpr"])
         maker = {number: step for step in body.steps for number in step.results}
@@ -298,7 +285,7 @@ class Slice:
                 continue
             if kind == "blocks":  # handed round, and not back where it was: the loop may be too short
                 return None
-            if kind in ("own", "differs"):
+            if kind in ("own", "nearly", "differs"):
                 wrong.append(steps_before(inside))
             elif outside in used and kind in ("global", "reduced"):
                 right |= steps_before(inside)
@@ -307,82 +294,11 @@ class Slice:
         steps = [step for step in body.steps if step.label in least and step.frames]
         return next((step for step in reversed(steps) if primitive(step.name).kind not in kinds), None)
 
-    def _moved_from(self, step: TracedStep, wrong: HostArray | None) -> TracedStep:
-        """Follow entries of a shard through steps that only move them."""
-        while wrong is not None and wrong.any() and len(step.results) == 1:
-            kind, start, labels = primitive(step.name).kind, 0, list[HostArray]()
-            if kind not in ("cast", "moving", "joining"):
-                break
-            for number in step.operands:
-                labels.append(start + np.arange(prod(self.types[number].shape)).reshape(self.types[number].shape))
-                start += labels[-1].size
-            moved = labels[0] if kind == "cast" else np.asarray(step.compute(labels)[0])
-            sources = np.unique(moved[wrong]) if moved.shape == wrong.shape else np.empty(0, int)
-            owners = [at for at, entries in enumerate(labels) if np.isin(sources, entries).any()]
-            made = self.made_by(step.operands[owners[0]]) if owners else None
-            if made is None or not made.frames:
-                break
-            step, wrong = made, np.isin(labels[owners[0]], sources)
-        return step
-
-    def _blamed(self, step: TracedStep, before: Sequence[TracedStep], wrong: TracedStep) -> TracedStep | None:
-        """What is to blame if a value that is not right comes of what is; None if that may be as it should."""
-        number = step.results[0]
-        if _jax.jaxpr.collective_operation(step.eqn) in ("all-reduce", "all-to-all", "reduce-scatter"):
-            return step
-        agreement = self.compared.agreement(number)
-        if agreement.kind != "reduced" or number in self._data_free or not self._is_inexact(number):
-            return None
-        return self._after_partial(step, frozenset(axis for axis, _ in agreement.reduced), [*before, wrong])
-
-    def _after_partial(self, step: TracedStep, axes: frozenset[str], later: Sequence[TracedStep]) -> TracedStep | None:
-        """What is to blame where a shard's part of a sum is taken for the sum; None if all parts are gathered."""
-        parts, is_addend = {*step.results}, False
-        is_equal = axes.isdisjoint(self._apart(step.results[0], axes))
-        for user in later:
-            if parts.isdisjoint(user.operands) or user is step:
-                continue
-            operation = _jax.jaxpr.collective_operation(user.eqn)
-            is_sum, adds = operation == "all-reduce", primitive(user.name).kind == "sum" and len(user.operands) > 1
-            if any(self.kind(number) == "reduced" for number in user.results):
-                if is_sum and any(map(self._is_scaled, user.results)):
-                    return user
-                is_addend |= adds and all(self.kind(number) == "reduced" for number in user.operands)
-                parts.update(user.results)
-                continue
-            if operation is not None and not is_sum:
-                return None
-            others = [number for number in user.operands if number not in parts]
-            is_same = all(axes.isdisjoint(self._apart(number)) for number in others)
-            return user if is_sum or is_addend or (not is_equal and adds and is_same) else step
-        return later[-1]
-
-    def _apart(self, number: int, otherwise: frozenset[str] = frozenset()) -> frozenset[str]:
-        """The axes over which shards of a value may differ, if that is known."""
-        fact = self.compared.facts.get(number)
-        return otherwise if fact is None else self._longer(fact.varying | fact.due | fact.unreduced)
-
-    def _is_equal(self, number: int) -> bool:
-        """Whether a value comes of what is the same on all shards, and does not vary by their own indices."""
-        return number not in self._local and number not in self._data_free and self.kind(number) == "blocks"
-
-    def _longer(self, axes: Iterable[str]) -> frozenset[str]:
-        return frozenset(axis for axis in axes if self.compared.sizes.get(axis, 1) > 1)
-
-    def _is_along_shards(self, step: TracedStep) -> bool:
-        """Whether an operation depends on the order of the entries along a dim that is sharded."""
-        operation, params = primitive(step.name), step.eqn.params
+    def _has_order_of_shards(self, step: TracedStep) -> bool:
+        """Whether an operation depends on the order of the entries of what is sharded."""
+        operation = primitive(step.name)
         has_order = operation.kind == "ordering" or operation.has_order
-        if not has_order or step.operands[0] not in self.compared.facts:
-            return False
-        dims = self.compared.facts[step.operands[0]].dims
-        along: Any = params.get(operation.along, range(len(dims)))
-        if operation.along == "fft_lengths":
-            along = range(len(dims) - len(params["fft_lengths"]), len(dims))
-        elif operation.along == "window_dimensions":
-            along = [dim for dim, size in enumerate(params["window_dimensions"]) if size > 1]
-        along = [along] if isinstance(along, int) else along
-        return any(dims[at].axes is None or self._longer(dims[at].known_axes) for at in along)
+        return has_order and any(self.compared.agreement(step.operands[0]).dim_axes)
 
 
 def without_iterations(label: Label) -> Label:

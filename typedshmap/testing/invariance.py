@@ -280,7 +280,7 @@ class DifferenceReport(str):
 VERB = "assert_mesh_invariant"
 # What floats are multiplied by in every third trial, so that they reach other branches.
 _LARGE = 100.0
-# The least that they are multiplied by, where a difference is none that can be told from rounding.
+# The least that they are multiplied by, where a difference may be rounding.
 _SMALL = 0.01
 UNCOMPILED = "XLA cannot compile it there"
 _UNFIT = "the sizes do not fit"
@@ -358,7 +358,7 @@ class Trial:
       rtol: as for `assert_mesh_invariant`.
       atol: the same.
       timeout: the same.
-      report: is told what is under way.
+      report: reports progress.
       compiled: the program of each mesh, from the last trial whose arguments are of the same types.
       spent: the seconds that each mesh took.
     """
@@ -380,19 +380,11 @@ class Trial:
     def run(
         self, meshes: Sequence[Mesh], left_out: Mapping[Mesh, str], loose: dict[str, float], may_fail: bool
     ) -> list[Mesh]:
-        """Compare the results on each mesh with those on the first one, which is the smallest.
+        """Compare the results on each mesh with those on the first; returns the meshes that XLA cannot compile it for.
 
         Args:
-          meshes: the meshes.
-          left_out: the meshes that are not tried, each with the reason.
           loose: is given the results with a large tolerance, each with its share of the median entry.
           may_fail: whether to leave out a mesh for which XLA cannot compile the function.
-
-        Returns:
-          The meshes for which XLA cannot compile it.
-
-        Raises:
-          AssertionError: for a result that depends on the mesh.
         """
         smallest, *others = meshes
         reference = self._outcome(smallest)

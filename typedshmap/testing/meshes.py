@@ -46,11 +46,7 @@ class FunctionAxes:
         return AbstractMesh(shape, tuple(self.sizes), axis_types=tuple(self.types.values()))
 
     def mesh(self, sizes: Mapping[str, int]) -> Mesh:
-        """The same with devices.
-
-        Raises:
-          MeshAxisError: for more devices than there are.
-        """
+        """The same with devices, of which there must be enough."""
         mesh = self.abstract(sizes)
         if mesh.size > len(self.devices):
             raise MeshAxisError(
@@ -61,11 +57,7 @@ class FunctionAxes:
         return Mesh(devices, mesh.axis_names, axis_types=mesh.axis_types)
 
     def require_some(self, verb: str, name: str, cure: str) -> None:
-        """Refuse a function of which no mesh axis is known.
-
-        Raises:
-          MeshAxisError: for such a one.
-        """
+        """Refuse a function of which no mesh axis is known."""
         if not self.sizes:
             raise MeshAxisError(
                 f"{verb}: {name}: no mesh axis is known, neither by a mesh nor by its hints\n\n"
@@ -102,13 +94,6 @@ def default_meshes(axes: FunctionAxes, name: str) -> list[Mesh]:
 
     An axis of the function's own mesh keeps its size, where there are enough devices. An axis that would never be
     longer than 2 is also tried at 4: with 2 shards, a shift to the left is one to the right.
-
-    Args:
-      axes: the axes.
-      name: the function's name.
-
-    Raises:
-      MeshAxisError: where there are no axes, or one device only.
     """
     axes.require_some("assert_mesh_invariant", name, "pass meshes=, or call it")
     if len(axes.devices) < 2:
@@ -147,9 +132,6 @@ def given_meshes(meshes: Sequence[Any], axes: FunctionAxes) -> list[Mesh]:
     Args:
       meshes: each a Mesh, a dict of sizes, or a text like ``"dp=4,tp=2"``; axes that are not named have size 1.
       axes: the axes that the function knows.
-
-    Raises:
-      MeshAxisError: for what is not a mesh of devices.
     """
     if not isinstance(meshes, (list, tuple)) or not meshes:
         got = value_text(meshes)

@@ -14,10 +14,6 @@ from typing import Any, NamedTuple
 from jax.sharding import Mesh
 
 from .. import _jax
-from ..inference.control_flow import fact_of_spec
-from ..inference.facts import FactInterpreter
-from ..inference.lattice import UNSHARDED, ShardingFact, invarying, zeros
-from ..inference.region import RULES
 from .agreement import Agreement, agreement, is_same
 from .run import HostArray
 from .steps import Label, SteppedProgram, TracedStep
@@ -69,7 +65,6 @@ class ComparedValues:
       reference: the program on one device.
       program: that on the mesh.
       sizes: the mesh axes, each with its size.
-      facts: what inference knows of the values in regions.
       origin: by the number of a value that enters or leaves a region, that of the same value before.
       matches: by the label of a step the steps on one device that stand for it.
       sources: by the number of a value those of the values on one device that stand for it.
@@ -83,7 +78,7 @@ class ComparedValues:
         self.reference = reference = SteppedProgram(on_one.jaxpr, opened.on_one)
         self.program = program = SteppedProgram(on_mesh.jaxpr, opened.on_mesh)
         self.agreements, self.branches = dict[int, Agreement](), dict[Label, int]()
-        self.facts, self.matches = facts_of(program), matching_steps(program, reference)
+        self.matches = matching_steps(program, reference)
         self.origin = dict[int, int]()
         pairs = list[tuple[int, list[int]]]()
         for region in program.regions:
@@ -125,15 +120,7 @@ class ComparedValues:
     def prepare(
         self, kept: Collection[int], sources: Collection[int]
     ) -> Callable[[Sequence[Any], Sequence[Any]], tuple[ValuesByNumber, ValuesByNumber]]:
-        """Prepare to run both programs.
-
-        Args:
-          kept: the values on the mesh to return.
-          sources: those on one device.
-
-        Returns:
-          A function of the arguments on the mesh and on one device. Values on one device have no dims of its mesh.
-        """
+        """Prepare to run both programs; the values on one device have no dims of its mesh."""
         run_program, run_reference = self.program.prepare(kept), self.reference.prepare(sources)
         axes, inside = len(self.sizes), self.reference.inside
 
@@ -162,10 +149,7 @@ class ComparedValues:
                 if number in choices and bool((value == wanted[0]).all()):
                     self.branches |= {step.label: int(wanted[0]) for step in choices[number]}
                 if number in self.program.inside:
-                    fact, rank = self.facts.get(number), value.ndim - len(self.sizes)
-                    if fact is not None:  # a key has words, which are a dim more
-                        fact = fact.with_dims((*fact.dims, *[UNSHARDED] * (rank - len(fact.dims))))
-                    self.agreements[number] = agreement(value, self.sizes, wanted, fact)
+                    self.agreements[number] = agreement(value, self.sizes, wanted)
                 elif value.shape == wanted[0].shape:
                     is_right = any(is_same(value, expected_value) for expected_value in wanted)
                     self.agreements[number] = Agreement("global" if is_right else "differs")
@@ -195,30 +179,6 @@ def _iterations(loop: TracedStep) -> int:
     if length is None or length * len([*_jax.jaxpr.all_equations(loop.eqn.params["jaxpr"])]) > _MOST_STEPS:
         return _ITERATIONS
     return length
-
-
-def facts_of(program: SteppedProgram) -> dict[int, ShardingFact]:
-    """What is known of the values in the regions of a program, by their numbers."""
-    facts = dict[int, ShardingFact]()
-    for region in program.regions:
-        params = region.eqn.params
-        interpreter = FactInterpreter(_jax.jaxpr.manual_sizes(params), params.get("check_vma", True), RULES)
-        for spec, number in zip(params["in_specs"], region.entering, strict=True):
-            facts[number] = fact_of_spec(spec, len(program.types[number].shape), interpreter.axes)
-        for step in region.steps:
-            for number in program.constants.keys() & {*step.operands}:
-                is_zero = number in program.literals and not program.constants[number]
-                facts[number] = (zeros if is_zero else invarying)(len(program.types[number].shape))
-            operands = [facts[number] for number in step.operands]
-            match step.name:
-                case "item":
-                    results: Sequence[ShardingFact] = [operands[0].with_dims(operands[0].dims[1:])]
-                case "stack":
-                    results = [operands[0].with_dims((UNSHARDED, *operands[0].dims))]
-                case _:
-                    results = interpreter.results_of(step.eqn, operands)
-            facts.update(zip(step.results, results, strict=True))
-    return facts
 
 
 def matching_steps(program: SteppedProgram, reference: SteppedProgram) -> dict[Label, list[TracedStep]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -77,17 +77,7 @@ class FunctionUnderTest:
 def classify_function(
     f: Callable[..., Any], made_of: DecoratedInfo, typed: HintedSignature, manual: bool | None
 ) -> FunctionUnderTest:
-    """Decide how a function is called.
-
-    Args:
-      f: the function.
-      made_of: the options of its decorator.
-      typed: its hints.
-      manual: whether a helper is one of manual regions; None to decide by its marks.
-
-    Raises:
-      StructureError: for ``manual=`` of a function that is not a helper.
-    """
+    """Decide how a function is called."""
     require_bool_or_none("assert_mesh_invariant", "manual", manual)
     kind: CallKind = "as it is"
     if made_of.verb == "typed":
@@ -167,14 +157,7 @@ class CompiledCall:
     pull: Callable[..., list[jax.Array]] | None = None
 
     def run(self, subject: FunctionUnderTest, arrays: Sequence[jax.Array], seed: int, timeout: float) -> Outcome:
-        """Compute the results.
-
-        Args:
-          subject: the function.
-          arrays: the arrays among the arguments.
-          seed: the seed of the cotangents.
-          timeout: the seconds that each program may take.
-        """
+        """Compute the results."""
         types = dict(zip(self.names, self.types, strict=True))
         seeds = {name: (seed, _COTANGENT_STREAM, self.names.index(name)) for name in self.pulled}
         with subject.on(self.mesh):
@@ -185,7 +168,7 @@ class CompiledCall:
             programs = [(self.names, partial(self.forward, list(arrays)))]
             with subject.on(self.mesh):
                 if self.pull is not None:
-                    scaled = [jax.device_put((each * factor).astype(each.dtype), each.sharding) for each in cotangents]
+                    scaled = [jax.device_put((g * factor).astype(g.dtype), g.sharding) for g in cotangents]
                     programs.append((self.gradients, partial(self.pull, list(arrays), scaled)))
                 # Nothing but this may wait for ever: a program that is compiled, and whose shards wait for each other.
                 done = [(names, wait_for(program, timeout, idle)) for names, program in programs]
@@ -205,45 +188,50 @@ class CompiledCall:
 def compile_call(
     subject: FunctionUnderTest, call: FlatCall, mesh: Mesh, grad: bool, is_excluded: Callable[[str], bool]
 ) -> CompiledCall:
-    """Compile a function for one mesh.
+    """Compile a function for one mesh."""
+    f, platform = FlatFunction(subject.mapped(mesh), call), mesh.devices.flat[0].platform
+    with subject.on(mesh):
+        jaxpr, types, compute = _compile(f.results, platform, call.arrays)
+        if not grad:
+            return CompiledCall(mesh, call.form, f.names, types, compute, [jaxpr])
+        results = dict(zip(f.names, types, strict=True))
+        pulled = [name for name in f.names if _jax.array.is_inexact(results[name].dtype) and not is_excluded(name)]
+        pullback = partial(f.pullback, pulled)
+        of_pullback, _, pull = _compile(pullback, platform, call.arrays, [results[name] for name in pulled])
+    return CompiledCall(mesh, call.form, f.names, types, compute, [jaxpr, of_pullback], pulled, f.gradient_names, pull)
 
-    Args:
-      subject: the function.
-      call: its arguments, placed on the mesh.
-      mesh: the mesh.
-      grad: whether to compute vector-Jacobian products, of all results and in all inexact arguments.
-      is_excluded: whether the result with a path has no cotangent.
+
+class FlatFunction:
+    """A function from the arrays among its arguments to the leaves of its result.
+
+    Attributes:
+      names: the paths of its results, which are known when it has been traced.
+      inexact: which of the arrays are inexact.
     """
-    names, f = list[str](), subject.mapped(mesh)
 
-    def forward(arrays: Sequence[Any]) -> list[Any]:
-        leaves = jax.tree_util.tree_flatten_with_path(call.run(f, arrays))[0]
-        names[:] = [f"return{jax.tree_util.keystr(path)}" for path, _ in leaves]  # known when this has been traced
+    def __init__(self, f: Callable[..., Any], call: FlatCall) -> None:
+        self.f, self.call, self.names = f, call, list[str]()
+        self.inexact = [at for at, array in enumerate(call.arrays) if _jax.array.is_inexact(array.dtype)]
+
+    @property
+    def gradient_names(self) -> list[str]:
+        return [f"grad({self.call.names[at]})" for at in self.inexact]
+
+    def results(self, arrays: Sequence[Any]) -> list[Any]:
+        leaves = jax.tree_util.tree_leaves_with_path(self.call.run(self.f, arrays))
+        self.names[:] = [f"return{jax.tree_util.keystr(path)}" for path, _ in leaves]
         return [_global_array(leaf) for _, leaf in leaves]
 
-    platform = mesh.devices.flat[0].platform
-    with subject.on(mesh):
-        jaxpr, types, compute = _compile(forward, platform, call.arrays)
-        if not grad:
-            return CompiledCall(mesh, call.form, names, types, compute, [jaxpr])
-        results = dict(zip(names, types, strict=True))
-        pulled = [name for name in names if _jax.array.is_inexact(results[name].dtype) and not is_excluded(name)]
-        inexact = [at for at, array in enumerate(call.arrays) if _jax.array.is_inexact(array.dtype)]
+    def pullback(self, pulled: Collection[str], arrays: Sequence[Any], cotangents: list[Any]) -> list[Any]:
+        """The vector-Jacobian product of some results, in all inexact arguments."""
 
-        def pullback(arrays: Sequence[Any], cotangents: list[Any]) -> list[Any]:
-            """The vector-Jacobian product of some results, in all inexact arguments."""
+        def pulled_results(changed: list[Any]) -> list[Any]:
+            mixed = {**dict(enumerate(arrays)), **dict(zip(self.inexact, changed, strict=True))}
+            results = self.results(list(mixed.values()))
+            return [value for name, value in zip(self.names, results, strict=True) if name in pulled]
 
-            def pulled_results(changed: list[Any]) -> list[Any]:
-                mixed = {**dict(enumerate(arrays)), **dict(zip(inexact, changed, strict=True))}
-                values = dict(zip(names, forward(list(mixed.values())), strict=True))
-                return [values[name] for name in pulled]
-
-            gradients = jax.vjp(pulled_results, [arrays[at] for at in inexact])[1](cotangents)[0]
-            return list(map(_global_array, gradients))
-
-        of_pullback, _, pull = _compile(pullback, platform, call.arrays, [results[name] for name in pulled])
-    gradients = [f"grad({call.names[at]})" for at in inexact]
-    return CompiledCall(mesh, call.form, names, types, compute, [jaxpr, of_pullback], pulled, gradients, pull)
+        gradients = jax.vjp(pulled_results, [arrays[at] for at in self.inexact])[1](cotangents)[0]
+        return list(map(_global_array, gradients))
 
 
 def _compile(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, permutations, product
+from itertools import permutations
 from math import prod
 from typing import Any, NamedTuple
 
@@ -43,13 +43,6 @@ class ChangedResult:
     is_index: bool
     sources: Sequence[int]
 
-    @classmethod
-    def of_all(cls, places: Sequence[ChangedResult]) -> ChangedResult:
-        """The places of one line in all its calls."""
-        lists = zip(*((place.steps, place.numbers, place.sources) for place in places), strict=True)
-        steps, numbers, sources = ([*chain.from_iterable(of_places)] for of_places in lists)
-        return cls(steps, numbers, places[0].is_index, sources)
-
 
 class Alternative(NamedTuple):
     """What may be right in a place.
@@ -72,14 +65,6 @@ def first_substitution(
 
     A change that follows from the values that are there undoes as well what is wrong behind it. Of several such places,
     each on all ways from the one before, the last is taken.
-
-    Args:
-      compared: the values of the program on the mesh, and on one device.
-      places: where others are tried, in their order.
-      results: which results have to be right.
-
-    Returns:
-      The step and the words; None if there is no such place, or if the search takes too long.
     """
     program, reference, on_one, on_mesh = compared.program, compared.reference, compared.on_one, compared.on_mesh
     numbers = [number for place in places for number in place.numbers]
@@ -89,8 +74,7 @@ def first_substitution(
         return None
     start = time.process_time()
     ends, goals = [program.results[at] for at in results], [reference.results[at] for at in results]
-    reshaped = [step.operands[0] for place in places for step in place.steps if step.name == "reshape"]
-    values = compared.prepare({*numbers, *ends, *reshaped}, {*goals, *(n for place in places for n in place.sources)})
+    values = compared.prepare({*numbers, *ends}, {*goals, *(n for place in places for n in place.sources)})
     changed_values = program.prepare(ends, [place.numbers for place in places], on_mesh.mesh)
 
     def are_right(
@@ -157,13 +141,13 @@ def alternatives(
 ) -> Iterator[Alternative]:
     """What may be right in a place, given the values on the mesh and those on one device."""
     sizes, step = compared.sizes, place.steps[0]
-    axes, longer = [*sizes], [axis for axis in sizes if sizes[axis] > 1]
+    axes = [*sizes]
     olds = [actual[number] for number in place.numbers]
     lead, shape = olds[0].shape[: len(axes)], olds[0].shape[len(axes) :]
     if place.sources:
         wanted = [expected[source] for source in place.sources]
         is_one_shape = all(value.shape == wanted[0].shape for value in wanted)
-        for dim_axes, reduced in layouts(shape, sizes, wanted[:1], None) if is_one_shape else ():
+        for dim_axes, reduced in layouts(shape, sizes, wanted[:1]) if is_one_shape else ():
             parts = [split(value, sizes, dim_axes) for value in wanted] if not reduced else []
             if parts and all(part is not None and part.shape == lead + shape for part in parts):
                 dims = [f"dim {dim} sharded over {quoted_axes(over)}" for dim, over in enumerate(dim_axes) if over]
@@ -174,15 +158,6 @@ def alternatives(
         for by in range(1, sizes[axis]):
             sent = [np.roll(old, by, axes.index(axis)) for old in olds]
             yield Alternative(f"what is sent {by} further over '{axis}'", sent, is_relative=True)
-    if step.name == "reshape":
-        operands = [actual[same.operands[0]] for same in place.steps]
-        dims = operands[0].shape[len(axes) :]
-        for axis, (dim, size), to in product(longer, enumerate(dims), range(len(dims) + 1)):
-            if size % sizes[axis] == 0 and to != dim:
-                apart = (*lead, *dims[:dim], sizes[axis], size // sizes[axis], *dims[dim + 1 :])
-                moved = [np.moveaxis(value.reshape(apart), len(lead) + dim, len(lead) + to) for value in operands]
-                words = f"dim {dim} of its operand taken apart by '{axis}' and put together in another order"
-                yield Alternative(words, [value.reshape(lead + shape) for value in moved])
     if place.is_index:
         yield from _other_indices(step, olds, sizes, compared.shard_sizes)
 

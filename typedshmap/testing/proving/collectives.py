@@ -7,7 +7,6 @@ from typing import Any
 
 from ... import _jax
 from . import neighbours
-from .moving import moved
 from .values import Affine, DimSharding, GlobalValue, NotKnown, Sharded, axes_along
 from .walk import Walk, operand_shape
 
@@ -42,7 +41,7 @@ def _scattered(dim: DimSharding, axes: tuple[str, ...]) -> DimSharding:
 
 
 def all_gather(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """The parts of a dim put together, or stacked where they are the same."""
+    """The parts of a dim put together."""
     return [_all_gather(walk, eqn, walk.settled(operand)) for operand in operands]
 
 
@@ -51,9 +50,7 @@ def _all_gather(walk: Walk, eqn: Any, value: Sharded) -> GlobalValue:
     if value.partial.intersection(axes):
         raise NotKnown("it gathers what is not reduced")
     if not eqn.params["tiled"]:
-        if value.placed.intersection(axes):
-            raise NotKnown("it stacks parts of the whole")
-        return moved(walk, eqn, value, [*range(dim), None, *range(dim, len(value.dims))])
+        raise NotKnown("it stacks parts of the whole")
     value = value.with_dim(dim, _gathered(value.dims[dim], axes, "it gathers a dim that is not sharded so"))
     if value.placed.intersection(axes):
         raise NotKnown("it gathers parts of another dim")

@@ -7,7 +7,7 @@ from functools import reduce
 from typing import Any
 
 from ... import _jax
-from .values import Found, GlobalValue, LeftRegion, NotKnown, OfIds, Sharded, Unknown, axes_along
+from .values import GlobalValue, NotKnown, Sharded, axes_along
 from .walk import Walk, refuse_narrow_sum, wider
 
 
@@ -38,10 +38,6 @@ def _spec_axes(walk: Walk, spec: Any, rank: int, manual: frozenset[str]) -> tupl
 
 
 def _entering(walk: Walk, value: GlobalValue, spec: Any, rank: int, manual: frozenset[str]) -> GlobalValue:
-    if isinstance(value, Unknown):
-        return value
-    if isinstance(value, LeftRegion):
-        return value.value if value.spec == (spec, manual) else Unknown(walk.place, value.why)
     dims, unreduced = _spec_axes(walk, spec, rank, manual)
     try:
         if unreduced:
@@ -50,13 +46,11 @@ def _entering(walk: Walk, value: GlobalValue, spec: Any, rank: int, manual: froz
         sharded = zip(entered.dims, dims, strict=True)
         return entered.with_dims([None if outer is None else (*axes_along(outer), *axes) for outer, axes in sharded])
     except NotKnown as error:
-        return Unknown(walk.place, str(error))
+        return walk.unknown(error, [value])
 
 
 def _leaving(walk: Walk, value: GlobalValue, spec: Any, rank: int, manual: frozenset[str]) -> GlobalValue:
-    """A result of a region as a global array; or as what another region may take back, as that of a gradient does."""
-    if isinstance(value, Unknown):
-        return value
+    """A result of a region as a global array."""
     dims, unreduced = _spec_axes(walk, spec, rank, manual)
     try:
         result = walk.settled(value)
@@ -68,23 +62,13 @@ def _leaving(walk: Walk, value: GlobalValue, spec: Any, rank: int, manual: froze
             raise NotKnown("a result of the region is not sharded as its out_specs say")
         return result.with_dims(outer)
     except NotKnown as error:
-        varying = frozenset(walk.longer(list(walk.sizes)))
-        if isinstance(value, Sharded):
-            varying = value.axes
-        if isinstance(value, OfIds):
-            varying = value.ids.axes.union(dict(value.start), value.value.axes if isinstance(value, Found) else ())
-        if varying & manual <= {axis for axes in dims for axis in axes}:  # along the others, one shard's copy is taken
-            return LeftRegion(value, (spec, manual), str(error))
-        return Unknown(walk.place, str(error))
+        return walk.unknown(error, [value])
 
 
 def cond(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """One of several branches."""
     which, *given = operands
-    branches, chosen = eqn.params["branches"], walk.settled(which)
-    if walk.is_number(chosen):
-        return walk.interpret(branches[max(0, min(int(chosen.factor), len(branches) - 1))], given)
-    chosen = chosen.reduced("it chooses by what is not reduced")
+    chosen = walk.settled(which).reduced("it chooses by what is not reduced")
     return [_one_of(walk, chosen, values) for values in walk.ways(eqn, given)]
 
 
@@ -93,8 +77,7 @@ def _one_of(walk: Walk, chosen: Sharded, values: Sequence[GlobalValue]) -> Globa
         settled = list(map(walk.settled, values))
         return walk.made("cond", (), [chosen, *settled], *reduce(wider, settled).layout)
     except NotKnown as error:
-        lost = next((value for value in values if isinstance(value, Unknown)), None)
-        return lost or Unknown(walk.place, str(error))
+        return walk.unknown(error, values)
 
 
 def scan(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:

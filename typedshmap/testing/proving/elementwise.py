@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import lookups, neighbours
-from .values import Affine, AtShard, DimSharding, GlobalValue, IsOwn, NotKnown, OfIds, Sharded
+from .values import Affine, AtShard, DimSharding, GlobalValue, NotKnown, OfIds, Sharded
 from .walk import Walk, is_narrow, joined_dims, params_key, parts_of, refuse_narrow_sum, result_shape
 
 
@@ -38,19 +38,11 @@ def convert(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
     value = walk.settled(value)
     if walk.is_number(value) and new.kind == "b":
         return [walk.number(not value.is_zero, (None,) * len(value.dims))]
-    if walk.is_number(value) and _holds_number(new, value.factor):
+    if walk.is_number(value) and jnp.issubdtype(new, jnp.inexact):  # floats count as exact
         return [value]
     if not _keeps_numbers(old, new):
         return entry_by_entry(walk, eqn, [value])
     return [walk.linear("convert", str(new), value, value.dims)]
-
-
-def _holds_number(dtype: Any, number: Fraction) -> bool:
-    """Whether a number is one of a dtype, of which floats count as exact."""
-    if jnp.issubdtype(dtype, jnp.integer):
-        limits = jnp.iinfo(dtype)
-        return number.denominator == 1 and limits.min <= number <= limits.max
-    return jnp.issubdtype(dtype, jnp.inexact)
 
 
 def _keeps_numbers(old: Any, new: Any) -> bool:
@@ -102,8 +94,6 @@ def product(walk: Walk, left: Sharded, right: Sharded, name: str, params: Any, d
     """A value that is linear in two others."""
     if left.partial & right.axes or right.partial & left.axes or left.is_extreme or right.is_extreme:
         raise NotKnown("it multiplies what is not reduced")
-    if left.is_zero or right.is_zero:
-        return walk.number(0, dims)
     operands, partial = [replace(value, factor=Fraction(1)) for value in (left, right)], left.partial | right.partial
     return walk.made(name, params, operands, dims, partial, "sum", left.factor * right.factor)
 
@@ -146,13 +136,8 @@ def negate(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Global
 
 
 def extreme(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """``max`` and ``min``: one of the operands, where it is known to be no less or no more than the other."""
-    name, shape, (_, bounds) = eqn.primitive.name, result_shape(eqn), _difference(walk, eqn, operands)
-    if bounds:
-        low, high = bounds if name == "max" else (-bounds[1], -bounds[0])
-        if low >= 0 or high <= 0:
-            operand = operands[0] if low >= 0 else operands[1]
-            return [walk.affine(operand, shape) or walk.number(walk.settled(operand).factor, (None,) * len(shape))]
+    """``max`` and ``min``, also of parts of such extremes."""
+    name = eqn.primitive.name
     left, right = map(walk.settled, operands)
     is_other = {left.combined_by, right.combined_by} - {name, ""}
     if is_other or left.partial & right.placed or right.partial & left.placed:
@@ -188,11 +173,9 @@ COMPARISONS: dict[str, Callable[[Any, Any], tuple[bool, bool]]] = {
 def compare(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """A comparison, decided by bounds where they do."""
     name = eqn.primitive.name
-    compared = lookups.compared(walk, name, operands)
-    if isinstance(compared, list):  # what both are shifted by is the same
-        operands = compared
-    elif compared is not None:
-        return [compared]
+    is_own = lookups.compared(walk, name, *operands)
+    if is_own is not None:
+        return [is_own]
     difference, bounds = _difference(walk, eqn, operands)
     is_true, is_false = COMPARISONS[name](*bounds) if bounds else (False, False)
     if is_true or is_false:
@@ -201,24 +184,9 @@ def compare(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
     return entry_by_entry(walk, eqn, operands) if at_shard is None else [at_shard]
 
 
-def logical(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """``and``, ``or`` and ``not`` of truth values."""
-    name = eqn.primitive.name
-    if eqn.outvars[0].aval.dtype.kind != "b":
-        return entry_by_entry(walk, eqn, operands)
-    if name == "not":
-        (value,) = operands
-        if isinstance(value, AtShard):
-            return [replace(value, is_there=not value.is_there)]
-        if isinstance(value, IsOwn):
-            return [replace(value, is_true=not value.is_true)]
-        if walk.is_number(value):
-            return [walk.number(value.is_zero, (None,) * len(value.dims))]
-        return entry_by_entry(walk, eqn, operands)
-    for choice, value in (operands, operands[::-1]):
-        if walk.is_number(choice):
-            return [choice if choice.is_zero == (name == "and") else value]
-    both = lookups.both_bounds(name, *operands)
+def conjunction(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
+    """``and``."""
+    both = lookups.both_bounds(*operands)
     return entry_by_entry(walk, eqn, operands) if both is None else [both]
 
 

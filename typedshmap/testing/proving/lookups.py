@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from .values import OTHER_IDS, Affine, DimSharding, Found, GlobalValue, IsOwn, NotKnown, OfIds, Row, Sharded, axes_along
-from .walk import Walk, joined, operand_shape, params_key, refuse_narrow_sum, result_shape
+from .walk import Walk, joined, joined_dims, operand_shape, params_key, refuse_narrow_sum, result_shape
 
-# Whether an id that is at least, or more than, a bound is not below it; whole numbers above 2 are at least 3.
-_SIDES = {"ge": (True, 0), "gt": (True, 1), "lt": (False, 0), "le": (False, 1)}
-_MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
+# Whole numbers above 2 are at least 3.
+_LOWER_BOUNDS, _UPPER_BOUNDS = {"ge": 0, "gt": 1}, {"lt": 0, "le": 1}
 _OTHER_SHARDS = "it depends on which ids the shard has"
 
 
@@ -30,33 +29,26 @@ def _integer(walk: Walk, value: GlobalValue) -> int | None:
     return None if affine is None else affine.number
 
 
-def compared(walk: Walk, name: str, operands: Sequence[GlobalValue]) -> GlobalValue | list[GlobalValue] | None:
-    """Whether ids are those of a shard; or what is to be compared in the place of ids and positions."""
-    row, by = operands
-    if isinstance(by, OfIds):
-        row, by, name = by, row, _MIRRORED[name]
-    if not isinstance(row, Row):
-        return None
-    if isinstance(by, Affine) and any(by.positions) and row.length is None:  # both with the first one added
-        first = Affine(by.shape, 0, (0,) * len(by.shape), dict(row.start))
-        return [walk.spread(row), by.plus(first)] if row is operands[0] else [by.plus(first), walk.spread(row)]
+def compared(walk: Walk, name: str, row: GlobalValue, by: GlobalValue) -> GlobalValue | None:
+    """Whether ids are those of a shard."""
     number = _integer(walk, by)
-    if number is None or name not in _SIDES:
+    if not isinstance(row, Row) or number is None:
         return None
     if row.length is not None:  # a row is never negative
         return walk.number(0, (None,) * len(row.along)) if name == "lt" and number == 0 else None
-    is_not_below, more = _SIDES[name]
-    if number + more == 0:
-        return IsOwn(row.ids, row.start, row.along, None, is_bounded_below=True, is_true=is_not_below)
-    return IsOwn(row.ids, row.start, row.along, number + more, is_bounded_below=False, is_true=not is_not_below)
+    if name in _LOWER_BOUNDS and number + _LOWER_BOUNDS[name] == 0:
+        return IsOwn(row.ids, row.start, row.along, None, is_bounded_below=True)
+    if name in _UPPER_BOUNDS:
+        return IsOwn(row.ids, row.start, row.along, number + _UPPER_BOUNDS[name], is_bounded_below=False)
+    return None
 
 
-def both_bounds(name: str, first: GlobalValue, second: GlobalValue) -> IsOwn | None:
-    """Both bounds of the shard's ids, from one and the other: ``a and b``, or ``not a or not b``."""
+def both_bounds(first: GlobalValue, second: GlobalValue) -> IsOwn | None:
+    """Both bounds of the shard's ids, from one and the other."""
     if not isinstance(first, IsOwn) or not isinstance(second, IsOwn) or not first.is_of(second):
         return None
     lengths = {first.length, second.length} - {None}
-    if {first.is_true, second.is_true} != {name == "and"} or len(lengths) > 1:
+    if len(lengths) > 1:
         return None
     is_bounded_below = first.is_bounded_below or second.is_bounded_below
     return replace(first, is_bounded_below=is_bounded_below, length=lengths.pop() if lengths else None)
@@ -66,7 +58,7 @@ def chosen(walk: Walk, which: OfIds, cases: Sequence[GlobalValue]) -> GlobalValu
     """What is chosen by whether the shard has an id."""
     if not isinstance(which, IsOwn) or not which.is_bounded_below or which.length is None:
         raise NotKnown(_OTHER_SHARDS)
-    elsewhere, here = cases if which.is_true else cases[::-1]
+    elsewhere, here = cases
     if isinstance(here, Row) and here.length is None and here.is_of(which):
         number = _integer(walk, elsewhere)
         if number is None or not 0 <= number < which.length:
@@ -74,9 +66,21 @@ def chosen(walk: Walk, which: OfIds, cases: Sequence[GlobalValue]) -> GlobalValu
         return replace(here, length=which.length)
     if not walk.settled(elsewhere).is_zero:
         raise NotKnown("where the shard does not have an id, it is not zero")
-    if isinstance(here, Found) and here.is_of(which) and here.length == which.length:
-        return walk.settled(replace(here, is_zero_elsewhere=True))
-    return Found(which.ids, which.start, which.along, which.length, walk.settled(here), is_zero_elsewhere=True)
+    if not isinstance(here, Found) or not here.is_of(which) or here.length != which.length:
+        raise NotKnown(_OTHER_SHARDS)
+    return _owned(walk, here)
+
+
+def _owned(walk: Walk, lookup: Found) -> Sharded:
+    """What each shard has for its own ids, zero for others: their sum over the shards is it for all ids."""
+    assert lookup.length is not None
+    value, axes, ids = lookup.value, lookup.table_axes(walk.sizes, lookup.length), walk.spread(lookup)
+    if value.is_extreme or value.partial & ids.axes:
+        raise NotKnown("it chooses from what is not reduced")
+    if value.axes.intersection(axes):
+        raise NotKnown("it is sharded over the axes of the table")
+    owned = walk.linear("owned", lookup.length * walk.count(axes), value, joined_dims([value, ids]), ids)
+    return owned.partial_over(value.partial.union(axes), "sum")
 
 
 def gather(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
@@ -136,8 +140,8 @@ def _looked_up(walk: Walk, eqn: Any, table: Sharded, row: Row) -> GlobalValue:
     value = _taken(walk, eqn, "rows", (repr(numbers), len(shape)), table, walk.spread(row))
     along = tuple(_result_dims(eqn, [None] * len(shape), row.along[:-1]))
     is_filled = "FILL" in str(eqn.params["mode"]) and eqn.params.get("fill_value") == 0 and row.length is None
-    found = Found(row.ids, row.start, along, shape[dim], value, is_zero_elsewhere=is_filled)
-    return walk.settled(found) if is_filled else found
+    rows = Found(row.ids, row.start, along, shape[dim], value)
+    return _owned(walk, rows) if is_filled else rows
 
 
 def _table_of(
@@ -160,18 +164,12 @@ def _table_of(
 
 def scatter_add(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """Updates at places: what the shards add in their parts of the updates is a partial sum."""
-    into, by, numbers = walk.settled(operands[0]), operands[1], eqn.params["dimension_numbers"]
+    into, by = walk.settled(operands[0]), operands[1]
     if isinstance(by, Row) and into.is_zero:
         return [refuse_narrow_sum(eqn, _added_at(walk, eqn, by, operands[2]))]
     key = params_key(eqn, "dimension_numbers", "update_jaxpr", "update_consts")
-    if not into.is_zero:
-        if walk.settled(operands[2]).axes or into.partial:
-            raise NotKnown("it adds to what is sharded")
-        everywhere = [walk.unsharded(value, operand_shape(eqn, at)) for at, value in enumerate(operands)]
-        shape = operand_shape(eqn)
-        return [walk.made("scatter-add", (repr(numbers), shape, key), everywhere, [()] * len(shape))]
     ids, updates = map(walk.settled, operands[1:])
-    if ids.partial or updates.is_extreme:
+    if not into.is_zero or ids.partial or updates.is_extreme:
         raise NotKnown("it adds to what is sharded")
     return [refuse_narrow_sum(eqn, _added(walk, eqn, "scatter-add", key, updates, ids, {}))]
 
@@ -208,21 +206,13 @@ def _added(
 
 def _added_at(walk: Walk, eqn: Any, row: Row, updates: GlobalValue) -> Sharded:
     """What updates add to the rows that a shard has, of zeros of which the other shards have the others."""
-    numbers, shape = eqn.params["dimension_numbers"], operand_shape(eqn)
+    numbers = eqn.params["dimension_numbers"]
     window, dropped, why = numbers.update_window_dims, numbers.inserted_window_dims, "it adds to parts of rows"
     lengths = [operand_shape(eqn, 2)[at] for at in window]
     dim, axes = _table_of(walk, eqn, row, numbers.scatter_dims_to_operand_dims, dropped, lengths, why)
-    if isinstance(updates, Found) and updates.is_zero_elsewhere and updates.length == shape[dim]:
-        along = tuple(way for at, way in enumerate(updates.along) if at not in window)
-        if (updates.ids, updates.start, along) != (row.ids, row.start, row.along[:-1]):
-            raise NotKnown("it adds what is for other ids")
-        value = updates.value
-    elif isinstance(updates, OfIds):
-        raise NotKnown("it adds what is for other ids")
-    elif row.length is None and "FILL" in str(eqn.params["mode"]):
-        value = walk.settled(updates)
-    else:
+    if row.length is not None or "FILL" not in str(eqn.params["mode"]):
         raise NotKnown("it adds at places of other ids")
+    value = walk.settled(updates)
     if value.axes.intersection(axes) or value.is_extreme:
         raise NotKnown("it adds what is not reduced")
     return _added(walk, eqn, "rows added", (), value, walk.spread(row), {dim: axes})

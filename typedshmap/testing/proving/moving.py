@@ -10,7 +10,6 @@ from typing import Any
 from . import neighbours
 from .values import (
     Affine,
-    AtShard,
     DimSharding,
     Edge,
     Found,
@@ -27,8 +26,6 @@ from .walk import Walk, joined_dims, moved_dims, operand_shape, parts_of, result
 def moved(walk: Walk, eqn: Any, value: GlobalValue, sources: Sequence[int | None]) -> GlobalValue:
     """A value of any kind whose entries are those of another; affine numbers are what is on each shard, in any dims."""
     match value:
-        case AtShard():
-            return value
         case Affine():
             positions = tuple(0 if dim is None else value.positions[dim] for dim in sources)
             return replace(value, shape=result_shape(eqn), positions=positions)
@@ -71,10 +68,6 @@ def reshape(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
     if eqn.params.get("dimensions") is not None:
         raise NotKnown("it reorders dims")
     before, after, value = operand_shape(eqn), tuple(eqn.params["new_sizes"]), operands[0]
-    if walk.is_number(value):
-        return [walk.number(value.factor, (None,) * len(after))]
-    if isinstance(value, AtShard) or (isinstance(value, Affine) and not any(value.positions)):
-        return [moved(walk, eqn, value, [None] * len(after))]
     value = value if isinstance(value, Affine | OfIds) else walk.settled(value)
     groups = _groups(before, after, [None] * len(before) if isinstance(value, Affine) else value.dims)
     if all(max(len(old), len(new)) == 1 for old, new in groups):
@@ -93,16 +86,11 @@ def _merged(walk: Walk, value: Sharded, before: Sequence[int], after: Sequence[i
         axes, lengths = [value.dims[dim] for dim in old], tuple(after[dim] for dim in new[1:])
         if len(old) == len(new) == 1:
             dims += axes
-        elif all(dim is None for dim in axes):
-            dims += [None] * len(new)
-            lengths = "free" if old else lengths
-        elif None in axes or any(axes[1:]):
-            if any(axes):
-                raise NotKnown("it merges or splits a sharded dim, and not as the major one")
-            for dim in old:
-                value = walk.solid(value, dim, before[dim])
-            dims += [()] * len(new)
+        elif not old:
+            dims += [None]
         else:
+            for dim in old[0 if axes[0] is None else 1 :]:
+                value = walk.solid(value, dim, before[dim])
             dims += [axes_along(axes[0]), *[()] * (len(new) - 1)]
         params.append((tuple(old), len(new), lengths))
     return _rearranged(walk, value, "reshape", tuple(params), dims)
@@ -142,48 +130,27 @@ def iota(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalVa
 
 def slice_dims(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """Some entries of each dim."""
-    shape, params, value = operand_shape(eqn), eqn.params, operands[0]
+    shape, params = operand_shape(eqn), eqn.params
     strides = params["strides"] or (1,) * len(shape)
-    parts = list(zip(params["start_indices"], params["limit_indices"], strides, strict=True))
-    if isinstance(value, Affine) and all(stride == 1 for _, _, stride in parts):
-        shift = sum(factor * start for factor, (start, _, _) in zip(value.positions, parts, strict=True))
-        return [replace(value, shape=result_shape(eqn), constant=value.constant + shift)]
-    touched = {dim: part for dim, part in enumerate(parts) if part != (0, shape[dim], 1)}
-    return [neighbours.sliced(walk, walk.settled(value), shape, touched)]
+    parts = enumerate(zip(params["start_indices"], params["limit_indices"], strides, strict=True))
+    touched = {dim: part for dim, part in parts if part != (0, shape[dim], 1)}
+    return [neighbours.sliced(walk, walk.settled(operands[0]), shape, touched)]
 
 
 def dynamic_slice(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """A slice at places that are computed; where they are those of the shards, what is sliced is sharded by it."""
+    """Each shard's part of what all of them have."""
     shape, sizes, value = operand_shape(eqn), eqn.params["slice_sizes"], walk.settled(operands[0])
-    sharded, touched, starts = dict[int, DimSharding](), list[tuple[int, int]](), list[Sharded]()
-    for dim, (start, size) in enumerate(zip(operands[1 : 1 + len(sizes)], sizes, strict=True)):
+    for dim, (start, size) in enumerate(zip(operands[1:], sizes, strict=True)):
         if size == shape[dim]:
             continue
-        if isinstance(start, Affine) and start.indices and not start.constant:
-            value = walk.solid(value, dim, shape[dim])
-            axes, left = split_over(walk.sizes, start.indices, size)
-            if left or size * walk.count(axes) != shape[dim]:
-                raise NotKnown("its start depends on the index of the shard")
-            sharded[dim] = axes
-        elif value.dims[dim] is not None or not walk.is_number(value):
-            value = walk.solid(value, dim, shape[dim])
-            starts.append(walk.settled(start).reduced("its start is not reduced"))
-            touched.append((dim, size))
-    dims = [sharded.get(dim, axes) for dim, axes in enumerate(value.dims)]
-    if not touched:
-        return [value.with_dims(dims)]
-    return [walk.linear("dynamic_slice", tuple(touched), value, dims, *starts)]
-
-
-def dynamic_update_slice(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """Entries replaced at places that are computed."""
-    into, new, *starts = [walk.settled(operand).reduced() for operand in operands]
-    lengths = operand_shape(eqn, 1)
-    touched = [dim for dim, length in enumerate(operand_shape(eqn)) if length != lengths[dim]]
-    into, new = walk.solid_along(eqn, [into, new], touched)
-    params = (tuple(touched), tuple(lengths[dim] for dim in touched))
-    by = [starts[dim] for dim in touched]
-    return [walk.made("dynamic_update_slice", params, [into, new, *by], joined_dims([into, new]))]
+        value = walk.solid(value, dim, shape[dim])
+        if not isinstance(start, Affine) or start.constant or any(start.positions):
+            raise NotKnown("its start is not that of the shard")
+        axes, left = split_over(walk.sizes, start.indices, size)
+        if left or size * walk.count(axes) != shape[dim]:
+            raise NotKnown("its start depends on the index of the shard")
+        value = value.with_dim(dim, axes)
+    return [value]
 
 
 _BESIDE = "it puts what is reduced beside what is not"
@@ -229,9 +196,7 @@ def pad(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalVal
         value = value.with_dim(dim, neighbours.padded(value.dims[dim], operand_shape(eqn)[dim], config.pop(dim)))
     if not config:
         return [value]
+    if not filler.is_zero:
+        raise NotKnown("it pads with something else than zeros")
     (value,) = walk.solid_along(eqn, [value], list(config))
-    params = tuple(config.items())
-    if filler.is_zero:
-        return [walk.linear("pad", params, value, value.dims)]
-    padded = [operand.reduced("it pads what is not reduced") for operand in (value, filler)]
-    return [walk.made("pad", params, padded, value.dims)]
+    return [walk.linear("pad", tuple(config.items()), value, value.dims)]

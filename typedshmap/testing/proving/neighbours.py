@@ -73,15 +73,12 @@ def _slice_of(walk: Walk, value: Sharded, shape: Mapping[int, int], parts: Mappi
     widths: Any = term.params if term.operation == "pad" else ()
     padding = dict[int, SlicePart](widths)
     if padding and all(
-        min(low, high) >= 0 == interior and dim in parts and parts[dim][0] >= low and parts[dim][1] <= shape[dim] - high
+        min(low, high) >= 0 == interior and parts.get(dim) == (low, shape[dim] - high, 1)
         for dim, (low, high, interior) in padding.items()
     ):
-        for dim, (low, high, _) in padding.items():
-            start, limit, stride = parts.pop(dim)
-            if (start - low, limit - low, stride) != (0, shape[dim] - low - high, 1):
-                parts[dim] = (start - low, limit - low, stride)
         factor, number = term.operands[0]
         value = replace(value, term=number, factor=factor * value.factor)
+        parts = {dim: part for dim, part in parts.items() if dim not in padding}
     if not parts or walk.is_number(value):
         return value
     return walk.linear("slice", tuple(sorted(parts.items())), value, value.dims)

@@ -26,7 +26,7 @@ from ...tools.sample.plan import InputPlan, plan_inputs, size_of
 from ..describe_difference import FIRST_DIFFERENCE
 from ..invariance import DifferenceReport, assert_mesh_invariant
 from ..meshes import axes_of
-from ..run import FunctionUnderTest, classify_function, needs_manual_axes
+from ..run import FlatFunction, FunctionUnderTest, classify_function, needs_manual_axes
 from .rules import RULES
 from .values import Gap, GlobalValue, NotKnown, TermTable, Unknown
 from .walk import Walk
@@ -117,11 +117,7 @@ def prove(
 
 
 def _read(f: Any, grad: bool, sizes: Mapping[str, Any], deadline: float, has_shapes: bool) -> Proof:
-    """The verdict without running it: proved, or unknown.
-
-    Args:
-      has_shapes: whether all shapes are those of arguments that were given.
-    """
+    """The verdict without running it: proved, or unknown."""
     made_of = require_decorated(f, VERB)
     require_bool_or_none(VERB, "grad", grad)
     typed = made_of.signature.read(bound_self(f))
@@ -178,14 +174,7 @@ _LONG = 101
 
 
 def _require_same_equations(tried: Sequence[tuple[Mapping[str, int], int]]) -> None:
-    """Require that programs of meshes that shard all have the same equations: what was read holds for any of these.
-
-    Args:
-      tried: the size of each axis of the meshes, each with the number of equations.
-
-    Raises:
-      Gap: where the last has others than the first.
-    """
+    """Require that programs of meshes that shard all have the same equations: what was read holds for any of these."""
     sharded = [(mesh_text(shape.items()), count) for shape, count in tried if min(shape.values()) > 1]
     if sharded and sharded[0][1] != sharded[-1][1]:
         (first, expected), (last, count) = sharded[0], sharded[-1]
@@ -215,12 +204,12 @@ def _where(plan: InputPlan, given: Mapping[str, Any]) -> str:
 
 def _fixed_sizes(plan: InputPlan) -> set[int]:
     """The sizes of sharded dims that are the same in all draws: written in hints, or given."""
-    found = set[int]()
+    sizes = set[int]()
     for requirement in plan.requirements:
         if requirement.factor > 1:
             with suppress(NoValue):
-                found.add(size_of(requirement.expression, plan.given, plan.named))
-    return found
+                sizes.add(size_of(requirement.expression, plan.given, plan.named))
+    return sizes
 
 
 def _shapes(names: Sequence[str], fixed: Iterable[int]) -> list[dict[str, int]]:
@@ -280,14 +269,6 @@ class _MeshComparison:
 
         Sizes that the hints allow may be refused by an operation, where it scatters an unsharded dim; then they are
         drawn once more, as multiples of the mesh's.
-
-        Args:
-          seed: what sizes are drawn from.
-
-        Raises:
-          Gap: where they are not known to be, and where the function raises what is not an error of this library.
-          ShapeError: where no sizes fit both meshes.
-          TypedShmapError: for what is wrong with the function on one of them.
         """
         try:
             drawn = self._drawn(seed, 1)
@@ -326,43 +307,28 @@ class _MeshComparison:
 
     def _traced(self, made: Inputs, mesh: AbstractMesh) -> _TracedProgram:
         """The program of a function on a mesh; of its vector-Jacobian product, too, if that is compared."""
-        call, mapped = FlatCall(made, jax.ShapeDtypeStruct), self.subject.mapped(mesh)
-        changing = [at for at, array in enumerate(call.arrays) if _jax.array.is_inexact(array.dtype)]
-
-        names = list[str]()
-
-        def forward(arrays: Sequence[Any]) -> list[Any]:
-            results = jax.tree_util.tree_leaves_with_path(call.run(mapped, arrays))
-            names[:] = [f"return{jax.tree_util.keystr(path)}" for path, _ in results]
-            return [leaf for _, leaf in results]  # a class may not take the shapes of its leaves
-
-        def both(arrays: Sequence[Any], cotangents: Sequence[Any]) -> Any:
-            def inexact(changed: list[Any]) -> list[Any]:
-                mixed = {**dict(enumerate(arrays)), **dict(zip(changing, changed, strict=True))}
-                return [leaf for leaf in forward(list(mixed.values())) if _jax.array.is_inexact(leaf.dtype)]
-
-            gradients = jax.vjp(inexact, [arrays[at] for at in changing])[1](list(cotangents))[0]
-            return forward(arrays), gradients
-
+        call = FlatCall(made, jax.ShapeDtypeStruct)
+        f = FlatFunction(self.subject.mapped(mesh), call)
         with self.subject.on(mesh):
-            if self.grad:
-                shapes = jax.eval_shape(forward, call.arrays)
-                cotangents = [leaf for leaf in shapes if _jax.array.is_inexact(leaf.dtype)]
-                jaxpr = jax.make_jaxpr(both)(call.arrays, cotangents)
-            else:
-                jaxpr = jax.make_jaxpr(forward)(call.arrays)
-        return _TracedProgram(jaxpr, [*names, *(f"grad({call.names[at]})" for at in changing if self.grad)])
+            if not self.grad:
+                return _TracedProgram(jax.make_jaxpr(f.results)(call.arrays), f.names)
+            types = jax.eval_shape(f.results, call.arrays)
+            inexact = {
+                name: leaf for name, leaf in zip(f.names, types, strict=True) if _jax.array.is_inexact(leaf.dtype)
+            }
+
+            def both(arrays: Sequence[Any], cotangents: list[Any]) -> Any:
+                return f.results(arrays), f.pullback(inexact, arrays, cotangents)
+
+            jaxpr = jax.make_jaxpr(both)(call.arrays, [*inexact.values()])
+        return _TracedProgram(jaxpr, [*f.names, *f.gradient_names])
 
     def _results(self, jaxpr: Any) -> list[GlobalValue]:
         walk, ranks = Walk(self.terms, RULES, self.deadline), [len(aval.shape) for aval in jaxpr.in_avals]
         return walk.interpret(jaxpr, [walk.made("argument", at, [], ((),) * rank) for at, rank in enumerate(ranks)])
 
     def _require_same(self, name: str, expected: GlobalValue, actual: GlobalValue) -> None:
-        """Require that a result is known to be the same on one device and on the mesh.
-
-        Raises:
-          Gap: where it is not.
-        """
+        """Require that a result is known to be the same on one device and on the mesh."""
         walk, places = Walk(self.terms, RULES, self.deadline), self.terms.places
         for value in (actual, expected):
             if isinstance(value, Unknown):

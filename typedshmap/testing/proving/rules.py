@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from ... import _jax
 from ..._jax.primitives import PRIMITIVES, names_of
 from ...inference.interpreter import CALLS
 from . import collectives, contracting, control, elementwise, lookups, moving
-from .values import Gap, GlobalValue, NotKnown, Unknown
+from .values import Gap, GlobalValue, NotKnown
 from .walk import PrimitiveRule, Walk, operand_shape, params_key
 
 
@@ -38,8 +39,9 @@ def _answering(rule: PrimitiveRule) -> PrimitiveRule:
         try:
             return rule(walk, eqn, operands)
         except NotKnown as error:
-            lost = next((value for value in operands if isinstance(value, Unknown)), None)
-            return [lost or Unknown(walk.place, str(error))] * len(eqn.outvars)
+            with suppress(NotKnown):  # of operands that every shard has whole, whatever it does
+                return _opaque(walk, eqn, operands)
+            return [walk.unknown(error, operands)] * len(eqn.outvars)
         finally:
             walk.place = before
 
@@ -71,7 +73,7 @@ _RULES: dict[str, PrimitiveRule] = {
     "neg": elementwise.negate,
     **dict.fromkeys(("max", "min"), elementwise.extreme),
     **dict.fromkeys(elementwise.COMPARISONS, elementwise.compare),
-    **dict.fromkeys(("and", "or", "not"), elementwise.logical),
+    "and": elementwise.conjunction,
     "select_n": elementwise.select,
     **{name: contracting.along_dims for name in names_of("reducing", "ordering") if PRIMITIVES[name].along in _ALONG},
     "rev": contracting.along_dims,
@@ -84,7 +86,6 @@ _RULES: dict[str, PrimitiveRule] = {
     "iota": moving.iota,
     "slice": moving.slice_dims,
     "dynamic_slice": moving.dynamic_slice,
-    "dynamic_update_slice": moving.dynamic_update_slice,
     "concatenate": moving.concatenate,
     "stack": moving.stack,
     "unstack": moving.unstack,

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class NotKnown(Exception):
@@ -45,11 +45,7 @@ DimSharding = tuple[str, ...] | Window | None
 
 
 def axes_along(dim: DimSharding) -> tuple[str, ...]:
-    """The mesh axes of a dim.
-
-    Raises:
-      NotKnown: where the parts of the shards overlap, so that entries would count twice.
-    """
+    """The mesh axes of a dim, whose shards' parts must not overlap: entries would count twice."""
     if isinstance(dim, Window):
         raise NotKnown("the parts of its shards overlap")
     return dim or ()
@@ -117,11 +113,7 @@ class Sharded:
     combined_by: str = ""
 
     def __post_init__(self) -> None:
-        """Require that an axis shards one dim at most, and none if the parts over it are yet to be combined.
-
-        Raises:
-          NotKnown: for what is no part of a global array.
-        """
+        """Require that an axis shards at most one dim, and none if the parts over it are yet to be combined."""
         axes = [*self.partial, *self._placed]
         if len(axes) != len(set(axes)):
             raise NotKnown("its operands are sharded over the same axis in different ways")
@@ -166,11 +158,7 @@ class Sharded:
         return replace(self, partial=axes, combined_by=by if axes else "")
 
     def reduced(self, why: str = "its operand is not reduced") -> Sharded:
-        """The same, which is no part of a sum or an extreme.
-
-        Raises:
-          NotKnown: where it is one.
-        """
+        """The same, which must not be a part of a sum or an extreme."""
         if self.partial:
             raise NotKnown(why)
         return self
@@ -287,11 +275,7 @@ class OfIds:
         return tuple(None if dim is None else self.ids.dims[dim] for dim in self.along)
 
     def table_axes(self, sizes: Mapping[str, int], length: int) -> tuple[str, ...]:
-        """The mesh axes of a table of which a shard has so many rows.
-
-        Raises:
-          NotKnown: where the first ids are not those of its shards.
-        """
+        """The mesh axes of a table of which a shard has so many rows."""
         axes, left = split_over(sizes, dict(self.start), length)
         if left or self.length not in (None, length):
             raise NotKnown(OTHER_IDS)
@@ -308,11 +292,9 @@ class IsOwn(OfIds):
 
     Attributes:
       is_bounded_below: whether it asks if it is not below.
-      is_true: whether it says this, or its negation.
     """
 
     is_bounded_below: bool
-    is_true: bool
 
 
 @dataclass(frozen=True)
@@ -320,12 +302,10 @@ class Found(OfIds):
     """What is found by an id in the shard's part of a table.
 
     Attributes:
-      value: what is found, as a global array.
-      is_zero_elsewhere: whether it is zero where the id is not there, and not anything.
+      value: what is found, as a global array; anything where the id is not there.
     """
 
     value: Sharded
-    is_zero_elsewhere: bool
 
 
 @dataclass(frozen=True)
@@ -367,21 +347,6 @@ class AtShard:
 
 
 @dataclass(frozen=True)
-class LeftRegion:
-    """What shards hold that is no part of a global array, outside of the region that made it.
-
-    Attributes:
-      value: what it is within.
-      spec: the PartitionSpec by which it left the region.
-      why: the reason why it is no part of a global array.
-    """
-
-    value: GlobalValue
-    spec: Any
-    why: str
-
-
-@dataclass(frozen=True)
 class Unknown:
     """A value of which nothing is known.
 
@@ -394,4 +359,4 @@ class Unknown:
     why: str
 
 
-GlobalValue = Sharded | Affine | OfIds | Edge | AtShard | LeftRegion | Unknown
+GlobalValue = Sharded | Affine | OfIds | Edge | AtShard | Unknown

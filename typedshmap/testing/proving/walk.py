@@ -19,12 +19,9 @@ from .values import (
     AtShard,
     DimSharding,
     Edge,
-    Found,
     GlobalValue,
-    LeftRegion,
     NotKnown,
     OfIds,
-    Row,
     Sharded,
     Term,
     TermTable,
@@ -33,9 +30,6 @@ from .values import (
 )
 
 PrimitiveRule = Callable[["Walk", Any, list[GlobalValue]], Sequence[GlobalValue]]
-
-
-_MOST_ITERATIONS = 4
 
 
 class Walk(Interpreter[GlobalValue]):
@@ -78,33 +72,31 @@ class Walk(Interpreter[GlobalValue]):
     def carried(
         self, start: list[GlobalValue], now: list[GlobalValue], results: list[GlobalValue], times: int
     ) -> list[GlobalValue]:
-        """Variables, with layouts that every iteration keeps; at first with those of what the first one makes."""
-        after = list[GlobalValue]()
-        for at, (first, layout, result) in enumerate(zip(start, now, results, strict=False)):
-            before, old = self.settled(first), self.settled(layout)
-            after.append(
-                self._carried(at, before, old, self.settled(result)) if times else self._first(at, old, result)
-            )
-        if times >= _MOST_ITERATIONS and after != now:
-            raise NotKnown("no layout is kept by all iterations")
-        return after
+        """Variables in the layouts of what the first iteration makes, which all iterations are to keep."""
+        pairs = [*zip(map(self.settled, now), results, strict=False)]
+        if not times:
+            return [self.variable("carry", at, self._joined(*pair)) for at, pair in enumerate(pairs)]
+        for carry, result in pairs:
+            made = self.settled(result)
+            if made.layout != carry.layout and wider(carry, made).layout != carry.layout:
+                raise NotKnown("no layout is kept by all iterations")
+        return now
 
-    def _first(self, at: int, start: Sharded, result: GlobalValue) -> Sharded:
+    def _joined(self, start: Sharded, result: GlobalValue) -> Sharded:
         with suppress(NotKnown):
-            return self.variable("carry", at, wider(start, self.settled(result)))
-        return self.variable("carry", at, start)
+            return wider(start, self.settled(result))
+        return start
 
-    def _carried(self, at: int, start: Sharded, now: Sharded, result: Sharded) -> Sharded:
-        if result.layout == now.layout:
-            return now
-        layout = wider(start if start.is_zero else now, result)
-        return now if result.is_zero or layout.layout == now.layout else self.variable("carry", at, layout)
+    def unknown(self, error: NotKnown, operands: Sequence[GlobalValue]) -> Unknown:
+        """What is not known for a reason, or since an operand is not known."""
+        lost = next((value for value in operands if isinstance(value, Unknown)), None)
+        return lost or Unknown(self.place, str(error))
 
     def constant(self, value: Any) -> GlobalValue:
         """What a constant is, the same on every shard."""
         is_array = hasattr(value, "dtype") or isinstance(value, bool | int | float | complex)
         if not is_array or not np.issubdtype(np.asarray(value).dtype, np.generic):
-            return Unknown(self.place, "a constant that is no array")
+            return Unknown(self.place, "a constant that is not an array")
         array = np.asarray(value)
         free: tuple[DimSharding, ...] = (None,) * array.ndim
         if array.size and (array == array.flat[0]).all():
@@ -112,8 +104,6 @@ class Walk(Interpreter[GlobalValue]):
             if isinstance(entry, int | float) and np.isfinite(entry):
                 return self.number(fraction_of(entry), free)
             return self.made("constant", (str(array.dtype), repr(entry)), [], free)
-        if not array.size and array.ndim:
-            return Unknown(self.place, "an array without entries")
         return self.made("constant", (str(array.dtype), array.shape, array.tobytes()), [], ((),) * array.ndim)
 
     def number(self, factor: Fraction | int, dims: Sequence[DimSharding]) -> Sharded:
@@ -143,11 +133,7 @@ class Walk(Interpreter[GlobalValue]):
         combined_by: str = "",
         factor: Fraction = Fraction(1),
     ) -> Sharded:
-        """The result of an operation, of operands with their factors.
-
-        Raises:
-          NotKnown: where shards would hold the same axis twice, and so what is no part of the whole.
-        """
+        """The result of an operation, of operands with their factors."""
         term = Term(operation, params, tuple((operand.factor, operand.term) for operand in operands))
         number = self.terms.number_of(term, self.place)
         return Sharded(number, factor, tuple(dims), partial, combined_by if partial else "")
@@ -160,11 +146,7 @@ class Walk(Interpreter[GlobalValue]):
         return self.made(operation, params, operands, dims, value.partial, value.combined_by, value.factor)
 
     def settled(self, value: GlobalValue) -> Sharded:
-        """A value as that of a global array.
-
-        Raises:
-          NotKnown: where it is not known to be one.
-        """
+        """A value as that of a global array."""
         match value:
             case Sharded():
                 return value
@@ -175,10 +157,6 @@ class Walk(Interpreter[GlobalValue]):
                 if layout is None:
                     raise NotKnown("it depends on the index of the shard")
                 return self.made("iota", layout[1], [], layout[0])
-            case Row(start=(), length=None):
-                return self.spread(value)
-            case Found(is_zero_elsewhere=True):
-                return self._owned(value)
             case OfIds():
                 raise NotKnown("it depends on which ids the shard has")
             case Edge(shift=shift):
@@ -186,7 +164,7 @@ class Walk(Interpreter[GlobalValue]):
                 raise NotKnown(how)
             case AtShard():
                 raise NotKnown("it depends on the index of the shard")
-            case LeftRegion(why=why) | Unknown(why=why):
+            case Unknown(why=why):
                 raise NotKnown(why)
 
     def moved(self, value: Sharded, sources: Sequence[int | None]) -> Sharded:
@@ -194,9 +172,6 @@ class Walk(Interpreter[GlobalValue]):
 
         Args:
           sources: the dim of the value that is each dim of the result; None for one along which it is the same.
-
-        Raises:
-          NotKnown: where another dim is sharded: all others have one entry, which must be that of the whole.
         """
         dims = moved_dims(value.dims, sources)
         if self.is_number(value) or list(sources) == list(range(len(value.dims))):
@@ -207,24 +182,8 @@ class Walk(Interpreter[GlobalValue]):
         """The ids, each wherever it decides on an entry."""
         return self.moved(lookup.ids, lookup.along)
 
-    def _owned(self, lookup: Found) -> Sharded:
-        """What each shard has for its own ids, and the sum of which over the shards is it for all ids."""
-        assert lookup.length is not None
-        value, axes, ids = lookup.value, lookup.table_axes(self.sizes, lookup.length), self.spread(lookup)
-        if value.is_extreme or value.partial & ids.axes:
-            raise NotKnown("it chooses from what is not reduced")
-        if value.axes.intersection(axes):
-            raise NotKnown("it is sharded over the axes of the table")
-        count = lookup.length * self.count(axes)
-        owned = self.linear("owned", count, value, joined_dims([value, ids]), ids)
-        return owned.partial_over(value.partial.union(axes), "sum")
-
     def solid(self, value: Sharded, dim: int, length: int) -> Sharded:
-        """A value whose length along a dim is that of the whole.
-
-        Raises:
-          NotKnown: where the dim is sharded.
-        """
+        """A value whose length along a dim, which must not be sharded, is that of the whole."""
         if axes_along(value.dims[dim]):
             raise NotKnown("it works along a sharded dim")
         if value.dims[dim] is not None:
@@ -241,11 +200,7 @@ class Walk(Interpreter[GlobalValue]):
         return solid
 
     def unsharded(self, value: GlobalValue, shape: Sequence[int]) -> Sharded:
-        """A value that every shard has whole.
-
-        Raises:
-          NotKnown: where the shards differ.
-        """
+        """A value of which every shard must have the whole."""
         unsharded = self.settled(value).reduced()
         for dim, length in enumerate(shape):
             unsharded = self.solid(unsharded, dim, length)
@@ -267,22 +222,14 @@ class Walk(Interpreter[GlobalValue]):
 
 
 def moved_dims(dims: Sequence[DimSharding], sources: Sequence[int | None]) -> list[DimSharding]:
-    """The dims of a result, by its source dims.
-
-    Raises:
-      NotKnown: where another dim is sharded.
-    """
+    """The dims of a result, by its source dims."""
     if any(axes for dim, axes in enumerate(dims) if dim not in sources):
         raise NotKnown("it drops or repeats a sharded dim")
     return [None if dim is None else dims[dim] for dim in sources]
 
 
 def joined(first: DimSharding, second: DimSharding) -> DimSharding:
-    """The axes of a dim of which two values have an entry each.
-
-    Raises:
-      NotKnown: where they are sharded in different ways.
-    """
+    """The axes of a dim of two values, which must not be sharded in different ways."""
     if first is None or second is None or first == second:
         return second if first is None else first
     raise NotKnown("its operands are sharded in different ways")
@@ -292,9 +239,6 @@ def parts_of(values: Sequence[Sharded], why: str) -> tuple[frozenset[str], str]:
     """Over which axes values stand beside each other that are parts of something, and by what they are combined.
 
     A zero is a part of any sum; whether it is one of an extreme depends on the other shards.
-
-    Raises:
-      NotKnown: where they are parts in different ways.
     """
     partials = {(value.partial, value.combined_by) for value in values if not value.is_zero}
     has_zeros = any(value.is_zero for value in values)
@@ -305,11 +249,7 @@ def parts_of(values: Sequence[Sharded], why: str) -> tuple[frozenset[str], str]:
 
 
 def wider(value: Sharded, layout: Sharded) -> Sharded:
-    """A value in a layout that it and another have: along a dim of which one is the same, or partial where one is zero.
-
-    Raises:
-      NotKnown: where there is none.
-    """
+    """A value in the layout of another, where both fit: one may be the same along a dim, or zero beside parts."""
     if any(a is not None and b is not None and a != b for a, b in zip(value.dims, layout.dims, strict=True)):
         raise NotKnown("what it chooses between is sharded in different ways")
     partial, by = parts_of([value, layout], "what it chooses between is not reduced alike")
@@ -356,11 +296,7 @@ def is_narrow(dtype: Any) -> bool:
 
 
 def refuse_narrow_sum(eqn: Any, value: Sharded, at: int = 0) -> Sharded:
-    """A result, unless the shards have added up parts of a sum in few bits.
-
-    Raises:
-      NotKnown: where they have. One contraction in few bits counts as exact.
-    """
+    """A result, unless shards add up parts of a sum in few bits; one contraction in few bits counts as exact."""
     if value.combined_by == "sum" and is_narrow(eqn.outvars[at].aval.dtype):
         raise NotKnown("it adds up parts of a sum in few bits")
     return value

@@ -18,12 +18,12 @@ class Audit:
     """An audit of all tests of a session; under pytest-xdist each worker has one, and the controller joins them.
 
     Attributes:
-      found: the findings and the regions of this process, and of its workers.
+      outputs: the findings and the regions of this process, and of its workers.
     """
 
     def __init__(self, config: pytest.Config, baseline: Path | None, invariance: bool) -> None:
         self.config, self.baseline, self.invariance, self.opened = config, baseline, invariance, ExitStack()
-        self.found: list[tuple[list[Any], list[Any]]] = []
+        self.outputs: list[tuple[list[Any], list[Any]]] = []
         self._report: Any = None
         self._session: pytest.Session | None = None
 
@@ -38,15 +38,17 @@ class Audit:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """End the audit; a worker hands over what it found, and errors make the run fail."""
+        """End the audit; a worker hands over its findings, and errors make the run fail."""
         self._session = session
         if self._report is not None:
             self.opened.close()
-            self.found.append(([*map(list, self._report.findings)], [*map(list, self._report.regions)]))
+            self.outputs.append(([*map(list, self._report.findings)], [*map(list, self._report.regions)]))
         output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
         if output is not None:
-            output[_OUTPUT] = self.found
-        elif session.exitstatus == pytest.ExitCode.OK and any(one.severity == "error" for one in self._findings()):
+            output[_OUTPUT] = self.outputs
+        elif session.exitstatus == pytest.ExitCode.OK and any(
+            finding.severity == "error" for finding in self._findings()
+        ):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     @pytest.hookimpl(trylast=True)
@@ -59,8 +61,8 @@ class Audit:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take over what a worker of pytest-xdist found."""
-        self.found += getattr(node, "workeroutput", {}).get(_OUTPUT, [])
+        """Take over the findings of a worker of pytest-xdist."""
+        self.outputs += getattr(node, "workeroutput", {}).get(_OUTPUT, [])
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """List the findings, each once."""
@@ -73,10 +75,10 @@ class Audit:
         from typedshmap.tools.audit import AuditedRegion, AuditReport, Finding
 
         report = AuditReport()
-        for findings, regions in self.found:
+        for findings, regions in self.outputs:
             for name, file, line, is_complete, unread in regions:
                 report.add(AuditedRegion(name, file, line, is_complete, tuple(unread)), ())
-            report.add_findings(Finding(*each) for each in findings)
+            report.add_findings(Finding(*fields) for fields in findings)
         return report
 
     def _findings(self) -> list[Any]:
