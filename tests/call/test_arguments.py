@@ -204,14 +204,6 @@ def test_an_expression_may_stand_before_the_names_in_it(mesh: Mesh) -> None:
         typed_shard_map(windows, mesh=mesh)(x, x[:, :2])
 
 
-def test_an_expression_over_a_name_that_nothing_binds_is_refused(mesh: Mesh) -> None:
-    def halve(x: Float[Array, "2*n"], by: int) -> None: ...
-
-    line = "halve: argument 'x' has dim '2*n' in its hint, but nothing binds 'n'"
-    with fails(ShapeError, line):
-        typed_shard_map(halve, mesh=mesh)(d, 2)
-
-
 def test_an_expression_reads_the_arguments_of_the_call(mesh: Mesh) -> None:
     def repeat(x: X, times: int) -> Float[Array, "[b/dp] {times}*d"]:
         return jnp.tile(x, (1, times))
@@ -539,17 +531,6 @@ def test_the_default_of_an_option_may_be_an_array(mesh: Mesh) -> None:
     same(typed_jit(scaled, mesh=mesh)(x, 2.0), x * 2 + 0.5)
 
 
-def test_an_array_given_to_an_option_says_what_to_write(mesh: Mesh) -> None:
-    with pytest.raises(StructureError) as caught:
-        typed_shard_map(with_options, mesh=mesh)(x, D)
-    assert str(caught.value).splitlines()[2:] == [
-        "    got f32[4]",
-        "",
-        "Mesh: dp=4, tp=2",
-        "Hint: annotate it as an array, as in power: Array",
-    ]
-
-
 # Containers that do not say what they hold
 
 
@@ -833,16 +814,6 @@ BRANCHES = [
 @pytest.mark.parametrize(("value", "factor"), BRANCHES)
 def test_a_union_takes_each_of_its_members(value: Any, factor: int, mesh: Mesh) -> None:
     same(typed_shard_map(either, mesh=mesh)(x, value), x * factor)
-
-
-def test_a_union_takes_no_other_value(mesh: Mesh) -> None:
-    reasons = 'Float[Array, "[b/dp] 3"]: has size 4 in dim 1, but its hint says 3; '
-    reasons += 'Float[Array, "[b/dp]"]: has 2 dims, but its hint has 1'
-    last = typed_shard_map(
-        lambda x: None, mesh=mesh, in_types=(Float[Array, "[b/dp] 3"] | Float[Array, "[b/dp]"],), out_types=None
-    )
-    with fails(ShapeError, f"<lambda>: argument 'x' fits no member of its hint ({reasons})"):
-        last(x)
 
 
 class Scales(TypedDict):

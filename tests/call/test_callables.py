@@ -94,12 +94,6 @@ def test_methods_are_mapped(call: Callable[[Any], Any], expected: Any, mesh: Mes
 
 WRONG_METHODS = [
     pytest.param(
-        lambda layer: layer(5.0).scaled(x[:, :3]),
-        ShapeError,
-        "Layer.scaled: argument 'x' has size 3 in dim 1, '{self.features}', but its hint says 4",
-        id="a size from self",
-    ),
-    pytest.param(
         lambda layer: layer(5.0).scaled(x, "2"),
         StructureError,
         "Layer.scaled: argument 'by' is '2' (str), but its hint says float",

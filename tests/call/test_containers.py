@@ -492,16 +492,6 @@ def test_a_class_without_key_paths_may_hold_one_array_twice_under_two_hints(mesh
 # Classes that do not show their arrays to JAX
 
 
-def test_a_class_that_is_not_registered_is_refused(mesh: Mesh) -> None:
-    @dataclass
-    class State:
-        x: X
-
-    line = "<lambda>: argument 'state' is of class State, which holds arrays and is not registered as a pytree"
-    with fails(StructureError, line):
-        typed_shard_map(lambda state: None, mesh=mesh, in_types=(State,), out_types=None)(State(x))
-
-
 def test_arrays_in_a_field_that_is_no_child_are_refused(mesh: Mesh) -> None:
     @flax.struct.dataclass
     class State:

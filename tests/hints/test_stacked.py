@@ -111,22 +111,6 @@ def test_values_of_every_kind_are_stacked(mesh: Mesh, hint: Any, value: Any) -> 
     jax.tree.map(np.testing.assert_array_equal, jax.block_until_ready(f(value)), value)
 
 
-def test_the_leading_dim_is_the_same_for_all_arrays(mesh: Mesh) -> None:
-    f = typed_shard_map(lambda layers: None, mesh=mesh, in_types=(Stacked["layers", Layer],), out_types=None)
-    with pytest.raises(ShapeError) as caught:
-        f(Layer(numbers(3, 4, 6), numbers(2, 6, 4)))
-    assert str(caught.value) == (
-        """<lambda>: argument 'layers.v' has layers=2, but argument 'layers.w' has layers=3
-
-    layers.v: Float[Array, "layers [f/tp] m"]
-                            ^^^^^^
-    got f32[2,6,4]
-
-Mesh: dp=4, tp=2
-Sizes: layers=3 (layers.w dim 0), m=4 (layers.w dim 1), f=6 (layers.w dim 2)"""
-    )
-
-
 def test_a_value_that_is_not_stacked_is_reported_by_its_path(mesh: Mesh) -> None:
     with pytest.raises(ShapeError, match=r"shard: given\.w has 2 dims, but its hint has 3"):
         shard(Layer(numbers(4, 6), numbers(3, 6, 4)), Stacked["layers", Layer], mesh)

@@ -520,44 +520,6 @@ def test_what_names_no_mesh_axes_is_refused(axes: Any, error: type[TypedShmapErr
 
 # The commonest mistake: jax.grad has summed the gradients of a replicated weight already
 
-PARAMS = {"w": x, "layers": [Layer(x, x[0])]}
-
-
-def loss_of(params: Any, x: Any) -> Any:
-    layer = params["layers"][0]
-    y = einsum(x, params["w"], "[b/dp] m, m f -> [b/dp] f")
-    y = einsum(y, layer.w, "[b/dp] m, m f -> [b/dp] f") + layer.b
-    return psum(reduce(y**2, "[b/dp] f -> +dp", "sum"), "+dp ->")
-
-
-def gradients(after: Callable[[Any], Any], mesh: Mesh) -> Any:
-    def step(params: Any, x: Any) -> Any:
-        return after(jax.grad(loss_of)(params, x))
-
-    call = jax.shard_map(step, mesh=mesh, in_specs=(P(), P("dp")), out_specs=P())
-    return jax.block_until_ready(jax.jit(call)(PARAMS, x))
-
-
-def test_gradients_of_a_summed_loss_are_summed_already(mesh: Mesh) -> None:
-    def reference(params: Any) -> Any:
-        y = (x @ params["w"]) @ params["layers"][0].w + params["layers"][0].b
-        return (y**2).sum()
-
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3),
-        gradients(lambda g: g, mesh),
-        jax.grad(reference)(PARAMS),
-    )
-
-
-@pytest.mark.parametrize("verb", [psum, pmean])
-def test_gradients_that_are_summed_already_are_not_summed_again(verb: Any, mesh: Mesh) -> None:
-    with pytest.raises(VaryingError) as caught:
-        gradients(lambda g: verb(g, "dp"), mesh)
-    paths = ["tree['layers'][0].w", "tree['layers'][0].b", "tree['w']"]
-    assert [str(failure.subject) for failure in caught.value.failures] == paths
-    assert "jax.grad sums the gradient of a value that is the same on every shard by itself" in str(caught.value)
-
 
 def test_a_gradient_that_is_scattered_is_not_summed_over_its_shards(mesh: Mesh) -> None:
     def body(w: Float[Array, "[m/dp] f"], x: Float[Array, "[b/dp] m"]) -> Float[Array, "[m/dp] f"]:

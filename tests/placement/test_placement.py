@@ -425,17 +425,6 @@ def test_a_shard_has_no_global_struct(mesh: Mesh) -> None:
         typed_shard_map(lambda x: shape_structs(X, b=8, d=4), mesh=mesh, in_types=(X,), out_types=X)(x)
 
 
-def test_an_abstract_mesh_has_no_place() -> None:
-    abstract = AbstractMesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
-    with pytest.raises(MeshAxisError) as error:
-        shard(x, X, abstract)
-    assert str(error.value) == (
-        "shard: the mesh is an AbstractMesh, which has no devices to place arrays on\n"
-        "\n"
-        "Hint: pass a jax.sharding.Mesh; shape_structs makes arrays without devices"
-    )
-
-
 def test_everything_that_does_not_fit_is_reported_by_its_path(mesh: Mesh) -> None:
     with pytest.raises(ShapeError) as error:
         shard(Deep(Pair(x[:6], w), (Arrays(w, b[:4]), Arrays(w.astype(int), b))), Deep, mesh)
