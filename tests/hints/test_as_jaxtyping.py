@@ -247,7 +247,17 @@ def test_every_leaf_of_a_tree_is_of_the_type_that_jaxtyping_wants(leaf, right, w
 
 
 F32, F64, I32 = np.float32(1), np.float64(1), np.int32(1)
+
+
+class Duck:
+    """Something that is an array by its attributes alone."""
+
+    shape = (2,)
+    dtype = np.dtype("float32")
+
+
 ARRAYS = {"jax": jnp.ones(2), "numpy": np.ones(2, np.float32), "struct": jax.ShapeDtypeStruct((2,), "float32")}
+ARRAYS |= {"duck": Duck(), "list": [1.0, 2.0], "text": "ab", "None": None}
 SCALARS = {"f": 1.0, "i": 1, "c": 1j, "s": "a", "f32": F32, "jax": jnp.ones(()), "numpy": np.ones((), np.float32)}
 Free, Bound, Constrained = TypeVar("Free"), TypeVar("Bound", bound=jax.Array), TypeVar("Constrained", Array, np.ndarray)
 TYPES = [

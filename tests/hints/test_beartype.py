@@ -50,6 +50,8 @@ BEARABLE = [
     (VALUE, Float[Array, "2 3"], Float[Array, "3 2"]),
     (VALUE, Float[Array, "a b"], Float[Array, "a a"]),
     (VALUE, Float[Array, "a a+1"], Float[Array, "a a-1"]),
+    (VALUE, Float[Array, "b-1 b"], Float[Array, "b+1 b"]),
+    (VALUE, Float[Array, "#1 3"] | Float[Array, "#2 3"], Float[Array, "#3 3"]),
     (VALUE, Float[Array, "..."], Int[Array, "..."]),
     (VALUE, Float[Array, "[a/dp] 3"], Float[Array, "[a/dp] 2"]),
     (VALUE, Optional[Float[Array, "2 3"]], Optional[Float[Array, "3"]]),

@@ -29,6 +29,7 @@ from typedshmap import (
     Stacked,
     StructureError,
     TypedShmapError,
+    UInt32,
     check,
     explain,
     from_callback,
@@ -58,6 +59,18 @@ class OfDataclass:
 class OfFlax:
     w: W
     n: int = flax.struct.field(pytree_node=False, default=3)
+
+
+@flax.struct.dataclass
+class ConvertingFlax:
+    """It makes arrays of what it is given, as a class of Brax does."""
+
+    w: W
+    count: UInt32[Array, ""]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "w", jnp.asarray(self.w))
+        object.__setattr__(self, "count", jnp.uint32(self.count))
 
 
 class OfEquinox(eqx.Module):
@@ -206,6 +219,7 @@ KINDS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
             *(Converting, OfParam, OfVariable, OfPytree),
         )
     },
+    "ConvertingFlax": (ConvertingFlax, lambda w: ConvertingFlax(w, np.zeros(w.shape[:-2], np.uint32)), ".w"),
     "Inherited": (Inherited, Inherited, ".v"),
     "Outer": (Outer, Outer, ".layers[0].w"),
     "Copying": (Copying, lambda w: Copying([w]), ".w[0]"),
