@@ -2,27 +2,48 @@
 
 import sys
 import typing
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, NotRequired, Optional, Required, TypedDict, TypeVar
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Optional, TypedDict
 
 import equinox as eqx
 import flax.struct
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 from expecting import fails, numbers, same, traced
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from trees import (
+    B,
+    Box,
+    Chain,
+    Dense,
+    FlaxState,
+    Keyed,
+    Linear,
+    Loose,
+    Model,
+    Named,
+    Nested,
+    Pair,
+    S,
+    Swapped,
+    W,
+    X,
+    b,
+    every_tree,
+    s,
+    w,
+    x,
+)
 
 from typedshmap import (
     Array,
     DtypeError,
     Float,
-    Int,
     MeshAxisError,
     PyTree,
     ShapeError,
@@ -31,185 +52,27 @@ from typedshmap import (
     typed_shard_map,
 )
 
-X = Float[Array, "[b/dp] d"]
-W = Float[Array, "d [f/tp]"]
-B = Float[Array, "[f/tp]"]
-S = Float[Array, ""]
-T = TypeVar("T")
-x, w, b, s = numbers(8, 4), numbers(4, 6), numbers(6), np.float32(2)
+SHARDS = {"dp": 4, "tp": 2}
 
 
-# Classes that the tests take apart
+def shard_shape(shape: tuple[int, ...], spec: P) -> tuple[int, ...]:
+    return tuple(size // SHARDS.get(axis, 1) for size, axis in zip(shape, spec, strict=True))
 
 
-class Pair(NamedTuple):
-    x: X
-    w: W
-
-
-class Nested(NamedTuple):
-    pair: Pair
-    rest: tuple[B, ...]
-
-
-class Named(TypedDict):
-    x: X
-    w: NotRequired[W]
-
-
-class Loose(TypedDict, total=False):
-    x: Required[X]
-    w: W
-
-
-@jax.tree_util.register_dataclass
-@dataclass
-class Dense:
-    w: W
-    b: Optional[B] = None
-    name: str = field(default="dense", metadata={"static": True})
-
-
-@jax.tree_util.register_dataclass
-@dataclass
-class Model:
-    layers: list[Dense]
-    scales: dict[str, S]
-    pair: Pair
-
-
-@jax.tree_util.register_dataclass
-@dataclass
-class Box(Generic[T]):
-    value: T
-    gain: S
-
-
-@jax.tree_util.register_dataclass
-@dataclass
-class Chain:
-    next: Optional["Chain"]
-    x: X
-
-
-@flax.struct.dataclass
-class FlaxState:
-    w: W
-    step: Int[Array, ""]
-    apply: Callable[..., Any] = flax.struct.field(pytree_node=False)
-    width: int = flax.struct.field(pytree_node=False, default=4)
-
-
-class Linear(eqx.Module):
-    w: W
-    b: B
-    activation: Callable[..., Any]
-    width: int = eqx.field(static=True, default=4)
-
-    def __call__(self, x: Any) -> Any:
-        return self.activation(x @ self.w + self.b)
-
-
-@jax.tree_util.register_pytree_node_class
-@dataclass
-class Swapped:
-    """Its children stand in another order than its fields, and bear no names."""
-
-    x: X
-    w: W
-    power: int = 1
-
-    def tree_flatten(self) -> Any:
-        return (self.w, self.x), self.power
-
-    @classmethod
-    def tree_unflatten(cls, power: Any, children: Any) -> Any:
-        return cls(children[1], children[0], power)
-
-
-@jax.tree_util.register_pytree_with_keys_class
-@dataclass
-class Keyed:
-    """Its children stand in another order than its fields, each under its name."""
-
-    x: X
-    w: W
-
-    def tree_flatten_with_keys(self) -> Any:
-        key = jax.tree_util.GetAttrKey
-        return ((key("w"), self.w), (key("x"), self.x)), None
-
-    @classmethod
-    def tree_unflatten(cls, _: Any, children: Any) -> Any:
-        return cls(children[1], children[0])
-
-
-# Right values: hint, value, and the shapes of its leaves in the body, in JAX's order
-
-
-MODEL = Model([Dense(w, b), Dense(w)], {"out": s, "in": s}, Pair(x, w))
-RIGHT = [
-    pytest.param(tuple[X, W], (x, w), [(2, 4), (4, 3)], id="tuple"),
-    pytest.param(tuple[X, ...], (x, x, x), [(2, 4)] * 3, id="tuple of any length"),
-    pytest.param(tuple[X, ...], (), [], id="tuple of none"),
-    pytest.param(tuple[()], (), [], id="empty tuple"),
-    pytest.param(tuple[X, tuple[W, B]], (x, (w, b)), [(2, 4), (4, 3), (3,)], id="tuple in a tuple"),
-    pytest.param(list[X], [x, x], [(2, 4)] * 2, id="list"),
-    pytest.param(list[X], [], [], id="empty list"),
-    pytest.param(list[list[B]], [[b], [], [b, b]], [(3,)] * 3, id="list of lists"),
-    pytest.param(Sequence[X], [x, x], [(2, 4)] * 2, id="sequence: list"),
-    pytest.param(Sequence[X], (x, x), [(2, 4)] * 2, id="sequence: tuple"),
-    pytest.param(dict[str, B], {"v": b, "u": b}, [(3,)] * 2, id="dict"),
-    pytest.param(dict[int, B], {2: b, 1: b}, [(3,)] * 2, id="dict with integer keys"),
-    pytest.param(dict[str, B], {}, [], id="empty dict"),
-    pytest.param(Mapping[str, B], {"u": b}, [(3,)], id="mapping"),
-    pytest.param(OrderedDict[str, B], OrderedDict(v=b, u=b), [(3,)] * 2, id="ordered dict"),
-    pytest.param(dict[str, B], defaultdict(list, u=b), [(3,)], id="defaultdict"),
-    pytest.param(Pair, Pair(x, w), [(2, 4), (4, 3)], id="NamedTuple"),
-    pytest.param(Nested, Nested(Pair(x, w), (b, b)), [(2, 4), (4, 3), (3,), (3,)], id="NamedTuple in a NamedTuple"),
-    pytest.param(tuple[X, W], Pair(x, w), [(2, 4), (4, 3)], id="NamedTuple as a tuple"),
-    pytest.param(Named, {"x": x, "w": w}, [(4, 3), (2, 4)], id="TypedDict"),
-    pytest.param(Named, {"x": x}, [(2, 4)], id="TypedDict without what is not required"),
-    pytest.param(Loose, {"x": x}, [(2, 4)], id="TypedDict that is not total"),
-    pytest.param(Dense, Dense(w, b), [(4, 3), (3,)], id="dataclass"),
-    pytest.param(Dense, Dense(w), [(4, 3)], id="dataclass with None in a field"),
-    pytest.param(list[Dense], [Dense(w, b), Dense(w)], [(4, 3), (3,), (4, 3)], id="list of dataclasses"),
-    pytest.param(Model, MODEL, [(4, 3), (3,), (4, 3), (), (), (2, 4), (4, 3)], id="dataclass of containers"),
-    pytest.param(Box[X], Box(x, s), [(2, 4), ()], id="generic dataclass"),
-    pytest.param(Box[list[W]], Box([w, w], s), [(4, 3), (4, 3), ()], id="generic dataclass of a list"),
-    pytest.param(Chain, Chain(Chain(Chain(None, x), x), x), [(2, 4)] * 3, id="recursive dataclass"),
-    pytest.param(FlaxState, FlaxState(w, np.int32(3), jnp.tanh), [(4, 3), ()], id="flax.struct"),
-    pytest.param(Linear, Linear(w, b, jnp.tanh), [(4, 3), (3,)], id="equinox.Module"),
-    pytest.param(Swapped, Swapped(x, w, 3), [(4, 3), (2, 4)], id="children without names, in another order"),
-    pytest.param(Keyed, Keyed(x, w), [(4, 3), (2, 4)], id="children with names, in another order"),
-    pytest.param(PyTree[B], {"v": [b, b], "u": (b, {"t": b})}, [(3,)] * 4, id="PyTree"),
-    pytest.param(PyTree[B], b, [(3,)], id="PyTree of one leaf"),
-    pytest.param(PyTree[B], [], [], id="PyTree without leaves"),
-    pytest.param(PyTree[B], [None, b], [(3,)], id="PyTree with None"),
-    pytest.param(
-        PyTree[Dense], {"u": [Dense(w, b)], "v": Dense(w)}, [(4, 3), (3,), (4, 3)], id="PyTree of dataclasses"
-    ),
-    pytest.param(PyTree[X | B], [x, b], [(2, 4), (3,)], id="PyTree of a union"),
-    pytest.param(PyTree[Float[Array, "?n [m/tp]"], "T"], [w, numbers(5, 6)], [(4, 3), (5, 3)], id="PyTree with ?name"),
-    pytest.param(jaxtyping.PyTree[B], [b, {"u": b}], [(3,)] * 2, id="jaxtyping's PyTree"),
-    pytest.param(Optional[list[X]], [x], [(2, 4)], id="optional list"),
-    pytest.param(Optional[list[X]], None, [], id="absent list"),
-    pytest.param(X | Pair | list[B], Pair(x, w), [(2, 4), (4, 3)], id="union of containers: NamedTuple"),
-    pytest.param(X | Pair | list[B], [b], [(3,)], id="union of containers: list"),
-]
-
-
-@pytest.mark.parametrize(("hint", "value", "shapes"), RIGHT)
-def test_a_container_enters_as_it_is_with_every_leaf_a_shard(hint: Any, value: Any, shapes: Any, mesh: Mesh) -> None:
+@every_tree
+def test_a_container_enters_as_it_is_with_every_leaf_a_shard(hint: Any, value: Any, specs: list[P], mesh: Mesh) -> None:
     seen: list[Any] = []
     typed_shard_map(lambda value: seen.append(value), mesh=mesh, in_types=(hint,), out_types=None)(value)
     assert jax.tree.structure(seen[0]) == jax.tree.structure(value)
-    assert [leaf.shape for leaf in jax.tree.leaves(seen[0]) if hasattr(leaf, "shape")] == shapes
+    shapes, shards = (
+        [leaf.shape for leaf in jax.tree.leaves(tree) if hasattr(leaf, "shape")] for tree in (value, seen[0])
+    )
+    assert shards == list(map(shard_shape, shapes, specs))
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize(("hint", "value", "shapes"), RIGHT)
-def test_a_container_leaves_as_it_entered(hint: Any, value: Any, shapes: Any, mesh: Mesh) -> None:
+@every_tree
+def test_a_container_leaves_as_it_entered(hint: Any, value: Any, specs: list[P], mesh: Mesh) -> None:
     if isinstance(value, Linear):
         hint, value = tuple[W, B], (value.w, value.b)  # a function leaves no manual region
     echo = typed_shard_map(lambda value: value, mesh=mesh, in_types=(hint,), out_types=hint)
@@ -218,8 +81,8 @@ def test_a_container_leaves_as_it_entered(hint: Any, value: Any, shapes: Any, me
     same(got, value)
 
 
-@pytest.mark.parametrize(("hint", "value", "shapes"), RIGHT)
-def test_typed_takes_and_returns_containers(hint: Any, value: Any, shapes: Any) -> None:
+@every_tree
+def test_typed_takes_and_returns_containers(hint: Any, value: Any, specs: list[P]) -> None:
     arrays = jax.tree.map(lambda leaf: leaf if callable(leaf) else jnp.asarray(leaf), value)
 
     @typed
