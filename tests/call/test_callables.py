@@ -372,11 +372,6 @@ def test_a_lambda_has_the_hints_that_it_is_given(mesh: Mesh) -> None:
         project(x, w[:3])
 
 
-def test_a_lambda_may_return_several_results(mesh: Mesh) -> None:
-    both = typed_shard_map(lambda x, w: (x @ w, x), mesh=mesh, in_types=(X, W), out_types=tuple[Y, X])
-    same(both(x, w), (x @ w, x))
-
-
 def test_in_types_and_out_types_win_over_annotations(mesh: Mesh) -> None:
     def double(x: Float[Array, " other"]) -> Float[Array, " other"]:
         return x * 2

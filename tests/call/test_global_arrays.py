@@ -315,16 +315,6 @@ MAPPED = [
 ]
 
 
-@pytest.mark.parametrize(("at", "hint", "problem"), MAPPED)
-def test_under_vmap_the_mapped_dim_may_lie_in_any_way(at: int, hint: str, problem: str | None) -> None:
-    program = jax.vmap(lambda row: check(row, hint), in_axes=at, out_axes=at)
-    if problem is None:
-        same(program(put(P("dp"))), x)
-        return
-    with fails(ShardingError, f"check: checked value is sharded {problem}"):
-        program(put(P("dp")))
-
-
 @pytest.mark.sample(3)
 @ASKED
 @pytest.mark.parametrize(("at", "hint", "problem"), MAPPED)

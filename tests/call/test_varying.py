@@ -361,15 +361,6 @@ def test_a_helper_returns_a_partial_sum_typed_as_varying(mesh: Mesh) -> None:
     assert type_in_body(lambda x: helper(x)[1], mesh) == "float32[2,2]{V:(dp,tp)}"
 
 
-def test_a_partial_sum_can_be_taken(mesh: Mesh) -> None:
-    @typed_shard_map(mesh=mesh)
-    def total(x: XY) -> Float[Array, "[b/dp]"]:
-        return jax.lax.psum(check(x.sum(1), "[b/dp] +tp"), "tp")
-
-    same(jax.jit(total)(x), x.sum(1))
-    same(total(x), x.sum(1))
-
-
 def test_a_partial_sum_refuses_what_is_not_linear(mesh: Mesh) -> None:
     def use(x: Any) -> None:
         jnp.sin(check(x.sum(1), "[b/dp] +tp"))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax.linen import logical_to_mesh_axes
+from flax.linen import logical_axis_rules, logical_to_mesh_axes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh
@@ -38,42 +38,24 @@ x, w = np.ones((8, 16), np.float32), np.ones((16, 32), np.float32)
 
 # The same as Flax
 
-# The example of flax.linen.logical_to_mesh_axes's own documentation.
-DOCUMENTED = (("batch", "X"), ("features", "X"), ("heads", "Y"), ("batch", "Z"))
-
-CASES: list[tuple[str, Any]] = [
-    ("batch length heads features", DOCUMENTED),
-    ("features batch", DOCUMENTED),
-    ("heads heads2 features", DOCUMENTED),
-    ("batch embed", (("batch", ("data", "fsdp")), ("embed", "fsdp"))),
-    ("embed batch", (("embed", "fsdp"), ("batch", ("data", "fsdp")), ("batch", "data"))),
-    ("batch embed", (("batch", None), ("batch", "data"), ("embed", "data"))),
-    ("batch embed", (("batch", ()), ("embed", ("data",)))),
-    ("a b c", ()),
-    ("", DOCUMENTED),
-]
-
-
-@pytest.mark.parametrize(("dims", "rules"), CASES)
-def test_rules_give_the_spec_that_flax_gives(dims: str, rules: Any) -> None:
-    with axis_rules(rules):
-        assert partition_specs(Float[Array, dims]) == logical_to_mesh_axes(tuple(dims.split()), rules)
-
 
 NAMES, AXES = ("a", "b", "c", "d", "e"), ("x", "y", "z", "w")
+ANY = P.UNCONSTRAINED
 MEANINGS = st.one_of(
-    st.none(), st.sampled_from(AXES), st.lists(st.sampled_from(AXES), max_size=3, unique=True).map(tuple)
+    st.none(), st.just(ANY), st.sampled_from(AXES), st.lists(st.sampled_from(AXES), max_size=3, unique=True).map(tuple)
 )
 
 
 @settings(max_examples=10 * settings.default.max_examples, deadline=None)
 @given(
-    st.lists(st.sampled_from(NAMES), max_size=5, unique=True),
+    st.lists(st.sampled_from((*NAMES, None, ANY)), max_size=5, unique=True),
     st.lists(st.tuples(st.sampled_from(NAMES), MEANINGS), max_size=8).map(tuple),
 )
-def test_any_rules_give_the_spec_that_flax_gives(names: list[str], rules: Any) -> None:
-    with axis_rules(rules):
-        assert partition_specs(Float[Array, " ".join(names)]) == logical_to_mesh_axes(names, rules)
+def test_any_rules_give_the_spec_that_flax_gives(names: list[Any], rules: Any) -> None:
+    dims = " ".join({ANY: "[any/?]", None: "[none/]"}.get(name, name) for name in names)
+    for context in (axis_rules(rules), logical_axis_rules(rules)):
+        with context:
+            assert partition_specs(Float[Array, dims]) == logical_to_mesh_axes(names, rules)
 
 
 # In force

@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import pytest
 
-from typedshmap.hints.python_types import is_instance, offending_item
+from typedshmap.hints.python_types import is_instance
 
 T = TypeVar("T")
 
@@ -112,20 +112,3 @@ def test_the_names_of_typing_are_taken_without_a_warning(value: Any, hint: Any) 
 )
 def test_one_item_of_another_type_does_not_fit(value: Any, hint: Any) -> None:
     assert not is_instance(value, hint)
-
-
-@pytest.mark.parametrize(
-    ("value", "hint", "found"),
-    [
-        ((*MANY, "a"), tuple[int, ...], ["a"]),
-        ([[*MANY, "a"]], list[list[int]], ["a"]),
-        ({"a": 1, "b": None}, dict[str, int] | None, [None]),
-        ({1: 1}, dict[str, int], [1]),
-        ((1,), tuple[int, int], []),
-        (3, tuple[int, ...], []),
-        ([1], Literal["a"], []),
-        ((1, 2), tuple[int, ...], []),
-    ],
-)
-def test_the_item_that_does_not_fit_is_found(value: Any, hint: Any, found: list[Any]) -> None:
-    assert offending_item(value, hint) == found

@@ -315,27 +315,6 @@ def test_an_error_is_found_over_a_mesh_without_devices() -> None:
         jax.eval_shape(step, jax.ShapeDtypeStruct((128, 128), np.float32))
 
 
-BODIES: dict[str, tuple[Callable[[Any], Any], str, Any]] = {
-    "addends": (lambda x: psum(reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"), "[b/dp] +tp -> [b/dp]"),
-                "[b/dp]", x.sum(1)),
-    "a product": (lambda x: einsum(x, all_gather(x, "[b/dp] [d/tp] -> b [d/tp] ~dp"),
-                                   "[b/dp] [d/tp], c [d/tp] -> [b/dp] c"), "[b/dp] c", x @ x.T),
-    "a product, scattered": (lambda x: einsum(x, x, "[b/dp] [d/tp], [b/dp] [d/tp] -> [d/tp]"), "[d/tp]",
-                             (x * x).sum(0)),
-    "a maximum": (lambda x: reduce(x, "[b/dp] [d/tp] -> [b/dp]", "max"), "[b/dp]", x.max(1)),
-    "an exchange": (lambda x: all_to_all(all_gather(x, "[b/dp] [d/tp] -> b [d/tp]"), "b [d/tp] -> [b/tp] d"),
-                    "[b/tp] d", x),
-}  # fmt: skip
-
-
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("check_vma", [True, False])
-@pytest.mark.parametrize(("body", "result", "expected"), BODIES.values(), ids=BODIES)
-def test_a_body_may_run_without_jit(body: Any, result: str, expected: Any, check_vma: bool, mesh: Mesh) -> None:
-    specs = {"[b/dp]": P("dp"), "[b/dp] c": P("dp"), "[d/tp]": P("tp"), "[b/tp] d": P("tp")}
-    near(plain(body, mesh, specs[result], check_vma=check_vma)(x), expected)
-
-
 # Unreduced values
 
 UNREDUCED: dict[str, tuple[Callable[[Any], Any], str, str, Any]] = {
@@ -497,25 +476,6 @@ def test_leaves_of_several_kinds_of_mistakes_are_reported_together(mesh: Mesh) -
     with pytest.raises(StructureError) as caught:
         traced(lambda x: psum({"a": "text", "b": jnp.ones(2), "c": x}, "dp"), mesh)
     assert [str(failure.subject) for failure in caught.value.failures] == ["tree['a']", "tree['b']"]
-
-
-BAD_AXES: list[tuple[Any, type[TypedShmapError]]] = [
-    ("zz", MeshAxisError),
-    (("dp", "zz"), MeshAxisError),
-    ("dp,zz", MeshAxisError),
-    (("dp", "dp"), PatternError),
-    ((), PatternError),
-    ("", TypedShmapError),
-    ("dp tp", PatternError),
-    (3, PatternError),
-    (("dp", 3), PatternError),
-]
-
-
-@pytest.mark.parametrize(("axes", "error"), BAD_AXES)
-def test_what_names_no_mesh_axes_is_refused(axes: Any, error: type[TypedShmapError], mesh: Mesh) -> None:
-    with pytest.raises(error):
-        traced(lambda x: psum([x], axes), mesh)
 
 
 # The commonest mistake: jax.grad has summed the gradients of a replicated weight already

@@ -11,7 +11,7 @@ import pytest
 from expecting import fails, numbers, same
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from placed import MESHES, either_mesh
+from placed import either_mesh
 from trees import COLUMNS, PART, ROWS, TREES, B, FlaxState, Linear, Named, Pair, W, X, b, w, x
 
 from typedshmap import (
@@ -25,7 +25,6 @@ from typedshmap import (
     ShapeError,
     ShardingError,
     StructureError,
-    axis_aliases,
     check,
     partition_specs,
     shape_structs,
@@ -205,13 +204,6 @@ def test_specs_know_the_ambient_mesh(mesh: Mesh) -> None:
     assert partition_specs(Float[Array, "[b/pp]"]) == P("pp")
 
 
-def test_specs_follow_aliases() -> None:
-    hint = Float[Array, "[b/rows] [d/columns]"]
-    with axis_aliases(rows=("dp", "tp"), columns=None):
-        assert partition_specs(hint) == P(("dp", "tp"), None)
-        assert partition_specs(hint, like=x) == P(("dp", "tp"), None)
-
-
 # Shardings
 
 
@@ -312,26 +304,6 @@ def test_a_placed_value_passes_check_and_goes_into_a_mapped_function(mesh: Mesh)
     placed = shard(x, X, mesh)
     assert check(placed, X) is placed
     same(typed_shard_map(lambda x: x * 2, in_types=(X,), out_types=X)(placed), 2 * x)
-
-
-def test_a_placed_value_may_be_placed_otherwise(mesh: Mesh) -> None:
-    columns = shard(shard(x, X, mesh), Float[Array, "b [d/tp]"], mesh)
-    assert columns.sharding.spec == P(None, "tp")
-    same(columns, x)
-
-
-def test_a_value_is_placed_as_reduced_on_explicit_axes() -> None:
-    explicit = MESHES["Explicit"]
-    assert str(jax.typeof(shard(x, Float[Array, "[b/dp] d -tp"], explicit))) == "float32[8@dp,4]{R:tp}"
-
-
-def test_a_value_is_placed_on_another_mesh(mesh: Mesh) -> None:
-    other = Mesh(mesh.devices.T, ("tp", "dp"), axis_types=(AxisType.Explicit,) * 2)
-    moved = shard(shard(x, X, mesh), Float[Array, "[b/dp] [d/tp]"], other)
-    assert moved.sharding == NamedSharding(other, P("dp", "tp"))
-    back = shard(moved, X, mesh)
-    assert back.sharding == NamedSharding(mesh, P("dp", None))
-    same(back, x)
 
 
 def test_a_part_of_the_devices_is_a_mesh_too() -> None:
