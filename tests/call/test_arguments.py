@@ -1,5 +1,6 @@
 """Arguments are bound as Python binds them, and mapped or static as their hints say."""
 
+import collections
 import enum
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -8,6 +9,7 @@ from typing import (
     Annotated,
     Any,
     Final,
+    Generic,
     Literal,
     NamedTuple,
     NewType,
@@ -220,6 +222,8 @@ def test_an_expression_reads_the_arguments_of_the_call(mesh: Mesh) -> None:
 
 # Static parameters
 
+A = TypeVar("A")
+
 
 class Mode(enum.Enum):
     FAST = 1
@@ -235,7 +239,28 @@ class Bag:
     """A class of the user's that no hint knows."""
 
 
+class Tagged(Sequence[str], Generic[A]):
+    """A container whose argument is not its items' type."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return ("tag",)[index]
+
+    def __len__(self) -> int:
+        return 1
+
+
+# So long that one that is looked at by chance is hardly ever the last.
+MANY = (1,) * 1000
 STATIC = [
+    (tuple[int, ...], MANY),
+    (dict[str, tuple[int, ...]], {"a": (1, 2)}),
+    (Mapping[str, int], {"a": 1}),
+    (collections.Counter[str], collections.Counter("ab")),
+    (set[int] | None, {1, 2}),
+    (Sequence[str], "ab"),
+    (list[Callable[..., Any]], [int, max]),
+    (type[Mode], Mode),
+    (Tagged[int], Tagged()),
     (int, 3),
     (int, True),
     (float, 0.5),
@@ -261,7 +286,7 @@ STATIC = [
 
 
 def names(values: list[tuple[Any, Any]]) -> list[str]:
-    return [f"{getattr(hint, '__name__', hint)} {value!r}".split(" at ")[0] for hint, value in values]
+    return [f"{getattr(hint, '__name__', hint)} {value!r:.40}".split(" at ")[0] for hint, value in values]
 
 
 def with_static(hint: Any, seen: list[Any]) -> Any:
@@ -295,6 +320,22 @@ def endless() -> list[Any]:
 
 
 WRONG_STATIC = [
+    (tuple[int, ...], (*MANY, "a"), "a tuple with 'a' (str) in it", "tuple[int, ...]"),
+    (list[list[int]], [[*MANY, "a"]], "a list with 'a' (str) in it", "list[list[int]]"),
+    (dict[int, int], {**dict.fromkeys(range(1000), 1), 1000: "a"}, "a dict with 'a' (str) in it", "dict[int, int]"),
+    (
+        Mapping[int, int],
+        {**dict.fromkeys(range(1000), 1), "a": 1},
+        "a dict with 'a' (str) in it",
+        "collections.abc.Mapping[int, int]",
+    ),
+    (set[int] | None, {*range(1000), "a"}, "a set with 'a' (str) in it", "set[int] | None"),
+    (
+        list[Callable[..., Any]],
+        [max] * 1000 + [1],
+        "a list with 1 (int) in it",
+        "list[collections.abc.Callable[..., Any]]",
+    ),
     (int, 0.5, "0.5 (float)", "int"),
     (int, "3", "'3' (str)", "int"),
     (int, None, "None", "int"),
