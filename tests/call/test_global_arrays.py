@@ -657,19 +657,20 @@ def test_on_one_device_an_unknown_axis_is_refused() -> None:
 
 
 ALONE = """
-import jax, numpy as np
+import sys, jax, numpy as np
 from typedshmap import check
 program = jax.jit(lambda x: check(2 * x, "b [d/]"))
 print("ask_sharding" in str(jax.make_jaxpr(program)(np.ones((4, 2)))), program(np.ones((4, 2))).sum())
+print("flax" in sys.modules)
 """
 
 
-def test_where_there_is_one_device_only_nothing_is_asked() -> None:
+def test_where_there_is_one_device_only_nothing_is_asked_and_flax_is_not_imported() -> None:
     environment = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
     ended = subprocess.run(
         [sys.executable, "-c", ALONE], env=environment, capture_output=True, encoding="utf-8", timeout=120
     )
-    assert ended.stdout.split() == ["False", "16.0"], ended.stderr
+    assert ended.stdout.split() == ["False", "16.0", "False"], ended.stderr
 
 
 # Explicit axes
