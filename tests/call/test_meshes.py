@@ -394,20 +394,6 @@ def test_a_reduced_value_enters_as_reduced(explicit: Mesh) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hint", "problem"),
-    [
-        ("[b/dp] +tp", "marked '+tp' in its hint, but mesh axis 'tp' is of type Auto"),
-        ("[b/dp] -tp", "marked '-tp' in its hint, but mesh axis 'tp' is of type Auto"),
-    ],
-)
-def test_marks_are_refused_on_auto_axes(hint: str, problem: str, mesh: Mesh) -> None:
-    line = f"is {problem}, and JAX has unreduced and reduced arrays over Explicit axes only"
-    into = typed_shard_map(lambda y: None, mesh=mesh, in_types=(Float[Array, hint],), out_types=None)
-    with fails(ShardingError, f"<lambda>: argument 'y' {line}"):
-        into(x[:, 0])
-
-
-@pytest.mark.parametrize(
     "body",
     [
         pytest.param(lambda x: jax.lax.pcast(jax.lax.psum(x.sum(1), "tp"), "tp", to="reduced"), id="reduced"),
@@ -434,13 +420,6 @@ def test_a_reduced_value_is_refused_where_the_hint_does_not_say_so(explicit: Mes
     line = "return value is reduced over 'tp' in JAX's type, which its hint does not mention"
     with fails(VaryingError, f"<lambda>: {line}"):
         total(shard(x, XY, explicit))
-
-
-def test_a_varying_mark_is_refused_at_every_boundary(explicit: Mesh) -> None:
-    into = typed_shard_map(lambda y: None, mesh=explicit, in_types=(Float[Array, "[b/dp] ~tp"],), out_types=None)
-    line = "is marked '~tp' in its hint, but '~' has a meaning only inside a manual region"
-    with fails(ShardingError, f"<lambda>: argument 'y' {line}"):
-        into(shard(x[:, 0], Float[Array, "[b/dp]"], explicit))
 
 
 # Some axes manual, and regions in regions

@@ -654,34 +654,18 @@ def test_all_that_is_wrong_is_reported_at_once() -> None:
     )
 
 
+def test_a_mark_over_an_auto_axis_is_refused() -> None:
+    def f(x: Float[Array, "b m -tp"]) -> Float[Array, ""]:
+        return x.sum()
+
+    with pytest.raises(ShardingError, match=r"^f: argument 'x' is marked '-tp' in its hint, but mesh axis 'tp' is of"):
+        typed_jit(f, mesh=MESH)(x)
+
+
 def test_a_leaf_is_named_by_its_path() -> None:
     bad = weights._replace(bias=placed(weights.bias))
     with fails(ShardingError, "affine: argument 'weights.bias' is sharded P(), but its hint says P('tp')"):
         typed_jit(affine, mesh=MESH)(bad, x)
-
-
-@pytest.mark.parametrize(
-    ("mark", "line"),
-    [
-        ("~tp", "f: argument 'x' is marked '~tp' in its hint, but '~' has a meaning only inside a manual region"),
-        (
-            "+tp",
-            "f: argument 'x' is marked '+tp' in its hint, "
-            "but mesh axis 'tp' is of type Auto, and JAX has unreduced and reduced arrays over Explicit axes only",
-        ),
-        (
-            "-tp",
-            "f: argument 'x' is marked '-tp' in its hint, "
-            "but mesh axis 'tp' is of type Auto, and JAX has unreduced and reduced arrays over Explicit axes only",
-        ),
-    ],
-)
-def test_marks_are_refused_on_auto_axes(mark: str, line: str) -> None:
-    def f(x: Float[Array, f"b m {mark}"]) -> Float[Array, ""]:
-        return x.sum()
-
-    with fails(ShardingError, line):
-        typed_jit(f, mesh=MESH)(x)
 
 
 # The result

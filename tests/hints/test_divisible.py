@@ -16,13 +16,7 @@ from typedshmap import (
     Float,
     ShapeError,
     check,
-    explain,
-    from_callback,
-    from_process_local,
-    partition_specs,
-    shape_structs,
     shard,
-    shardings,
     typed,
     typed_jit,
     typed_shard_map,
@@ -60,14 +54,6 @@ VERBS: dict[str, Callable[[Any], Any]] = {
     "check in a region over another axis": in_plain_region,
     "shard": lambda x: shard(x, X),
 }
-PLACING: dict[str, Callable[[Any], Any]] = {
-    "partition_specs": lambda x: partition_specs(X, like=x),
-    "shardings": lambda x: shardings(X, like=x),
-    "shape_structs": lambda x: shape_structs(X, b=6, d=4),
-    "from_callback": lambda x: from_callback(lambda index: np.asarray(x)[index], X, b=6, d=4),
-    "from_process_local": lambda x: from_process_local(x, X),
-    "explain": lambda x: explain(typed_shard_map(f), b=6, d=4),
-}
 HERE: dict[str, Callable[[Callable[[Any], Any]], Callable[[Any], Any]]] = {
     "eagerly": lambda verb: verb,
     "under jit": lambda verb: jax.jit(lambda x: verb(x * 2)),
@@ -88,12 +74,6 @@ def refuses(call: Callable[[Any], Any], x: Any) -> None:
 def test_a_dim_that_does_not_divide_is_refused(verb: Any, here: Any, kind: AxisType) -> None:
     with jax.set_mesh(jax.make_mesh((4, 2), ("dp", "tp"), axis_types=(kind,) * 2)):
         refuses(here(lambda x: verb(x)), jnp.ones((6, 4)))
-
-
-@pytest.mark.parametrize("verb", PLACING.values(), ids=PLACING)
-def test_verbs_that_place_refuse_it(mesh: Mesh, verb: Any) -> None:
-    with jax.set_mesh(mesh):
-        refuses(verb, np.ones((6, 4), np.float32))
 
 
 def test_on_an_abstract_mesh_it_is_refused(mesh: Mesh) -> None:

@@ -1,16 +1,14 @@
 """Global arrays from a callback: against jax.make_array_from_callback, and what a callback may get wrong."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from expecting import fails, numbers, same
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from typedshmap import (
@@ -36,12 +34,6 @@ x = numbers(8, 4)
 class Layer:
     up: Float[Array, "d [ff/tp]"]
     count: Int[Array, ""]
-
-
-class Named(eqx.Module):
-    w: Float[Array, "[d/dp]"]
-    gain: float = 2.0
-    act: Callable[..., Any] = jnp.tanh
 
 
 ONE = [
@@ -76,12 +68,6 @@ def test_a_tree_is_read_by_the_paths_of_its_arrays(mesh: Mesh) -> None:
     assert jax.tree.structure(got) == structure
     same(got, jax.tree.unflatten(structure, files.values()))
     assert jax.tree.map(lambda a: a.sharding, got) == jax.tree.map(lambda s: s.sharding, structs)
-
-
-def test_leaves_that_are_no_arrays_have_their_defaults(mesh: Mesh) -> None:
-    got = from_callback(lambda path, index: np.zeros(4)[index], Named, mesh, d=4)
-    assert (got.gain, got.act) == (2.0, jnp.tanh)
-    assert got.w.sharding == NamedSharding(mesh, P("dp"))
 
 
 def test_a_callback_may_give_what_jax_takes_for_an_array(mesh: Mesh) -> None:
@@ -150,15 +136,3 @@ def test_a_wrong_shard_of_a_tree_is_reported_by_its_path(mesh: Mesh) -> None:
 def test_an_exception_of_the_callback_passes_through(mesh: Mesh) -> None:
     with pytest.raises(KeyError, match=r"\.embed"):
         from_callback(lambda path, index: {}[path], NamedTuple("M", [("embed", X)]), mesh, batch=8, d=4)
-
-
-def test_sizes_and_meshes_are_checked_as_for_structs(mesh: Mesh) -> None:
-    with fails(ShapeError, "from_callback: no size is given for 'd'"):
-        from_callback(lambda index: x[index], X, mesh, batch=8)
-    with fails(ShapeError, "from_callback: hint value has batch=6, which does not divide over 'dp' (4 shards)"):
-        from_callback(lambda index: x[index], X, mesh, batch=6, d=4)
-    with fails(MeshAxisError, "from_callback: no mesh is known"):
-        from_callback(lambda index: x[index], X, batch=8, d=4)
-    abstract = AbstractMesh((4, 2), ("dp", "tp"))
-    with fails(MeshAxisError, "from_callback: the mesh is an AbstractMesh, which has no devices to place arrays on"):
-        from_callback(lambda index: x[index], X, abstract, batch=8, d=4)

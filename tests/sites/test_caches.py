@@ -1,4 +1,4 @@
-"""Sites of caches: pages (18, 22), a pool of states (26), and an update annotated by hand (38)."""
+"""Sites of caches: pages (18, 22), and an update annotated by hand (38)."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import jaxtyping
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
-from pairs import mesh_of, numbers, one_program, whole_numbers
+from pairs import mesh_of, numbers, one_program
 
 import typedshmap
 from typedshmap import Array, Float, Int, Int32, typed_shard_map
@@ -108,27 +108,6 @@ def test_a_transfer_of_pages_is_that_by_hand(last: Any) -> None:
     src, (_, flag) = one_program(by_hand, typed, *COPY, last, dst)
     np.testing.assert_array_equal(src, COPY[4])
     assert flag == 1
-
-
-# 26. A pool of states, from which every shard gathers by indices that count within its own slots.
-
-STATES = mesh_of(data=4, tensor=2)
-
-
-def gather_states(
-    buf: Float[Array, "[slots/data] [h/tensor] d n"], idx: Int32[Array, "[seqs/data]"]
-) -> Float[Array, "[seqs/data] [h/tensor] d n"]:
-    return jnp.take(buf, idx, axis=0)  # typedshmap: ignore[own-part]
-
-
-buf, idx = numbers(12, 4, 2, 3), whole_numbers(8, below=3)
-
-
-def test_states_gathered_by_local_indices_are_those_by_hand() -> None:
-    slots = P("data", "tensor", None, None)
-    by_hand = jax.shard_map(gather_states, mesh=STATES, in_specs=(slots, P("data")), out_specs=slots)
-    got = one_program(by_hand, typed_shard_map(mesh=STATES)(gather_states), buf, idx)
-    np.testing.assert_array_equal(got, buf[idx + np.arange(8) // 2 * 3])
 
 
 # 38. An update of a cache whose hints jaxtyping made.

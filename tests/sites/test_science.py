@@ -1,4 +1,4 @@
-"""Sites of numerical programs: running sums (28), a stack of operators (30), rows of a Jacobian (32)."""
+"""Sites of numerical programs: running sums (28), a stack of operators (30)."""
 
 from functools import partial
 from typing import Any
@@ -141,38 +141,3 @@ def test_the_transpose_of_a_stack_of_operators_is_that_by_hand() -> None:
     assert lowered(by_ours, args).as_text() == lowered(transposed(by_hand), args).as_text()
     got = jax.block_until_ready(jax.jit(by_ours)(*args))
     close(got, np.einsum("k,kij,i->j", numbers(8), numbers(8, 3, 3), numbers(3)))
-
-
-# 32. Rows of a neural tangent kernel: the samples once by shards, once whole.
-
-SAMPLES = mesh_of(S=4)
-
-
-def log_psi(params: Any, state: Any, sigma: Any) -> Any:
-    return jnp.log(jnp.cosh(params["w"] @ (sigma - state["mean"]) + params["b"])).sum()
-
-
-def rows(
-    mine: Float[Array, "[n/S] sites"], all_: Float[Array, "n sites"], params: PyTree[Array], state: PyTree[Array]
-) -> Float[Array, "[n/S] n"]:
-    # A gradient by what is the same on every shard is summed over the shards by itself: here it is by one's own.
-    own = jax.tree.map(lambda x: jax.lax.pcast(x, "S", to="varying"), params)
-
-    def jacobian(params: Any, samples: Any) -> Any:
-        by_sample = jax.vmap(jax.grad(log_psi), (None, None, 0))(params, state, samples)
-        return jnp.concatenate([leaf.reshape(len(samples), -1) for leaf in jax.tree.leaves(by_sample)], axis=1)
-
-    return jnp.einsum("np,mp->mn", jacobian(own, all_), jacobian(own, mine))
-
-
-PARAMS, STATE = {"w": numbers(3, 5), "b": numbers(3)}, {"mean": numbers(5)}
-
-
-def test_rows_of_a_jacobian_are_those_by_hand() -> None:
-    specs = (P("S", None), P(None, None), P(), P())
-    by_hand = jax.shard_map(rows, mesh=SAMPLES, in_specs=specs, out_specs=P("S", None))
-    samples = numbers(8, 5)
-    got = one_program(by_hand, typed_shard_map(mesh=SAMPLES)(rows), samples, samples, PARAMS, STATE)
-    grads = jax.vmap(jax.grad(log_psi), (None, None, 0))(PARAMS, STATE, samples)
-    jacobian = np.concatenate([np.asarray(leaf).reshape(8, -1) for leaf in jax.tree.leaves(grads)], axis=1)
-    close(got, jacobian @ jacobian.T)
