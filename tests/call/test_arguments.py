@@ -407,36 +407,6 @@ def test_a_number_that_is_traced_enters_unsharded(hint: Any, value: Any, mesh: M
     assert [jax.typeof(number).str_short()[-2:] for number in seen] == ["[]"] * 3  # not varying
 
 
-def by_rate(x: X, rate: float) -> X:
-    return x * rate
-
-
-def test_a_rate_may_be_scanned_differentiated_and_mapped_over(mesh: Mesh) -> None:
-    apply = typed_shard_map(by_rate, mesh=mesh)
-    same(jax.jit(apply)(x, 0.5), x * 0.5)
-    same(apply(x, jnp.float32(0.5)), x * 0.5)
-    same(jax.grad(lambda rate: apply(x, rate).sum())(0.5), x.sum())
-    same(jax.jit(jax.grad(lambda rate: apply(x, rate).sum()))(0.5), x.sum())
-    rates = jnp.arange(3.0)
-    same(jax.jit(jax.vmap(apply, in_axes=(None, 0)))(x, rates), x * rates[:, None, None])
-    same(jax.jit(lambda x: jax.lax.scan(lambda x, rate: (apply(x, rate), None), x, 1 + rates)[0])(x), x * 6)
-
-
-class Counted(NamedTuple):
-    w: X
-    step: int = 0
-
-
-def test_a_step_that_is_counted_may_go_round_and_round(mesh: Mesh) -> None:
-    @typed_shard_map(mesh=mesh)
-    def step(state: Counted) -> Counted:
-        return Counted(state.w * 2, state.step + 1)
-
-    once = step(step(Counted(x)))
-    same(once, Counted(x * 4, 2))
-    same(jax.jit(lambda s: jax.lax.fori_loop(0, 3, lambda _, s: step(s), s))(once), Counted(x * 32, 5))
-
-
 class Rates(NamedTuple):
     rate: float
     decay: float = 0.0
@@ -605,16 +575,6 @@ def test_arrays_in_a_bare_container_are_unsharded(hint: Any, value: Any, path: s
     name = f"return{path}"
     with fails(VaryingError, f"reduced: {name} varies over 'dp', which its hint does not mention"):
         traced(typed_shard_map(reduced, mesh=mesh), x, jax.tree.map(lambda leaf: leaf if leaf is x else None, value))
-
-
-def test_a_number_an_option_and_a_bare_container_lower_to_the_text_of_a_program_by_hand(mesh: Mesh) -> None:
-    def apply(x: X, rate: float, tree: dict, power=2) -> X:
-        return x**power * rate + tree["d"]
-
-    by_hand = jax.shard_map(apply, mesh=mesh, in_specs=(P("dp", None), P(), P(None)), out_specs=P("dp", None))
-    programs = jax.jit(typed_shard_map(apply, mesh=mesh)), jax.jit(by_hand)
-    typed_text, text = (program.lower(x, 0.5, {"d": d}).as_text() for program in programs)
-    assert typed_text == text
 
 
 def test_what_else_a_bare_container_holds_is_static(mesh: Mesh) -> None:

@@ -29,7 +29,6 @@ from trees import (
     Named,
     Nested,
     Pair,
-    S,
     Swapped,
     W,
     X,
@@ -406,17 +405,6 @@ def test_a_method_of_an_equinox_module_has_its_weights_unsharded_or_by_hint(mesh
     same(layer.split(x), x @ w)
 
 
-def test_an_equinox_module_is_an_argument_of_a_gradient(mesh: Mesh) -> None:
-    @typed_shard_map(mesh=mesh)
-    def loss(linear: Linear, x: X) -> S:
-        return jax.lax.psum((linear(x) ** 2).sum(), ("dp", "tp"))
-
-    linear = Linear(jnp.asarray(w), jnp.asarray(b), jnp.tanh)
-    got = eqx.filter_jit(eqx.filter_grad(loss))(linear, x)
-    expected = eqx.filter_grad(lambda linear, x: (linear(x) ** 2).sum())(linear, x)
-    same((got.w, got.b), (expected.w, expected.b))
-
-
 def test_a_library_module_is_read_by_its_own_hints(mesh: Mesh) -> None:
     @typed_shard_map(mesh=mesh)
     def apply(linear: eqx.nn.Linear, x: X) -> Float[Array, "[b/dp] f"]:
@@ -447,32 +435,7 @@ def test_trees_of_one_structure_agree_leaf_by_leaf(mesh: Mesh) -> None:
         step(params, {"u": w, "v": w})
 
 
-def test_a_result_of_another_structure_is_refused(mesh: Mesh) -> None:
-    @typed_shard_map(mesh=mesh)
-    def first(params: TREE) -> TREE:
-        return params[:1]
-
-    line = "return value has another tree structure than argument 'params', which 'T' stands for: "
-    with fails(StructureError, f"first: {line}PyTreeDef([*]), not PyTreeDef([*, *])"):
-        traced(first, [w, w])
-
-
-def test_leaves_without_a_named_structure_share_their_names(mesh: Mesh) -> None:
-    look = typed_shard_map(lambda tree: None, mesh=mesh, in_types=(PyTree[W],), out_types=None)
-    with fails(ShapeError, "<lambda>: argument 'tree[1]' has d=5, but argument 'tree[0]' has d=4"):
-        look([w, numbers(5, 6)])
-
-
 # Newer Python
-
-
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="the type statement came with Python 3.12")
-def test_a_generic_type_alias_stands_for_its_argument(mesh: Mesh) -> None:
-    namespace: dict[str, Any] = {"X": X}
-    exec("type Twice[T] = tuple[T, T]\ntype Rows = X", namespace)
-    hint = namespace["Twice"][namespace["Rows"]]
-    add = typed_shard_map(lambda pair: pair[0] + pair[1], mesh=mesh, in_types=(hint,), out_types=X)
-    same(add((x, x)), 2 * x)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="ReadOnly came with Python 3.13")

@@ -539,19 +539,6 @@ def test_a_function_whose_axes_are_all_manual_runs_where_it_is_called(mesh: Mesh
     assert seen == [((2, 2), {"b": 8, "d": 4})]
 
 
-def test_a_function_inside_a_partly_manual_region_maps_the_other_axes(mesh: Mesh) -> None:
-    seen: list[Any] = []
-
-    @typed_shard_map(mesh=mesh)
-    def inner(x: XY) -> XY:
-        seen.append(x.shape)
-        return x * 2
-
-    outer = typed_shard_map(inner, mesh=mesh, axis_names={"dp"}, in_types=(XY,), out_types=XY)
-    same(outer(x), 2 * x)
-    assert seen == [(2, 2)]
-
-
 def test_a_nested_region_of_another_mesh_is_refused(mesh: Mesh) -> None:
     inner = typed_shard_map(lambda x: x, mesh=mesh_of(2, 4), axis_names={"tp"}, in_types=(XY,), out_types=XY)
     outer = typed_shard_map(inner, mesh=mesh, axis_names={"dp"}, in_types=(XY,), out_types=XY)
@@ -774,14 +761,6 @@ def test_a_mesh_of_devices_with_an_axis_twice_is_refused() -> None:
     for use in (*USES.values(), lambda mesh: assert_mesh_invariant(typed_shard_map(returned), meshes=[mesh])):
         with pytest.raises(MeshAxisError, match="has axis 'dp' twice"):
             use(twice)
-
-
-def test_in_a_region_its_own_mesh_may_be_given() -> None:
-    def body(x: Any) -> Any:
-        return typed_shard_map(lambda x: x, mesh=jax.sharding.get_abstract_mesh(), in_types=(X,), out_types=X)(x)
-
-    mapped = jax.shard_map(body, mesh=mesh_of(4, 2), in_specs=P("dp"), out_specs=P("dp"))
-    same(jax.jit(mapped)(x), x)
 
 
 MISPLACED = {

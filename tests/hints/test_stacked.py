@@ -1,11 +1,8 @@
 """``Stacked["layers", Layer]``: leading dims for every array of a hint, in signatures, at rest and through scan."""
 
 import pickle
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Optional, TypedDict
 
-import equinox as eqx
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,25 +42,6 @@ class Named(TypedDict):
     w: W
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Block:
-    layer: Layer
-    gain: Float[Array, ""]
-    name: str = field(default="block", metadata={"static": True})
-
-
-@flax.struct.dataclass
-class FlaxBlock:
-    w: W
-    steps: int = flax.struct.field(pytree_node=False, default=3)
-
-
-class Linear(eqx.Module):
-    w: W
-    width: int = eqx.field(static=True, default=6)
-
-
 x, layers = numbers(8, 4), Layer(numbers(3, 4, 6), numbers(3, 6, 4))
 
 
@@ -100,9 +78,6 @@ def test_every_array_has_the_leading_dims(hint: Any, specs: Any) -> None:
         (Stacked["n", PyTree[W]], {"a": [numbers(3, 4, 6)]}),
         (Stacked["n", PyTree[Layer]], [layers]),
         (Stacked["n", Array], numbers(3, 4, 6)),
-        (Stacked["n", Block], Block(layers, numbers(3))),
-        (Stacked["n", FlaxBlock], FlaxBlock(numbers(3, 4, 6))),
-        (Stacked["n", Linear], Linear(numbers(3, 4, 6))),
         (Stacked["3", tuple[W, ...]], (numbers(3, 4, 6),) * 3),
     ],
 )
