@@ -786,38 +786,6 @@ def test_check_in_the_body_knows_the_sizes() -> None:
         f(x, w)
 
 
-def test_a_check_that_fails_when_xla_compiles_is_an_error_of_ours() -> None:
-    @typed_jit(mesh=MESH)
-    def f(x: X) -> X:
-        return check(x * 2, "b [m/tp]") + 1
-
-    with pytest.raises(ShardingError) as caught:
-        f(x)
-    assert str(caught.value) == (
-        "f: checked value is sharded P('dp', None), but its hint says P(None, 'tp')\n"
-        "\n"
-        '    checked: "b [m/tp]"\n'
-        "    got f32[8,16]\n"
-        "\n"
-        "Mesh: dp=4, tp=2\n"
-        f"At: test_typed_jit.py:{f.__wrapped__.__code__.co_firstlineno + 2} (f)\n"
-        "Hint: constrain it by jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(None, 'tp')))"
-    )
-
-
-def test_a_shard_map_inside_has_the_mesh() -> None:
-    @typed_shard_map
-    def inner(x: X, w: Float[Array, "[m/tp] f"]) -> Float[Array, "[b/dp] f"]:
-        at = jax.lax.axis_index("tp") * w.shape[0]
-        return psum(jax.lax.dynamic_slice_in_dim(x, at, w.shape[0], 1) @ w, "[b/dp] f +tp -> [b/dp] f")
-
-    @typed_jit(mesh=MESH)
-    def outer(x: X, w: Float[Array, "[m/tp] f"]) -> Float[Array, "[b/dp] f"]:
-        return inner(x, w) * size("b")
-
-    same(outer(x, w), x @ w * 8)
-
-
 def test_it_compiles_a_typed_shard_map() -> None:
     @typed_jit(mesh=MESH)
     @typed_shard_map(mesh=MESH)
