@@ -30,6 +30,7 @@ from typedshmap import (
     typed,
     typed_shard_map,
 )
+from typedshmap._jax.versions import HAS_MANUAL_TYPES
 
 RULES = [("batch", "dp"), ("ff", "tp"), ("model", None)]
 X, W = Float[Array, "batch model"], Float[Array, "model ff"]
@@ -41,8 +42,9 @@ x, w = np.ones((8, 16), np.float32), np.ones((16, 32), np.float32)
 
 NAMES, AXES = ("a", "b", "c", "d", "e"), ("x", "y", "z", "w")
 ANY = P.UNCONSTRAINED
+FREE = [st.just(ANY)] if HAS_MANUAL_TYPES else []  # the last Flax that takes jax 0.9 gives one dim alone such a rule
 MEANINGS = st.one_of(
-    st.none(), st.just(ANY), st.sampled_from(AXES), st.lists(st.sampled_from(AXES), max_size=3, unique=True).map(tuple)
+    st.none(), *FREE, st.sampled_from(AXES), st.lists(st.sampled_from(AXES), max_size=3, unique=True).map(tuple)
 )
 
 
