@@ -40,7 +40,7 @@ x, w = np.ones((8, 16), np.float32), np.ones((16, 32), np.float32)
 # The same as Flax
 
 
-NAMES, AXES = ("a", "b", "c", "d", "e"), ("x", "y", "z", "w")
+NAMES, AXES = ("a", "b", "c"), ("x", "y", "z")  # so few that rules often give one axis to two dims
 ANY = P.UNCONSTRAINED
 FREE = [st.just(ANY)] if HAS_MANUAL_TYPES else []  # the last Flax that takes jax 0.9 gives one dim alone such a rule
 MEANINGS = st.one_of(
@@ -50,8 +50,8 @@ MEANINGS = st.one_of(
 
 @settings(max_examples=10 * settings.default.max_examples, deadline=None)
 @given(
-    st.lists(st.sampled_from((*NAMES, None, ANY)), max_size=5, unique=True),
-    st.lists(st.tuples(st.sampled_from(NAMES), MEANINGS), max_size=8).map(tuple),
+    st.lists(st.sampled_from((*NAMES, None, ANY)), min_size=2, max_size=5, unique=True),
+    st.lists(st.tuples(st.sampled_from(NAMES), MEANINGS), min_size=2, max_size=8).map(tuple),
 )
 def test_any_rules_give_the_spec_that_flax_gives(names: list[Any], rules: Any) -> None:
     dims = " ".join({ANY: "[any/?]", None: "[none/]"}.get(name, name) for name in names)
