@@ -172,12 +172,7 @@ WRONG = [
     ),
     (Optional[list[X]], [x[0]], ShapeError, "'value[0]' has 1 dim, but its hint has 2"),
     (tuple[X, X] | tuple[X], (x, x[0]), ShapeError, "'value[1]' has 1 dim, but its hint has 2"),
-    (
-        Optional[PyTree[B]],
-        {"u": [b, x]},
-        ShapeError,
-        "'value['u'][1]' has 2 dims, but its hint has 1",
-    ),
+    (Optional[PyTree[B]], {"u": [b, x]}, ShapeError, "'value['u'][1]' has 2 dims, but its hint has 1"),
     (X | Pair | list[B], [x], ShapeError, "'value[0]' has 2 dims, but its hint has 1"),
 ]
 

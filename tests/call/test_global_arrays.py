@@ -723,10 +723,7 @@ def test_axes_of_both_types_are_compared(spec: P, hint: str, fits: bool, kinds: 
         ("b f", None),
         ("[b/] f", "is sharded P(None, None, unreduced={'dp'}), but its hint says P(None, None)"),
         ("b [f/dp]", "is sharded P(None, None, unreduced={'dp'}), but its hint says P(None, 'dp')"),
-        (
-            "b f -dp",
-            "is sharded P(None, None, unreduced={'dp'}), but its hint says P(None, None, reduced={'dp'})",
-        ),
+        ("b f -dp", "is sharded P(None, None, unreduced={'dp'}), but its hint says P(None, None, reduced={'dp'})"),
     ],
 )
 def test_a_partial_sum_over_an_explicit_axis_is_in_the_type(hint: str, problem: str | None, kind: AxisType) -> None:

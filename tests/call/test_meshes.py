@@ -397,10 +397,7 @@ def test_a_reduced_value_enters_as_reduced(explicit: Mesh) -> None:
     "body",
     [
         pytest.param(lambda x: jax.lax.pcast(jax.lax.psum(x.sum(1), "tp"), "tp", to="reduced"), id="reduced"),
-        pytest.param(
-            lambda x: jax.lax.psum(x.sum(1), "tp"),
-            id="invarying",
-        ),
+        pytest.param(lambda x: jax.lax.psum(x.sum(1), "tp"), id="invarying"),
     ],
 )
 def test_a_reduced_value_leaves_as_reduced(body: Callable[[Any], Any], explicit: Mesh) -> None:

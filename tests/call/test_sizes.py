@@ -70,10 +70,7 @@ WRONG_QUESTIONS = [
     (lambda: shard_size("d"), "shard_size: 'd' is sharded in several ways here: [d/] and [d/tp]"),
     (lambda: shard_size("[d/tp] [b/dp]"), "shard_size: '[d/tp] [b/dp]' is not one dim over the axes of this mesh"),
     (lambda: shard_size("[b/pp]"), "shard_size: '[b/pp]' is not one dim over the axes of this mesh"),
-    pytest.param(
-        lambda: shard_size("[b]"),
-        "shard_size: \"[b]\": '[b]' names no mesh axis",
-    ),
+    pytest.param(lambda: shard_size("[b]"), "shard_size: \"[b]\": '[b]' names no mesh axis"),
     (lambda: size("[b/dp]"), "size: nothing binds '[b/dp]' in body (bound: b=8, d=4, f=12)"),
     (lambda: size(3), "size: 3 is not the name of a dim"),  # type: ignore[arg-type]
     (lambda: size(["b"]), "size: ['b'] is not the name of a dim"),  # type: ignore[arg-type]

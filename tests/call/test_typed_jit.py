@@ -311,15 +311,7 @@ def test_a_partial_has_the_hints_of_its_function() -> None:
 # Static values
 
 
-@pytest.mark.parametrize(
-    ("values", "runs"),
-    [
-        ((1, 1, 1), 1),
-        ((1, 2, 1, 2), 2),
-        ((1, True), 2),
-        ((-1, -1), 1),
-    ],
-)
+@pytest.mark.parametrize(("values", "runs"), [((1, 1, 1), 1), ((1, 2, 1, 2), 2), ((1, True), 2), ((-1, -1), 1)])
 def test_another_static_value_is_another_trace(values: tuple[Any, ...], runs: int) -> None:
     counted = Counted()
     jitted = counted.jitted()
@@ -593,12 +585,7 @@ WRONG: list[tuple[Any, Any, type[Exception], str]] = [
     (x[:6], w, ShapeError, "count: argument 'x' has b=6, which does not divide over 'dp' (4 shards)"),
     (x.astype(np.int32), w, DtypeError, "count: argument 'x' has dtype int32, but its hint says Float"),
     ([x], w, StructureError, "count: argument 'x' is a list, but its hint says Array"),
-    (
-        placed(x, "tp"),
-        w,
-        ShardingError,
-        "count: argument 'x' is sharded P('tp'), but its hint says P('dp', None)",
-    ),
+    (placed(x, "tp"), w, ShardingError, "count: argument 'x' is sharded P('tp'), but its hint says P('dp', None)"),
     (placed(x), w, ShardingError, "count: argument 'x' is sharded P(), but its hint says P('dp', None)"),
     (
         jax.device_put(x, jax.devices()[0]),

@@ -217,10 +217,7 @@ def test_every_leaf_that_varies_is_reported(mesh: Mesh) -> None:
     assert f"Also: return[1] {TP}" in str(caught.value)
 
 
-CURES = [
-    (AxisType.Auto, ""),
-    (AxisType.Explicit, ", or write '+dp +tp' if its sum is taken later"),
-]
+CURES = [(AxisType.Auto, ""), (AxisType.Explicit, ", or write '+dp +tp' if its sum is taken later")]
 
 
 @pytest.mark.parametrize(("kind", "cure"), CURES)
@@ -619,10 +616,7 @@ GAINS: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda gain: jax.lax.all_gather(gain, "dp", tiled=True) * jax.lax.axis_index("dp"),
         "varies over 'dp'",
     ),
-    "of another size": (
-        lambda gain: jnp.tile(jax.lax.all_gather(gain, "dp", tiled=True), 2),
-        "has m=8",
-    ),
+    "of another size": (lambda gain: jnp.tile(jax.lax.all_gather(gain, "dp", tiled=True), 2), "has m=8"),
 }
 
 

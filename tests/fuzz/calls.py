@@ -213,10 +213,7 @@ class Drawer:
             )
         function = annotated(x=Float[Array, "[b/dp] s"], y=Float[Array, "s"], result=Float[Array, "b"])
         args = (self.values["f32[8,16]"], self.values["f32[8]"])
-        return (
-            f"typed_jit({name}={text})",
-            lambda: typed_jit(function, mesh=self.mesh, **{name: value})(*args),
-        )
+        return (f"typed_jit({name}={text})", lambda: typed_jit(function, mesh=self.mesh, **{name: value})(*args))
 
     # Names
 

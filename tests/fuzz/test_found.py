@@ -60,11 +60,7 @@ FOUND: list[tuple[Callable[[Mesh], Any], type[Exception], str]] = [
         AnnotationSyntaxError,
         """Float[array([1., 1.]), "b"]: array([1., 1.]) is not an array type, as Array, np.ndarray and ArrayLike are""",
     ),
-    (
-        lambda mesh: check(x, Unfinished),
-        AnnotationSyntaxError,
-        "Unfinished names 'NeverDefined', which is not defined",
-    ),
+    (lambda mesh: check(x, Unfinished), AnnotationSyntaxError, "Unfinished names 'NeverDefined', which is not defined"),
     (
         lambda mesh: check(x, PyTree[Unfinished]),
         AnnotationSyntaxError,
@@ -114,11 +110,7 @@ FOUND: list[tuple[Callable[[Mesh], Any], type[Exception], str]] = [
         MeshAxisError,
         "shape_structs: hint value names mesh axis 'dp', which is not among the mesh's axes '0', '1'",
     ),
-    (
-        lambda mesh: plan_reshard(f"{'9' * 5000} -> a", (8,), mesh),
-        PatternError,
-        "plan_reshard: a size of 5000 digits",
-    ),
+    (lambda mesh: plan_reshard(f"{'9' * 5000} -> a", (8,), mesh), PatternError, "plan_reshard: a size of 5000 digits"),
     (
         lambda mesh: check(x, "{x[" + "9" * 5000 + "]} b"),
         AnnotationSyntaxError,
@@ -197,11 +189,7 @@ ENDLESS: list[tuple[Callable[[Mesh], Any], type[Exception], str]] = [
         PatternError,
         "repeat: the result has more elements than any array",
     ),
-    (
-        lambda mesh: shape_structs(X, mesh, b=10**5000, d=3),
-        ShapeError,
-        "shape_structs: b=an int is not a size",
-    ),
+    (lambda mesh: shape_structs(X, mesh, b=10**5000, d=3), ShapeError, "shape_structs: b=an int is not a size"),
     (
         lambda mesh: reduce(np.array([[None, 1]], dtype=object), "a b -> a", "sum"),
         StructureError,

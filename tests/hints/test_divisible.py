@@ -11,16 +11,7 @@ from beartype import beartype
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from typedshmap import (
-    Array,
-    Float,
-    ShapeError,
-    check,
-    shard,
-    typed,
-    typed_jit,
-    typed_shard_map,
-)
+from typedshmap import Array, Float, ShapeError, check, shard, typed, typed_jit, typed_shard_map
 
 X, UNSHARDED = Float[Array, "[b/dp] d"], Float[Array, "b d"]
 KINDS = {"Auto": AxisType.Auto, "Explicit": AxisType.Explicit}
@@ -86,10 +77,7 @@ def test_on_an_abstract_mesh_it_is_refused(mesh: Mesh) -> None:
 
 def test_where_only_the_compiler_knows_the_mesh_it_is_refused_then(mesh: Mesh) -> None:
     placed = shard(np.ones((8, 4), np.float32), X, mesh)
-    for sliced in (
-        lambda x: x[:6],
-        lambda x: jax.lax.with_sharding_constraint(x[:6], NamedSharding(mesh, P("dp"))),
-    ):
+    for sliced in (lambda x: x[:6], lambda x: jax.lax.with_sharding_constraint(x[:6], NamedSharding(mesh, P("dp")))):
         errors = (ShapeError, jax.errors.JaxRuntimeError)
         with pytest.raises(errors, match="has b=6, which does not divide over 'dp'"):
             jax.jit(lambda x, sliced=sliced: check(sliced(x), X))(placed)

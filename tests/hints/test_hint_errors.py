@@ -87,10 +87,7 @@ def test_carets_stand_under_the_dims_of_any_hint(dtype, item, message):
             '    Float[float, "... n"]\n                      ^\n\nHint: write "" or "..."',
         ),
         ((list[int], "b"), 'Float[list, "b"]: list[int] is not an array type, as Array, np.ndarray and ArrayLike are'),
-        (
-            (Int[Array, "c"], "b"),
-            'Float[Int[Array, "c"], "b"]: no dtype is both Float and Int',
-        ),
+        ((Int[Array, "c"], "b"), 'Float[Int[Array, "c"], "b"]: no dtype is both Float and Int'),
     ],
     ids=str,
 )
@@ -100,11 +97,7 @@ def test_something_else_than_an_array_type_is_an_error(item, message):
 
 @pytest.mark.parametrize(
     ("item", "written"),
-    [
-        ((), "Float[]"),
-        ((Array, 3), "Float[Array, 3]"),
-        ((Array, ("b", "d")), "Float[Array, ('b', 'd')]"),
-    ],
+    [((), "Float[]"), ((Array, 3), "Float[Array, 3]"), ((Array, ("b", "d")), "Float[Array, ('b', 'd')]")],
 )
 def test_brackets_without_an_array_type_and_dims_are_an_error(item, written):
     message = message_of(Float, item, AnnotationSyntaxError)
@@ -156,10 +149,7 @@ BUILTINS = {
     "a parameter": (lambda: typedshmap.typed(annotated(callable)), "f: parameter 'act': "),
     "an item": (lambda: typedshmap.typed(annotated(list[callable])), "f: parameter 'act': "),
     "a field": (lambda: typedshmap.typed(annotated(Block)), "f: parameter 'act': field 'act' of Block: "),
-    "a field of a field": (
-        lambda: typedshmap.check(None, Around),
-        "field 'block' of Around: field 'act' of Block: ",
-    ),
+    "a field of a field": (lambda: typedshmap.check(None, Around), "field 'block' of Around: field 'act' of Block: "),
 }
 
 

@@ -98,8 +98,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(
-    ("callback", "got"),
-    [(None, "None of type NoneType"), (5, "5 of type int"), ("x", "'x' of type str")],
+    ("callback", "got"), [(None, "None of type NoneType"), (5, "5 of type int"), ("x", "'x' of type str")]
 )
 def test_what_is_no_function_is_refused(callback: Any, got: str, mesh: Mesh) -> None:
     with fails(StructureError, f"from_callback: the callback is not a function; got {got}"):

@@ -70,13 +70,7 @@ At = Int32[Array, "[n/x]"]
 
 
 def copy_pages(
-    src_at: At,
-    dst_at: At,
-    sizes: At,
-    count: Int32[Array, ""],
-    src: Pages,
-    last: Pages | None,
-    dst: Pages,
+    src_at: At, dst_at: At, sizes: At, count: Int32[Array, ""], src: Pages, last: Pages | None, dst: Pages
 ) -> tuple[Pages, tuple[Pages, Int32[Array, ""]]]:
     def one(i: Any, dst: Any) -> Any:
         page = jax.lax.dynamic_index_in_dim(src, src_at[i], keepdims=False)

@@ -118,9 +118,7 @@ def a_bound_method_mapped_where_it_is_called() -> Pair:
 
     model = Model()
     return Pair(
-        by_hand(model.body, (ROWS, COLUMNS), BOTH),
-        lambda x, w: typed_shard_map(model.body, mesh=MESH)(x, w=w),
-        (x, w),
+        by_hand(model.body, (ROWS, COLUMNS), BOTH), lambda x, w: typed_shard_map(model.body, mesh=MESH)(x, w=w), (x, w)
     )
 
 
