@@ -323,19 +323,11 @@ WRONG_STATIC = [
     (tuple[int, ...], (*MANY, "a"), "a tuple with 'a' (str) in it", "tuple[int, ...]"),
     (list[list[int]], [[*MANY, "a"]], "a list with 'a' (str) in it", "list[list[int]]"),
     (dict[int, int], {**dict.fromkeys(range(1000), 1), 1000: "a"}, "a dict with 'a' (str) in it", "dict[int, int]"),
-    (
-        Mapping[int, int],
-        {**dict.fromkeys(range(1000), 1), "a": 1},
-        "a dict with 'a' (str) in it",
-        "collections.abc.Mapping[int, int]",
-    ),
+    (Mapping[int, int], {**dict.fromkeys(range(1000), 1), "a": 1}, "a dict with 'a' (str) in it",
+     "collections.abc.Mapping[int, int]"),
     (set[int] | None, {*range(1000), "a"}, "a set with 'a' (str) in it", "set[int] | None"),
-    (
-        list[Callable[..., Any]],
-        [max] * 1000 + [1],
-        "a list with 1 (int) in it",
-        "list[collections.abc.Callable[..., Any]]",
-    ),
+    (list[Callable[..., Any]], [max] * 1000 + [1], "a list with 1 (int) in it",
+     "list[collections.abc.Callable[..., Any]]"),
     (int, 0.5, "0.5 (float)", "int"),
     (int, "3", "'3' (str)", "int"),
     (int, None, "None", "int"),
@@ -360,7 +352,7 @@ WRONG_STATIC = [
     (dict[str, int] | None, {"a": "b"}, "a dict with 'b' (str) in it", "dict[str, int] | None"),
     (int | str, 0.5, "0.5 (float)", "int | str"),
     (Bag, Config(), "a Config", "Bag"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -93,26 +93,14 @@ def test_methods_are_mapped(call: Callable[[Any], Any], expected: Any, mesh: Mes
 
 
 WRONG_METHODS = [
-    pytest.param(
-        lambda layer: layer(5.0).scaled(x, "2"),
-        StructureError,
-        "Layer.scaled: argument 'by' is '2' (str), but its hint says float",
-        id="a static argument",
-    ),
+    pytest.param(lambda layer: layer(5.0).scaled(x, "2"), StructureError,
+        "Layer.scaled: argument 'by' is '2' (str), but its hint says float", id="a static argument"),
     pytest.param(lambda layer: layer.times(), StructureError, "Layer.times: argument 'x' is missing", id="classmethod"),
-    pytest.param(
-        lambda layer: layer.doubled(x[:6]),
-        ShapeError,
-        "Layer.doubled: argument 'x' has b=6, which does not divide over 'dp' (4 shards)",
-        id="staticmethod",
-    ),
-    pytest.param(
-        lambda layer: layer(5.0)(x[0]),
-        ShapeError,
-        "Layer.__call__: argument 'x' has 1 dim, but its hint has 2",
-        id="call",
-    ),
-]
+    pytest.param(lambda layer: layer.doubled(x[:6]), ShapeError,
+        "Layer.doubled: argument 'x' has b=6, which does not divide over 'dp' (4 shards)", id="staticmethod"),
+    pytest.param(lambda layer: layer(5.0)(x[0]), ShapeError,
+        "Layer.__call__: argument 'x' has 1 dim, but its hint has 2", id="call"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("call", "error", "line"), WRONG_METHODS)

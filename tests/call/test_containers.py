@@ -114,12 +114,8 @@ WRONG = [
     (OrderedDict[str, B], {"u": b}, StructureError, "'value' is a dict, but its hint says OrderedDict"),
     (Pair, (x, w), StructureError, "'value' is a tuple, but its hint says Pair"),
     (Pair, Pair(x, w[:3]), ShapeError, "'value.w' has d=3, but argument 'value.x' has d=4"),
-    (
-        Nested,
-        Nested(Pair(x, w), (b, b[:2])),
-        ShapeError,
-        "'value.rest[1]' has f=2, but argument 'value.pair.w' has f=6",
-    ),
+    (Nested, Nested(Pair(x, w), (b, b[:2])), ShapeError,
+     "'value.rest[1]' has f=2, but argument 'value.pair.w' has f=6"),
     (Named, {"w": w}, StructureError, "'value' lacks 'x'"),
     (Named, {"x": x, "y": x}, StructureError, "'value' has 'y', which its hint does not have"),
     (Named, {"y": x}, StructureError, "'value' lacks 'x' and has 'y', which its hint does not have"),
@@ -129,52 +125,32 @@ WRONG = [
     (Dense, Dense(w, b[:2]), ShapeError, "'value.b' has f=2, but argument 'value.w' has f=6"),
     (Dense, Dense(w, b, name=3), StructureError, "'value.name' is 3 (int), but its hint says str"),
     (Dense, {"w": w}, StructureError, "'value' is a dict, but its hint says Dense"),
-    (
-        Model,
-        Model([Dense(w), Dense(w[:3])], {}, Pair(x, w)),
-        ShapeError,
-        "'value.layers[1].w' has d=3, but argument 'value.layers[0].w' has d=4",
-    ),
+    (Model, Model([Dense(w), Dense(w[:3])], {}, Pair(x, w)), ShapeError,
+     "'value.layers[1].w' has d=3, but argument 'value.layers[0].w' has d=4"),
     (Model, Model([], {"in": b}, Pair(x, w)), ShapeError, "'value.scales['in']' has 1 dim, but its hint has 0"),
     (Model, Model([], {}, Pair(x, x)), ShapeError, "'value.pair.w' has d=8, but argument 'value.pair.x' has d=4"),
     (Box[X], Box(x.astype(int), s), DtypeError, "'value.value' has dtype int32, but its hint says Float"),
     (Chain, Chain(Chain(None, x[0]), x), ShapeError, "'value.next.x' has 1 dim, but its hint has 2"),
-    (
-        FlaxState,
-        FlaxState(w, np.float32(3), jnp.tanh),
-        DtypeError,
-        "'value.step' has dtype float32, but its hint says Int",
-    ),
-    (
-        FlaxState,
-        FlaxState(w, np.int32(3), jnp.tanh, width="4"),
-        StructureError,
-        "'value.width' is '4' (str), but its hint says int",
-    ),
+    (FlaxState, FlaxState(w, np.float32(3), jnp.tanh), DtypeError,
+     "'value.step' has dtype float32, but its hint says Int"),
+    (FlaxState, FlaxState(w, np.int32(3), jnp.tanh, width="4"), StructureError,
+     "'value.width' is '4' (str), but its hint says int"),
     (Linear, Linear(w, b[:2], jnp.tanh), ShapeError, "'value.b' has f=2, but argument 'value.w' has f=6"),
-    (
-        Linear,
-        Linear(w, b, 3),
-        StructureError,
-        "'value.activation' is 3 (int), but its hint says collections.abc.Callable[..., Any]",
-    ),
+    (Linear, Linear(w, b, 3), StructureError,
+     "'value.activation' is 3 (int), but its hint says collections.abc.Callable[..., Any]"),
     (Swapped, Swapped(x, w[:3]), ShapeError, "'value.x' has d=4, but argument 'value.w' has d=3"),
     (Keyed, Keyed(x, w[0]), ShapeError, "'value.w' has 1 dim, but its hint has 2"),
     (PyTree[B], {"v": [b, x]}, ShapeError, "'value['v'][1]' has 2 dims, but its hint has 1"),
     (PyTree[B], {"v": "b"}, StructureError, "'value['v']' is 'b' (str), but its hint says Array"),
     (PyTree[Dense], [Dense(w), Dense(w[:3])], ShapeError, "'value[1].w' has d=3, but argument 'value[0].w' has d=4"),
     (PyTree[Dense], [w], StructureError, "'value[0]' is a NumPy array, but its hint says Dense"),
-    (
-        PyTree[Float[Array, "?n"]],
-        [b],
-        ShapeError,
-        "'value[0]' has '?n' in its hint, outside of a PyTree with a structure name",
-    ),
+    (PyTree[Float[Array, "?n"]], [b], ShapeError,
+     "'value[0]' has '?n' in its hint, outside of a PyTree with a structure name"),
     (Optional[list[X]], [x[0]], ShapeError, "'value[0]' has 1 dim, but its hint has 2"),
     (tuple[X, X] | tuple[X], (x, x[0]), ShapeError, "'value[1]' has 1 dim, but its hint has 2"),
     (Optional[PyTree[B]], {"u": [b, x]}, ShapeError, "'value['u'][1]' has 2 dims, but its hint has 1"),
     (X | Pair | list[B], [x], ShapeError, "'value[0]' has 2 dims, but its hint has 1"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("hint", "value", "error", "problem"), WRONG, ids=[problem for *_, problem in WRONG])
@@ -204,12 +180,8 @@ WRONG_RESULTS = [
     (tuple[X, X], lambda x: [x, x], StructureError, "return value is a list, but its hint says tuple of 2"),
     (tuple[X, X], lambda x: (x, x[:, :2]), ShapeError, "return[1] has d=2, but argument 'x' has d=4"),
     (list[X], lambda x: (x,), StructureError, "return value is a tuple, but its hint says list"),
-    (
-        list[X],
-        lambda x: [x, x, x[:1]],
-        ShapeError,
-        "return[2] has b=4 (1 per shard over 'dp'), but argument 'x' has b=8",
-    ),
+    (list[X], lambda x: [x, x, x[:1]], ShapeError,
+     "return[2] has b=4 (1 per shard over 'dp'), but argument 'x' has b=8"),
     (dict[str, X], lambda x: {"u": x[0]}, ShapeError, "return['u'] has 1 dim, but its hint has 2"),
     (Pair, lambda x: (x, x), StructureError, "return value is a tuple, but its hint says Pair"),
     (Pair, lambda x: Pair(x, x.sum()), ShapeError, "return.w has 0 dims, but its hint has 2"),
@@ -219,15 +191,11 @@ WRONG_RESULTS = [
     (PyTree[X], lambda x: {"u": [x, x[0]]}, ShapeError, "return['u'][1] has 1 dim, but its hint has 2"),
     (X, lambda x: None, StructureError, "return value is None, but its hint says Array"),
     (None, lambda x: x, StructureError, "return value is an array, but its hint says None"),
-    (
-        tuple[X, str],
-        lambda x: (x, "x"),
-        StructureError,
-        "return[1] is 'x' (str), which is not an array and cannot leave the manual region",
-    ),
+    (tuple[X, str], lambda x: (x, "x"), StructureError,
+     "return[1] is 'x' (str), which is not an array and cannot leave the manual region"),
     (tuple[X, int], lambda x: (x, "x"), StructureError, "return[1] is 'x' (str), but its hint says int"),
     (tuple[X, int], lambda x: (x, x.sum()), StructureError, "return[1] is an array, but its hint says int"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("hint", "body", "error", "problem"), WRONG_RESULTS)

@@ -428,29 +428,20 @@ def two(x: X, n: int) -> X:
 @pytest.mark.parametrize(
     ("options", "error", "line"),
     [
-        (
-            {"in_shardings": dp},
-            StructureError,
-            "two: in_shardings= is what the hints say, so that typed_jit does not take it",
-        ),
+        ({"in_shardings": dp}, StructureError,
+         "two: in_shardings= is what the hints say, so that typed_jit does not take it"),
         ({"out_shardings": dp}, StructureError, None),
-        (
-            {"static_argnames": "z"},
-            StructureError,
-            "two: static_argnames= names 'z', which is none of its parameters ('x', 'n')",
-        ),
+        ({"static_argnames": "z"}, StructureError,
+         "two: static_argnames= names 'z', which is none of its parameters ('x', 'n')"),
         ({"donate_argnums": 2}, StructureError, "two: donate_argnums= has 2, but two takes 2 by position"),
         ({"donate_argnums": "x"}, StructureError, "two: donate_argnums= expects a number, or several; got 'x'"),
         ({"static_argnames": 1}, StructureError, "two: static_argnames= expects a parameter's name, or several; got 1"),
-        (
-            {"static_argnames": "n", "donate_argnums": 1},
-            StructureError,
-            "two: parameter 'n' is both static and donated, but no static one has buffers",
-        ),
+        ({"static_argnames": "n", "donate_argnums": 1}, StructureError,
+         "two: parameter 'n' is both static and donated, but no static one has buffers"),
         ({"unknown": 1}, TypeError, "jit() got an unexpected keyword argument 'unknown'"),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_wrong_options_are_refused_when_decorating(
     options: dict[str, Any], error: type[Exception], line: str | None
 ) -> None:
@@ -587,26 +578,14 @@ WRONG: list[tuple[Any, Any, type[Exception], str]] = [
     ([x], w, StructureError, "count: argument 'x' is a list, but its hint says Array"),
     (placed(x, "tp"), w, ShardingError, "count: argument 'x' is sharded P('tp'), but its hint says P('dp', None)"),
     (placed(x), w, ShardingError, "count: argument 'x' is sharded P(), but its hint says P('dp', None)"),
-    (
-        jax.device_put(x, jax.devices()[0]),
-        w,
-        ShardingError,
-        "count: argument 'x' is on device 0, not on the mesh, but its hint says P('dp', None)",
-    ),
-    (
-        placed(x, "dp", mesh=BACKWARDS),
-        w,
-        ShardingError,
-        "count: argument 'x' is sharded P('dp') on 8 devices (7, 6, 5, 4, 3, 2, 1, 0), "
-        "but its hint says P('dp', None) on 8 devices (0, 1, 2, 3, 4, 5, 6, 7)",
-    ),
-    (
-        placed(x, "dp", mesh=mesh_of(2, 4)),
-        w,
-        ShardingError,
-        "count: argument 'x' is sharded P('dp') over dp=2, tp=4, but its hint says P('dp', None) over dp=4, tp=2",
-    ),
-]
+    (jax.device_put(x, jax.devices()[0]), w, ShardingError,
+     "count: argument 'x' is on device 0, not on the mesh, but its hint says P('dp', None)"),
+    (placed(x, "dp", mesh=BACKWARDS), w, ShardingError,
+     "count: argument 'x' is sharded P('dp') on 8 devices (7, 6, 5, 4, 3, 2, 1, 0), "
+     "but its hint says P('dp', None) on 8 devices (0, 1, 2, 3, 4, 5, 6, 7)"),
+    (placed(x, "dp", mesh=mesh_of(2, 4)), w, ShardingError,
+     "count: argument 'x' is sharded P('dp') over dp=2, tp=4, but its hint says P('dp', None) over dp=4, tp=2"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("x", "w", "error", "line"), WRONG)

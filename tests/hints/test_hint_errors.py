@@ -69,28 +69,21 @@ def test_carets_stand_under_the_dims_of_any_hint(dtype, item, message):
     ("item", "message"),
     [
         ((3, "b"), 'Float[3, "b"]: 3 is not an array type, as Array, np.ndarray and ArrayLike are'),
-        (
-            ("Array", "b"),
-            "Float['Array', \"b\"]: 'Array' is not an array type, as Array, np.ndarray and ArrayLike are\n\n"
-            "Hint: write the type itself, as in Float[Array, ...]",
-        ),
+        (("Array", "b"),
+         "Float['Array', \"b\"]: 'Array' is not an array type, as Array, np.ndarray and ArrayLike are\n\n"
+         "Hint: write the type itself, as in Float[Array, ...]"),
         ((str, "b"), 'Float[str, "b"]: str is not an array type, as Array, np.ndarray and ArrayLike are'),
-        (
-            (None | type(None), "b"),
-            'Float[NoneType, "b"]: None is not an array type, as Array, np.ndarray and ArrayLike are',
-        ),
+        ((None | type(None), "b"),
+         'Float[NoneType, "b"]: None is not an array type, as Array, np.ndarray and ArrayLike are'),
         ((int, ""), 'Float[int, ""]: a Python int is not Float'),
         ((int | bool, ""), 'Float[int | bool, ""]: a Python int | bool is not Float'),
-        (
-            (float, "... n"),
-            'Float[float, "... n"]: a Python float has no dims\n\n'
-            '    Float[float, "... n"]\n                      ^\n\nHint: write "" or "..."',
-        ),
+        ((float, "... n"), 'Float[float, "... n"]: a Python float has no dims\n\n'
+         '    Float[float, "... n"]\n                      ^\n\nHint: write "" or "..."'),
         ((list[int], "b"), 'Float[list, "b"]: list[int] is not an array type, as Array, np.ndarray and ArrayLike are'),
         ((Int[Array, "c"], "b"), 'Float[Int[Array, "c"], "b"]: no dtype is both Float and Int'),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_something_else_than_an_array_type_is_an_error(item, message):
     assert message_of(Float, item, AnnotationSyntaxError) == message
 

@@ -10,8 +10,6 @@ import pytest
 
 from typedshmap.hints.python_types import is_instance
 
-# So long that one that is looked at by chance is hardly ever the last.
-
 
 # Warnings are errors here, and beartype warns of the names of typing that have others by now.
 @pytest.mark.parametrize(
