@@ -33,11 +33,12 @@ ROWS, WEIGHT = Float[Array, "[b/dp] [m/tp]"], Float[Array, "[m/tp] f"]
 X, W = np.arange(32, dtype=np.float32).reshape(8, 4), np.ones((4, 6), np.float32)
 
 
-@pytest.fixture
-def off(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(enforcement, "IS_ON", False)
-    yield
-    jax.clear_caches()
+@pytest.fixture(scope="module", autouse=True)
+def off() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(enforcement, "IS_ON", False)
+        yield
+    jax.clear_caches()  # once: whatever runs then is compiled anew
 
 
 @typed
@@ -56,7 +57,7 @@ def by_hand(x: Any, w: Any) -> Any:
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
-def test_a_right_program_is_the_same_one(check_vma: bool, mesh: Mesh, off: None) -> None:
+def test_a_right_program_is_the_same_one(check_vma: bool, mesh: Mesh) -> None:
     ours = typed_shard_map(product, mesh=mesh, check_vma=check_vma)
     product_by_hand = lambda x, w: by_hand(x, w)  # noqa: E731 - its name is in the text
     product_by_hand.__name__ = product_by_hand.__qualname__ = "product"
@@ -82,14 +83,14 @@ WRONG: dict[str, tuple[Callable[..., Any], Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_does_not_fit_is_taken(name: str, mesh: Mesh, off: None) -> None:
+def test_what_does_not_fit_is_taken(name: str, mesh: Mesh) -> None:
     body, given, result = WRONG[name]
     x = X.astype(np.int32) if name == "a dtype" else X
     f = typed_shard_map(body, mesh=mesh, in_types=given, out_types=result, check_vma=False)
     assert jax.block_until_ready(f(x)).size == x.size
 
 
-def test_no_suspicion_is_told_and_no_body_runs_twice(mesh: Mesh, off: None, recwarn: pytest.WarningsRecorder) -> None:
+def test_no_suspicion_is_told_and_no_body_runs_twice(mesh: Mesh, recwarn: pytest.WarningsRecorder) -> None:
     runs: list[int] = []
 
     @typed_shard_map(mesh=mesh)
@@ -101,7 +102,7 @@ def test_no_suspicion_is_told_and_no_body_runs_twice(mesh: Mesh, off: None, recw
     assert runs == [1] and not [each for each in recwarn if each.category is SuspectWarning]
 
 
-def test_helpers_and_typed_jit_take_what_does_not_fit(mesh: Mesh, off: None) -> None:
+def test_helpers_and_typed_jit_take_what_does_not_fit(mesh: Mesh) -> None:
     @typed
     def helper(x: Float[Array, "a b c"]) -> Float[Array, "a"]:
         return x
@@ -114,7 +115,7 @@ def test_helpers_and_typed_jit_take_what_does_not_fit(mesh: Mesh, off: None) -> 
     assert got.shape == X.shape and got.sharding.spec == P("dp", None)
 
 
-def test_what_asks_still_answers(off: None) -> None:
+def test_what_asks_still_answers() -> None:
     assert isinstance(X, Float[np.ndarray, "b m"]) and not isinstance(X, Float[np.ndarray, "b m k"])
 
 
