@@ -60,7 +60,8 @@ PROGRAMS = {
     "no dim": Program(("[n/a] m",), "[n/a] m", lambda x: check(x, "n m")),
     "a partial sum of one": Program(("n m",), "n m", lambda x: check(x, "n m +a")),
     "rearrange, in another order": Program(
-        ("[n/a,b] m",), "m [n/b,a]", lambda x: rearrange(x, "[n/b,a] m -> m [n/a,b]")),
+        ("[n/a,b] m",), "m [n/b,a]", lambda x: rearrange(x, "[n/b,a] m -> m [n/a,b]")
+    ),
     "rearrange, another dim": Program(("[n/a] m",), "m [n/a]", lambda x: rearrange(x, "[n/a] m -> [m/a] n")),
     "rearrange, no dim": Program(("[n/a] m",), "m [n/a]", lambda x: rearrange(x, "[n/a] m -> m n")),
     "rearrange, one more": Program(("n m",), "[m/a] n", lambda x: rearrange(x, "n m -> [m/a] n")),
@@ -71,24 +72,30 @@ PROGRAMS = {
     "reshard, sliced": Program(("n m",), "n [m/a]", lambda x: reshard(x, "n m -> n [m/a]")),
     "reshard, no partial sum": Program(("n m",), "n m", lambda x: reshard(x, "n m +a -> n m")),
     "einsum, sharded in one operand": Program(
-        ("[n/a] m", "n m"), "[n/a] m", lambda x, y: einsum(x, y, "[n/a] m, n m -> [n/a] m")),
+        ("[n/a] m", "n m"), "[n/a] m", lambda x, y: einsum(x, y, "[n/a] m, n m -> [n/a] m")
+    ),
     "einsum, two dims": Program(
-        ("[n/a] m", "[k/a] m"), "[n/a] k", lambda x, y: einsum(x, y, "[n/a] m, [k/a] m -> n k")),
+        ("[n/a] m", "[k/a] m"), "[n/a] k", lambda x, y: einsum(x, y, "[n/a] m, [k/a] m -> n k")
+    ),
     "einsum, a mark dropped": Program(
-        ("[n/a] m",), "[n/a] m", lambda x: x + einsum(check(x.sum(0), "m ~a"), "m ~a -> m")),
+        ("[n/a] m",), "[n/a] m", lambda x: x + einsum(check(x.sum(0), "m ~a"), "m ~a -> m")
+    ),
     "einsum, a scalar": Program(("[n/a] m",), "", lambda x: lax.psum(einsum(x.sum(0), "m -> "), "a")),
     "take": Program(("[v/a] m", "[n/a]"), "[n/a] m", lambda t, ids: take(t, ids, "[v/a] m, [n/a] -> [n/a] m")),
     "softmax": Program(("[n/a] m",), "[n/a] m", lambda x: softmax(x, "n m", "n")),
     "a mean": Program(("[n/a] m",), "m", lambda x: reduce(x, "[n/a] m -> m", "mean")),
     "psum, no partial sum": Program(("n m",), "n m", lambda x: psum(x, "n m +a -> n m")),
     "psum of a tree": Program(("n m",), "n m", lambda x: psum({"x": x}, "a")["x"]),
-    "psum, twice": Program(("[n/a] m",), "m", lambda x: psum(psum(x.sum(0), "m +a -> m"), "m +a -> m")),
+    "psum, twice": Program(
+        ("[n/a] m",), "m", lambda x: psum(psum(x.sum(0), "m +a -> m"), "m +a -> m")
+    ),
     "psum_scatter": Program(("[n/a] m",), "[m/a]", lambda x: psum_scatter(x.sum(0), "m +a -> [m/a]")),
     "all_to_all": Program(("[n/a] m",), "n [m/a]", lambda x: all_to_all(x, "[n/a] m -> n [m/a]")),
     "all_gather, a major axis": Program(("[n/a,b] m",), "[n/b] m", lambda x: all_gather(x, "[n/a,b] m -> [n/b] m")),
     "all_gather, in another order": Program(("[n/a,b] m",), "n m", lambda x: all_gather(x, "[n/b,a] m -> n m")),
     "a collective where a shard may not come": Program(
-        ("[n/a] m",), "[n/a] m", lambda x: lax.cond(x[0, 0] > 0, lambda x: x + lax.psum(x.sum(), "a"), lambda x: x, x)),
+        ("[n/a] m",), "[n/a] m", lambda x: lax.cond(x[0, 0] > 0, lambda x: x + lax.psum(x.sum(), "a"), lambda x: x, x)
+    ),
 }  # fmt: skip
 
 

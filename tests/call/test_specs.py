@@ -63,17 +63,31 @@ def over_items(*xs):
 
 SAME: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[Any, ...]]] = {
     "one for all arguments": (lambda x, y: x * y, {"in_specs": P("dp"), "out_specs": P("dp")}, (x, x)),
-    "several results": (both,
-        {"in_specs": (P("dp", "tp"), P("tp")), "out_specs": (P("dp"), {"x": P("dp", "tp"), "sum": P()})}, (x, w)),
-    "a prefix of a tree": (lambda tree: jax.tree.map(jnp.sin, tree),
+    "several results": (
+        both,
+        {"in_specs": (P("dp", "tp"), P("tp")), "out_specs": (P("dp"), {"x": P("dp", "tp"), "sum": P()})},
+        (x, w),
+    ),
+    "a prefix of a tree": (
+        lambda tree: jax.tree.map(jnp.sin, tree),
         {"in_specs": ({"a": P("dp"), "b": P()},), "out_specs": {"a": P("dp"), "b": P()}},
-        ({"a": [x, Pair(x, None)], "b": Layer(w, w[0])},)),
-    "None for a static argument": (lambda scale, x, name: x * scale if name == "mul" else x,
-        {"in_specs": (None, P("dp"), None), "out_specs": P("dp")}, (3, x, "mul")),
-    "None within an argument": (lambda pair: pair.first * pair.second,
-        {"in_specs": (Pair(P("dp"), None),), "out_specs": P("dp")}, (Pair(x, 2.0),)),
-    "numbers that are arrays in the body": (lambda n, x: x * n, {"in_specs": (P(), P("dp")), "out_specs": P("dp")},
-        (3, x)),
+        ({"a": [x, Pair(x, None)], "b": Layer(w, w[0])},),
+    ),
+    "None for a static argument": (
+        lambda scale, x, name: x * scale if name == "mul" else x,
+        {"in_specs": (None, P("dp"), None), "out_specs": P("dp")},
+        (3, x, "mul"),
+    ),
+    "None within an argument": (
+        lambda pair: pair.first * pair.second,
+        {"in_specs": (Pair(P("dp"), None),), "out_specs": P("dp")},
+        (Pair(x, 2.0),),
+    ),
+    "numbers that are arrays in the body": (
+        lambda n, x: x * n,
+        {"in_specs": (P(), P("dp")), "out_specs": P("dp")},
+        (3, x),
+    ),
     "an argument that is None": (optional, {"in_specs": (P("dp"), P()), "out_specs": P("dp")}, (x, None)),
     "defaults that are left out": (optional, {"in_specs": (P("dp"),), "out_specs": P("dp")}, (x,)),
     "any number of arguments": (over_items, {"in_specs": P("dp"), "out_specs": P("dp")}, (x, x, x)),
@@ -81,10 +95,13 @@ SAME: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[Any, ...]]] = {
     "a partial by position": (partial(jnp.add, 1.0), {"in_specs": P("dp"), "out_specs": P("dp")}, (x,)),
     "no result": (lambda x: None, {"in_specs": P("dp"), "out_specs": None}, (x,)),
     "no arguments": (lambda: jnp.ones(4), {"in_specs": (), "out_specs": P()}, ()),
-    "some axes only": (lambda x: lax.psum(x, "dp"), {"in_specs": P("dp"), "out_specs": P(), "axis_names": {"dp"}},
-        (x,)),
+    "some axes only": (
+        lambda x: lax.psum(x, "dp"),
+        {"in_specs": P("dp"), "out_specs": P(), "axis_names": {"dp"}},
+        (x,),
+    ),
     "without types": (lambda x: lax.psum(x, "dp"), {"in_specs": P("dp"), "out_specs": P(), "check_vma": False}, (x,)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SAME)
@@ -279,21 +296,32 @@ def test_a_class_without_dims_takes_the_spec(mesh: Mesh):
 
 
 DISAGREE = {
-    "an argument": ({"in_specs": (P("tp"), P()), "out_specs": P("dp")},
+    "an argument": (
+        {"in_specs": (P("tp"), P()), "out_specs": P("dp")},
         "matmul: argument 'x' is P('tp') in in_specs, but its hint says P('dp', None)\n\n"
         '    x: Float[Array, "[b/dp] d"]\n'
-        "    got f32[8,4]\n\nMesh: dp=4, tp=2\n"
-        'Hint: if in_specs is right, write "[b/tp] d" in the hint'),
-    "a static one": ({"in_specs": (None, P()), "out_specs": P("dp")},
+        "    got f32[8,4]\n\n"
+        "Mesh: dp=4, tp=2\n"
+        'Hint: if in_specs is right, write "[b/tp] d" in the hint',
+    ),
+    "a static one": (
+        {"in_specs": (None, P()), "out_specs": P("dp")},
         "matmul: argument 'x' is None (static) in in_specs, but its hint says P('dp', None)\n\n"
         '    x: Float[Array, "[b/dp] d"]\n'
-        "    got f32[8,4]\n\nMesh: dp=4, tp=2\nHint: make in_specs and the hint agree"),
-    "the result": ({"in_specs": (P("dp"), P()), "out_specs": P(("dp", "tp"))},
+        "    got f32[8,4]\n\n"
+        "Mesh: dp=4, tp=2\n"
+        "Hint: make in_specs and the hint agree",
+    ),
+    "the result": (
+        {"in_specs": (P("dp"), P()), "out_specs": P(("dp", "tp"))},
         "matmul: return value is P(('dp', 'tp')) in out_specs, but its hint says P('dp', None)\n\n"
         '    return: Float[Array, "[b/dp] f"]\n'
-        "    got f32[2,6]{V:dp} per shard\n\nMesh: dp=4, tp=2\nAt: {place}\n"
-        'Hint: if out_specs is right, write "[b/dp,tp] f" in the hint'),
-}  # fmt: skip
+        "    got f32[2,6]{V:dp} per shard\n\n"
+        "Mesh: dp=4, tp=2\n"
+        "At: {place}\n"
+        'Hint: if out_specs is right, write "[b/dp,tp] f" in the hint',
+    ),
+}
 
 
 @pytest.mark.parametrize("name", DISAGREE)

@@ -110,14 +110,20 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, P]]] = {
     "moments of another dtype": (optax.adamw(0.1, mu_dtype=jnp.bfloat16), FULL),
     "chain": (optax.chain(optax.clip_by_global_norm(1.0), adam), moments("[1][0]", "w", "b")),
     "masked": (optax.masked(adam, Params(True, False)), moments(".inner_state[0]", "w")),
-    "several steps": (optax.MultiSteps(adam, 4).gradient_transformation(),
-        moments(".inner_opt_state[0]", "w", "b") | {".acc_grads.w": S_W, ".acc_grads.b": S_B}),
+    "several steps": (
+        optax.MultiSteps(adam, 4).gradient_transformation(),
+        moments(".inner_opt_state[0]", "w", "b") | {".acc_grads.w": S_W, ".acc_grads.b": S_B},
+    ),
     "hyperparameters": (optax.inject_hyperparams(optax.adam)(0.1), moments(".inner_state[0]", "w", "b")),
-    "partition": (optax.partition({"a": adam, "b": optax.set_to_zero()}, Params("a", "b")),
-        moments(".inner_states['a'].inner_state[0]", "w")),
-    "other arrays": (optax.sm3(0.1),
-        {"[0].mu.w[0]": P(None), "[0].mu.w[1]": P(None), "[0].mu.b[0]": P(None), "[0].nu.w": S_W, "[0].nu.b": S_B}),
-}  # fmt: skip
+    "partition": (
+        optax.partition({"a": adam, "b": optax.set_to_zero()}, Params("a", "b")),
+        moments(".inner_states['a'].inner_state[0]", "w"),
+    ),
+    "other arrays": (
+        optax.sm3(0.1),
+        {"[0].mu.w[0]": P(None), "[0].mu.w[1]": P(None), "[0].mu.b[0]": P(None), "[0].nu.w": S_W, "[0].nu.b": S_B},
+    ),
+}
 
 
 @pytest.mark.parametrize(("optimizer", "specs"), OPTIMIZERS.values(), ids=OPTIMIZERS)
@@ -470,17 +476,26 @@ WANTED = " has a structure that no hint describes: it needs a value, or a functi
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: inputs(update),
-         f"inputs: update: argument 'state' (Like[..., Params]){WANTED} pass state=optimizer.init"),
-        (lambda: explain(update, mesh="dp=4,tp=2"),
-         f"explain: update: argument 'state' (Like[..., Params]){WANTED} pass state=optimizer.init"),
-        (lambda: inputs(update_both), f"inputs: update_both: argument 'both.state' (Like[..., Params]){WANTED}"
-         " pass arguments={'both.state': optimizer.init}"),
-        (lambda: inputs(alone, state=adam.init),
-         "inputs: alone: no argument has the structure of the parameters from which Like[..., Params] is to be made"),
+        (
+            lambda: inputs(update),
+            f"inputs: update: argument 'state' (Like[..., Params]){WANTED} pass state=optimizer.init",
+        ),
+        (
+            lambda: explain(update, mesh="dp=4,tp=2"),
+            f"explain: update: argument 'state' (Like[..., Params]){WANTED} pass state=optimizer.init",
+        ),
+        (
+            lambda: inputs(update_both),
+            f"inputs: update_both: argument 'both.state' (Like[..., Params]){WANTED}"
+            " pass arguments={'both.state': optimizer.init}",
+        ),
+        (
+            lambda: inputs(alone, state=adam.init),
+            "inputs: alone: no argument has the structure of the parameters from which Like[..., Params] is to be made",
+        ),
     ],
     ids=["inputs", "explain", "a field", "no parameters"],
-)  # fmt: skip
+)
 def test_a_state_that_cannot_be_drawn_is_asked_for(call: Any, message: str) -> None:
     assert message_of(call).splitlines()[0] == message
 

@@ -39,34 +39,68 @@ class Call(NamedTuple):
 
 CALLS = {
     "a sum over a dim of both": Call(
-        lambda x, w: einsum(x, w, "[b/dp] [k/tp], [k/tp] n -> [b/dp] n"), SHARDED, ROWS, "float32[8@dp,4]", X @ W),
+        lambda x, w: einsum(x, w, "[b/dp] [k/tp], [k/tp] n -> [b/dp] n"), SHARDED, ROWS, "float32[8@dp,4]", X @ W
+    ),
     "the same without brackets": Call(
-        lambda x, w: einsum(x, w, "[b/dp] k, k n -> [b/dp] n"), SHARDED, ROWS, "float32[8@dp,4]", X @ W),
-    "a sum that is scattered": Call(lambda x, w: einsum(x, w, "[b/dp] [k/tp], [k/tp] n -> [b/dp] [n/tp]"), SHARDED,
-        ROWS, "float32[8@dp,4@tp]", X @ W),
+        lambda x, w: einsum(x, w, "[b/dp] k, k n -> [b/dp] n"), SHARDED, ROWS, "float32[8@dp,4]", X @ W
+    ),
+    "a sum that is scattered": Call(
+        lambda x, w: einsum(x, w, "[b/dp] [k/tp], [k/tp] n -> [b/dp] [n/tp]"),
+        SHARDED,
+        ROWS,
+        "float32[8@dp,4@tp]",
+        X @ W,
+    ),
     "a sum of three": Call(
-        lambda x, w: einsum(x, w, w, "[b/dp] k, k n, k n -> [b/dp] n"), SHARDED, ROWS, "float32[8@dp,4]", X @ W**2),
+        lambda x, w: einsum(x, w, w, "[b/dp] k, k n, k n -> [b/dp] n"), SHARDED, ROWS, "float32[8@dp,4]", X @ W**2
+    ),
     "a sum over a dim of one": Call(
-        lambda x, w: einsum(x, w, "[b/dp] [k/tp], k n -> [b/dp] n"), SHARDED, P(), "float32[8@dp,4]", X @ W),
+        lambda x, w: einsum(x, w, "[b/dp] [k/tp], k n -> [b/dp] n"), SHARDED, P(), "float32[8@dp,4]", X @ W
+    ),
     "a dim that stays": Call(
-        lambda x, w: einsum(x, w, "[b/dp] k, k [n/tp] -> [b/dp] [n/tp]"), P("dp"), COLUMNS, "float32[8@dp,4@tp]",
-        X @ W),
+        lambda x, w: einsum(x, w, "[b/dp] k, k [n/tp] -> [b/dp] [n/tp]"), P("dp"), COLUMNS, "float32[8@dp,4@tp]", X @ W
+    ),
     "rows looked up": Call(lambda x, w: take(w, FIRST, "[v/tp] m, b -> b m"), P("dp"), ROWS, "float32[2,4]", W[:2]),
     "columns looked up": Call(
-        lambda x, w: take(w, FIRST, "v [m/tp], b -> b [m/tp]"), P("dp"), COLUMNS, "float32[2,4@tp]", W[:2]),
+        lambda x, w: take(w, FIRST, "v [m/tp], b -> b [m/tp]"), P("dp"), COLUMNS, "float32[2,4@tp]", W[:2]
+    ),
     "merged as the minor": Call(
-        lambda x, w: rearrange(x, "[b/dp] k -> [(b k)/dp]"), SHARDED, P(), "float32[48@dp]", X.reshape(-1)),
-    "a dim split where it is sharded": Call(lambda x, w: rearrange(x, "[b/dp] (h k) -> [b/dp] h k", h=3), SHARDED, P(),
-        "float32[8@dp,3,2]", X.reshape(8, 3, 2)),
+        lambda x, w: rearrange(x, "[b/dp] k -> [(b k)/dp]"), SHARDED, P(), "float32[48@dp]", X.reshape(-1)
+    ),
+    "a dim split where it is sharded": Call(
+        lambda x, w: rearrange(x, "[b/dp] (h k) -> [b/dp] h k", h=3),
+        SHARDED,
+        P(),
+        "float32[8@dp,3,2]",
+        X.reshape(8, 3, 2),
+    ),
     "repeated as a whole": Call(
-        lambda x, w: repeat(x, "[b/dp] k -> [b/dp] (n k)", n=2), SHARDED, P(), "float32[8@dp,12]", np.tile(X, (1, 2))),
-    "reduced where it is split": Call(lambda x, w: reduce(x, "[b/dp] (h k) -> [b/dp] h", "sum", h=3), SHARDED, P(),
-        "float32[8@dp,3]", X.reshape(8, 3, 2).sum(2)),
-    "reduced": Call(lambda x, w: reduce(x, "[b/dp] [k/tp] -> [b/dp]", "max"), SHARDED, P(), "float32[8@dp]", X.max(1)),
-    "a logsumexp": Call(lambda x, w: logsumexp(x, "[b/dp] [k/tp] -> [b/dp]"), SHARDED, P(), "float32[8@dp]",
-        np.log(np.exp(X).sum(1))),
-    "a softmax": Call(lambda x, w: softmax(x, "[b/dp] [k/tp]", "k"), SHARDED, P(), "float32[8@dp,6@tp]",
-        np.exp(X) / np.exp(X).sum(1, keepdims=True)),
+        lambda x, w: repeat(x, "[b/dp] k -> [b/dp] (n k)", n=2), SHARDED, P(), "float32[8@dp,12]", np.tile(X, (1, 2))
+    ),
+    "reduced where it is split": Call(
+        lambda x, w: reduce(x, "[b/dp] (h k) -> [b/dp] h", "sum", h=3),
+        SHARDED,
+        P(),
+        "float32[8@dp,3]",
+        X.reshape(8, 3, 2).sum(2),
+    ),
+    "reduced": Call(
+        lambda x, w: reduce(x, "[b/dp] [k/tp] -> [b/dp]", "max"), SHARDED, P(), "float32[8@dp]", X.max(1)
+    ),
+    "a logsumexp": Call(
+        lambda x, w: logsumexp(x, "[b/dp] [k/tp] -> [b/dp]"),
+        SHARDED,
+        P(),
+        "float32[8@dp]",
+        np.log(np.exp(X).sum(1)),
+    ),
+    "a softmax": Call(
+        lambda x, w: softmax(x, "[b/dp] [k/tp]", "k"),
+        SHARDED,
+        P(),
+        "float32[8@dp,6@tp]",
+        np.exp(X) / np.exp(X).sum(1, keepdims=True),
+    ),
 }  # fmt: skip
 
 

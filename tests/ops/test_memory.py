@@ -299,14 +299,23 @@ def test_a_sum_of_equal_shards_that_is_left_is_found_out_to_be_equal(mesh: Mesh)
 
 
 SCALARS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
-    "a mean": ("reduce in body: the operand", lambda x: reduce(jax.nn.logsumexp(x, 1), "[b/dp] ->", "mean"),
-        "the logsumexp at {} is of each shard's part of d (sharded over 'tp'): gather it first"),
-    "a contraction": ("einsum in body: operand 2", lambda x: einsum(jnp.ones(2), x[:, 0], "[b/dp], [b/dp] ->"),
-        "the slice at {} is of each shard's part of d (sharded over 'tp'): gather it first"),
-    "a partial sum": ("psum in body: the operand", lambda x: psum(x.sum(), "~dp ->"),
+    "a mean": (
+        "reduce in body: the operand",
+        lambda x: reduce(jax.nn.logsumexp(x, 1), "[b/dp] ->", "mean"),
+        "the logsumexp at {} is of each shard's part of d (sharded over 'tp'): gather it first",
+    ),
+    "a contraction": (
+        "einsum in body: operand 2",
+        lambda x: einsum(jnp.ones(2), x[:, 0], "[b/dp], [b/dp] ->"),
+        "the slice at {} is of each shard's part of d (sharded over 'tp'): gather it first",
+    ),
+    "a partial sum": (
+        "psum in body: the operand",
+        lambda x: psum(x.sum(), "~dp ->"),
         "the sum over d (sharded over 'tp') at {} leaves partial sums: psum over 'tp' of x.sum(), "
-        "or write '+tp' if its sum is taken later"),
-}  # fmt: skip
+        "or write '+tp' if its sum is taken later",
+    ),
+}
 
 
 @pytest.mark.parametrize(("who", "use", "cure"), SCALARS.values(), ids=SCALARS)

@@ -16,8 +16,13 @@ HEADER = "HloModule jit_f, is_scheduled=true, num_partitions=8\n"
 
 
 LINES = [
-    ("%g = f32[16,32]{1,0} all-gather(%p), replica_groups={{0,1},{2,3},{4,5},{6,7}}, dimensions={0}", 2, 1024, 2048,
-     1024),
+    (
+        "%g = f32[16,32]{1,0} all-gather(%p), replica_groups={{0,1},{2,3},{4,5},{6,7}}, dimensions={0}",
+        2,
+        1024,
+        2048,
+        1024,
+    ),
     ("%g = bf16[16]{0} all-gather(%p), replica_groups=[2,4]<=[4,2]T(1,0), dimensions={0}", 4, 8, 32, 24),
     ("%g = (f32[4]{0}, f32[16]{0}) all-gather-start(%p), replica_groups=[2,4]<=[8], dimensions={0}", 4, 16, 64, 48),
     ("ROOT %r = f32[8]{0} all-reduce(%p), replica_groups={}, to_apply=%add", 8, 32, 32, 56),
@@ -29,9 +34,14 @@ LINES = [
     ("%t = c64[8]{0} all-to-all(%p), replica_groups=mesh['a'=2,'b'=4] {'a', 'b':(1)2}", 4, 64, 64, 48),
     ("%c = f8e4m3fn[8]{0} collective-permute(%p), source_target_pairs={{0,1},{1,0}}", 2, 8, 8, 8),
     ("%c = f32[8]{0} collective-permute(%p), source_target_pairs={{0,0},{1,1}}", 2, 32, 32, 0),
-    ("%c = (f32[8]{0}, f32[8]{0}, u32[], u32[]) collective-permute-start(%p), source_target_pairs={{0,1}}", 1, 32, 32,
-     32),
-]  # fmt: skip
+    (
+        "%c = (f32[8]{0}, f32[8]{0}, u32[], u32[]) collective-permute-start(%p), source_target_pairs={{0,1}}",
+        1,
+        32,
+        32,
+        32,
+    ),
+]
 
 
 @pytest.mark.parametrize("line, group, bytes_in, bytes_out, sent", LINES)

@@ -123,8 +123,11 @@ def param(*shape: int, **said: Any) -> nnx.State:
 
 # What the variable says, the rules around, and its spec.
 VARIABLES: dict[str, tuple[nnx.State, Any, P]] = {
-    "a scan's dim": (param(2, 8, 4, out_sharding=("layers", None, "d")), (("layers", "tp"), ("d", "dp")),
-        P("tp", None, "dp")),
+    "a scan's dim": (
+        param(2, 8, 4, out_sharding=("layers", None, "d")),
+        (("layers", "tp"), ("d", "dp")),
+        P("tp", None, "dp"),
+    ),
     "no names": (param(4), (("d", "dp"),), P(None)),
     "one name": (param(8, out_sharding="d"), (("d", "dp"),), P("dp")),
     "fewer names than dims": (param(8, 4, out_sharding=("d",)), (("d", "dp"),), P("dp", None)),
@@ -133,9 +136,12 @@ VARIABLES: dict[str, tuple[nnx.State, Any, P]] = {
     "the next rule": (param(8, 4, out_sharding=("d", "f")), (("d", "dp"), ("f", "dp"), ("f", "tp")), P("dp", "tp")),
     "its own rules": (param(8, out_sharding=("d",), sharding_rules=(("d", "dp"),)), (), P("dp")),
     "its own rules first": (param(8, out_sharding=("d",), sharding_rules=(("d", "dp"),)), (("d", "tp"),), P("dp")),
-    "its own rules and others": (param(8, 4, out_sharding=("d", "f"), sharding_rules=(("d", "dp"),)), (("f", "tp"),),
-        P("dp", "tp")),
-}  # fmt: skip
+    "its own rules and others": (
+        param(8, 4, out_sharding=("d", "f"), sharding_rules=(("d", "dp"),)),
+        (("f", "tp"),),
+        P("dp", "tp"),
+    ),
+}
 
 
 @pytest.mark.parametrize(("state", "rules", "spec"), VARIABLES.values(), ids=VARIABLES)

@@ -320,22 +320,42 @@ def renamed(x: Float[Array, "[b/batch] d"]) -> Float[Array, "[b/batch] d"]:
 
 
 MISTAKES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], list[str]]] = {
-    "no dim of stages": (typed_shard_map(shifted, mesh=MESH), (np.float32(1),),
-        ["ShapeError: shifted: argument 'x' has 0 dims, but its hint has at least 1"]),
+    "no dim of stages": (
+        typed_shard_map(shifted, mesh=MESH),
+        (np.float32(1),),
+        ["ShapeError: shifted: argument 'x' has 0 dims, but its hint has at least 1"],
+    ),
     "a dim without a name that does not divide": (
         typed_shard_map(lambda x: x, mesh=MESH, in_types=Float[Array, "[_/dp,tp] d"], out_types=Float[Array, "..."]),
-        (numbers(12, 4),), [
-        "ShapeError: <lambda>: argument 'x' has size 12 in dim 0, which does not divide over 'dp', 'tp' (8 shards)",
-        "Hint: make dim 0 a multiple of 8, or pad it and mask the rest"]),
-    "more ranks than the label says": (typed_shard_map(ranked, mesh=MESH), (x, np.arange(8, dtype=np.int32)),
-        ["ShapeError: ranked: argument 'rank' has ranks=8, but its hint says 4"]),
-    "a default of None that the hint does not say": (typed_shard_map(biased, mesh=MESH), (x,), [
-        "StructureError: biased: argument 'bias' is None, but its hint says Array",
-        "Hint: write '| None' after its hint if it may be absent"]),
-    "an alias of an alias": (typed_shard_map(renamed, mesh=MESH, axes={"batch": "rows", "rows": "dp"}), (x,), [
-        "MeshAxisError: renamed: argument 'x' names mesh axis 'rows' (as 'batch'), which is not among the mesh's "
-        "axes 'dp', 'tp'", "Hint: let 'batch' stand for axes of the mesh"]),
-}  # fmt: skip
+        (numbers(12, 4),),
+        [
+            "ShapeError: <lambda>: argument 'x' has size 12 in dim 0, which does not divide over 'dp', 'tp' (8 shards)",
+            "Hint: make dim 0 a multiple of 8, or pad it and mask the rest",
+        ],
+    ),
+    "more ranks than the label says": (
+        typed_shard_map(ranked, mesh=MESH),
+        (x, np.arange(8, dtype=np.int32)),
+        ["ShapeError: ranked: argument 'rank' has ranks=8, but its hint says 4"],
+    ),
+    "a default of None that the hint does not say": (
+        typed_shard_map(biased, mesh=MESH),
+        (x,),
+        [
+            "StructureError: biased: argument 'bias' is None, but its hint says Array",
+            "Hint: write '| None' after its hint if it may be absent",
+        ],
+    ),
+    "an alias of an alias": (
+        typed_shard_map(renamed, mesh=MESH, axes={"batch": "rows", "rows": "dp"}),
+        (x,),
+        [
+            "MeshAxisError: renamed: argument 'x' names mesh axis 'rows' (as 'batch'), which is not among the mesh's "
+            "axes 'dp', 'tp'",
+            "Hint: let 'batch' stand for axes of the mesh",
+        ],
+    ),
+}
 
 
 @pytest.mark.parametrize(("typed", "args", "words"), MISTAKES.values(), ids=MISTAKES)
