@@ -109,7 +109,6 @@ NOT_ON_JAX_0_9 = {
     "[a choice between two gradients-": _LACKS,
     "test_what_jax_types_as_unreduced_stays_accepted": _LACKS,
     "may_be_mapped_over_unjitted_and_twice[False]": "jax 0.9 shards the result otherwise",
-    "give_the_spec_of_flax[('foo', 'bad'": _FLAX,
     "test_an_optimizer_may_be_sharded_otherwise": _FLAX,
     "test_a_mesh_of_both_kinds_places_what_flax_refuses": _FLAX,
     "test_a_model_is_made_in_jit_by_the_names_of_its_boxes": _FLAX,

@@ -16,12 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from by_hand import text_of
 from expecting import same
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from typedshmap import Array, Float, ShapeError, check, shape_structs, size, typed_shard_map
+from typedshmap import Array, Float, ShapeError, check, size, typed_shard_map
 
 X, Y = Float[Array, "[b/dp] d"], Float[Array, "[b/dp]"]
 x = np.random.default_rng(0).normal(size=(8, 16)).astype(np.float32)
@@ -80,18 +79,6 @@ def test_a_compiled_program_runs_and_keeps_its_types(mesh: Mesh) -> None:
         compiled(placed(mesh)[:4])
 
 
-def test_structs_made_of_hints_are_lowered_like_arrays(mesh: Mesh) -> None:
-    f = typed_shard_map(halve, mesh=mesh)
-    assert text_of(f, shape_structs(X, mesh, b=8, d=16)) == text_of(f, placed(mesh))
-
-
-@pytest.mark.parametrize("look", [jax.eval_shape, lambda f, x: jax.make_jaxpr(f)(x).out_avals[0]])
-@pytest.mark.parametrize(("body", "shape"), [(halve, (8, 16)), (rows, (8,))])
-def test_a_program_is_looked_at_without_running(look: Any, body: Any, shape: tuple[int, ...], mesh: Mesh) -> None:
-    got = look(typed_shard_map(body, mesh=mesh.abstract_mesh), jax.ShapeDtypeStruct((8, 16), np.float32))
-    assert (got.shape, got.dtype) == (shape, np.float32)
-
-
 @pytest.mark.parametrize(
     "look",
     [
@@ -134,16 +121,6 @@ def test_an_exported_function_is_differentiated(mesh: Mesh) -> None:
 def test_an_exported_function_is_written_and_read(mesh: Mesh) -> None:
     exported = jax.export.export(jax.jit(typed_shard_map(rows, mesh=mesh)))(placed(mesh))
     same(jax.jit(jax.export.deserialize(exported.serialize()).call)(placed(mesh)), x.sum(1))
-
-
-def test_dims_that_are_symbols_are_checked_as_sizes_are(mesh: Mesh) -> None:
-    def export(text: str) -> Any:
-        struct = jax.ShapeDtypeStruct(jax.export.symbolic_shape(text), np.float32)
-        return jax.export.export(jax.jit(typed_shard_map(rows, mesh=mesh)))(struct)
-
-    assert str(export("8*n, 16").in_avals[0]) == "float32[8*n,16]"
-    with pytest.raises(ShapeError, match="rows: argument 'x' has b=n, which does not divide over 'dp'"):
-        export("n, 16")
 
 
 # Kept from one process to the next

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from by_hand import expect_same_program
-from expecting import same
+from expecting import fails, same
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
@@ -150,6 +150,70 @@ def of_linear_transpose(of: Any) -> Callable[..., Any]:
     return lambda x, up, down: jax.linear_transpose(lambda x: of.check(3 * x, "[b/dp] d"), x)(x)[0]
 
 
+def of_jit(of: Any) -> Callable[..., Any]:
+    @jax.jit
+    @of.typed
+    @jax.jit
+    def doubled(x: X) -> X:
+        return of.check(x * 2, "[b/dp] d")
+
+    return lambda x, up, down: doubled(x)
+
+
+def of_value_and_gradient(of: Any) -> Callable[..., Any]:
+    def run(x: Any, up: Any, down: Any) -> Any:
+        value, gradient = jax.value_and_grad(lambda x: jax.lax.psum((x**2).sum(), "dp"))(x)
+        return gradient * of.check(value, "") / value
+
+    return run
+
+
+def of_vmap_over_columns(of: Any) -> Callable[..., Any]:
+    return lambda x, up, down: jax.vmap(lambda column: of.check(column * 2, "[b/dp]"), in_axes=1, out_axes=1)(x)
+
+
+def of_vmap_of_a_helper(of: Any) -> Callable[..., Any]:
+    @of.typed
+    def helper(row: Float[Array, "d ~dp"], w: Float[Array, ""]) -> Float[Array, "d ~dp"]:
+        return row * w
+
+    return lambda x, up, down: jax.vmap(helper, in_axes=(0, None))(x, jnp.float32(2))
+
+
+def of_checkpoint(of: Any) -> Callable[..., Any]:
+    return lambda x, up, down: jax.checkpoint(lambda x: of.check(x * 2, "[b/dp] d"))(x)
+
+
+def of_custom_vjp(of: Any) -> Callable[..., Any]:
+    @jax.custom_vjp
+    @of.typed
+    def doubled(x: X) -> X:
+        return x * 2
+
+    doubled.defvjp(
+        lambda x: (of.check(x * 2, "[b/dp] d"), None), lambda _, cotangent: (of.check(cotangent * 5, "[b/dp] d"),)
+    )
+    return lambda x, up, down: doubled(x)
+
+
+def of_custom_jvp(of: Any) -> Callable[..., Any]:
+    @jax.custom_jvp
+    @of.typed
+    def doubled(x: X) -> X:
+        return x * 2
+
+    doubled.defjvp(lambda primals, tangents: tuple(of.check(2 * each[0], "[b/dp] d") for each in (primals, tangents)))
+    return lambda x, up, down: doubled(x)
+
+
+def of_linearize(of: Any) -> Callable[..., Any]:
+    return lambda x, up, down: jax.linearize(lambda x: of.check(2 * x, "[b/dp] d"), x)[1](x)
+
+
+def of_jacfwd(of: Any) -> Callable[..., Any]:
+    return lambda x, up, down: jnp.einsum("bdbd->bd", jax.jacfwd(lambda x: of.check(x**2, "[b/dp] d"))(x))
+
+
 BODIES = {name.removeprefix("of_"): body for name, body in dict(globals()).items() if name.startswith("of_")}
 
 
@@ -241,6 +305,12 @@ def by_linearize(f: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def in_custom_vjp(f: Callable[..., Any]) -> Callable[..., Any]:
+    g = jax.custom_vjp(f)
+    g.defvjp(lambda *args: (f(*args), args), lambda args, ct: tuple(2 * jnp.ones_like(arg) * ct.sum() for arg in args))
+    return jax.grad(lambda *args: g(*args).sum(), argnums=(0, 1, 2))
+
+
 AROUND: dict[str, Callable[..., Any]] = {
     "jacfwd": lambda f: jax.jacfwd(f, argnums=2),
     "jacrev": lambda f: jax.jacrev(f, argnums=0),
@@ -262,6 +332,36 @@ AROUND: dict[str, Callable[..., Any]] = {
         )
     ),
 }
+
+
+def twins(*arrays: Any, at: tuple[int, ...] = (0, 0, 0)) -> tuple[Any, ...]:
+    return tuple(jnp.stack([array] * 2, dim) for array, dim in zip(arrays, at, strict=False))
+
+
+AROUND_BLOCK: dict[str, Callable[..., Any]] = {
+    "jit": jax.jit,
+    "checkpoint": jax.checkpoint,
+    "vmap over all": lambda f: lambda *args: jax.vmap(f, (2, 1, 0))(*twins(*args, at=(2, 1, 0))),
+    "vmap in vmap": lambda f: lambda *args: jax.vmap(jax.vmap(f, (None, 0, 0)), (0, None, None))(*twins(*args)),
+    "scan": lambda f: lambda x, *ws: jax.lax.scan(lambda x, w: (f(x, *w), x.sum()), x, twins(*ws)),
+    "while": lambda f: lambda x, up, down: jax.lax.fori_loop(0, 3, lambda _, x: f(x, up, down), x),
+    "cond": lambda f: lambda x, up, down: jax.lax.cond(x[0, 0] > 9, lambda x: x, lambda x: f(x, up, down), x),
+    "map": lambda f: lambda x, up, down: jax.lax.map(lambda x: f(x, up, down), jnp.stack([x, 2 * x])),
+    "custom_vjp": in_custom_vjp,
+}
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("name", AROUND_BLOCK)
+def test_a_transformed_block_is_lowered_as_by_hand(name: str, mesh: Mesh) -> None:
+    expect_same_program(*map(AROUND_BLOCK[name], twice(block, mesh)), *ARGS)
+
+
+@pytest.mark.parametrize("around", AROUND_BLOCK.values(), ids=AROUND_BLOCK)
+def test_a_wrong_argument_is_reported_under_every_transformation(around: Callable[..., Any], mesh: Mesh) -> None:
+    wrong = around(typed_shard_map(block(OURS), mesh=mesh))
+    with fails(ShapeError, "block: argument 'up' has d=3, but argument 'x' has d=4"):
+        jax.eval_shape(wrong, x, up[:3], down)
 
 
 @pytest.mark.sample(3)

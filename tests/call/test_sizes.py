@@ -13,13 +13,10 @@ from jax.sharding import Mesh
 from typedshmap import (
     AnnotationSyntaxError,
     Array,
-    DtypeError,
     Float,
-    Int,
     MeshAxisError,
     PyTree,
     ShapeError,
-    StructureError,
     check,
     shard_size,
     size,
@@ -73,10 +70,7 @@ WRONG_QUESTIONS = [
     (lambda: shard_size("d"), "shard_size: 'd' is sharded in several ways here: [d/] and [d/tp]"),
     (lambda: shard_size("[d/tp] [b/dp]"), "shard_size: '[d/tp] [b/dp]' is not one dim over the axes of this mesh"),
     (lambda: shard_size("[b/pp]"), "shard_size: '[b/pp]' is not one dim over the axes of this mesh"),
-    pytest.param(
-        lambda: shard_size("[b]"),
-        "shard_size: \"[b]\": '[b]' names no mesh axis",
-    ),
+    pytest.param(lambda: shard_size("[b]"), "shard_size: \"[b]\": '[b]' names no mesh axis"),
     (lambda: size("[b/dp]"), "size: nothing binds '[b/dp]' in body (bound: b=8, d=4, f=12)"),
     (lambda: size(3), "size: 3 is not the name of a dim"),  # type: ignore[arg-type]
     (lambda: size(["b"]), "size: ['b'] is not the name of a dim"),  # type: ignore[arg-type]
@@ -169,50 +163,6 @@ def test_outside_of_a_call_a_name_holds_for_one_check() -> None:
     check(w, "n _")
     with fails(ShapeError, "check: checked value has n=4 in dim 1, but n=8 in dim 0"):
         check(x, "n n")
-
-
-CHECKED = [
-    pytest.param(3, int, id="int"),
-    pytest.param(None, Float[Array, ""] | None, id="None"),
-    pytest.param([x, x], list[Float[np.ndarray, "b d"]], id="list"),
-    pytest.param({"a": (x, 3)}, dict[str, tuple[Float[np.ndarray, "b d"], int]], id="dict of tuples"),
-    pytest.param(x, "b d", id="dims"),
-    pytest.param(x, "...", id="any dims"),
-]
-
-
-@pytest.mark.parametrize(("value", "hint"), CHECKED)
-def test_check_returns_what_fits(value: Any, hint: Any) -> None:
-    assert check(value, hint) is value
-
-
-MISFITS = [
-    pytest.param("3", int, StructureError, "checked value is '3' (str), but its hint says int", id="int"),
-    pytest.param(
-        [x, w], list[Float[np.ndarray, "b d"]], ShapeError, "checked[1] has b=4, but checked[0] has b=8", id="list"
-    ),
-    pytest.param(
-        x,
-        Float[Array, "b d"],
-        StructureError,
-        "checked value is a NumPy array, but its hint says Array",
-        id="array type",
-    ),
-    pytest.param(
-        x,
-        Int[np.ndarray, "b d"],
-        DtypeError,
-        "checked value has dtype float32, but its hint says Int",
-        id="dtype",
-    ),
-    pytest.param("x", "b d", StructureError, "checked value is 'x' (str), but its hint says an array", id="dims"),
-]
-
-
-@pytest.mark.parametrize(("value", "hint", "error", "problem"), MISFITS)
-def test_check_refuses_what_does_not_fit(value: Any, hint: Any, error: Any, problem: str) -> None:
-    with fails(error, f"check: {problem}"):
-        check(value, hint)
 
 
 @pytest.mark.parametrize(

@@ -91,11 +91,7 @@ SAME: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[Any, ...]]] = {
     "an argument that is None": (optional, {"in_specs": (P("dp"), P()), "out_specs": P("dp")}, (x, None)),
     "defaults that are left out": (optional, {"in_specs": (P("dp"),), "out_specs": P("dp")}, (x,)),
     "any number of arguments": (over_items, {"in_specs": P("dp"), "out_specs": P("dp")}, (x, x, x)),
-    "a partial": (
-        partial(optional, y=w[0, :4], scale=3.0),
-        {"in_specs": (P("dp"),), "out_specs": P("dp")},
-        (x,),
-    ),
+    "a partial": (partial(optional, y=w[0, :4], scale=3.0), {"in_specs": (P("dp"),), "out_specs": P("dp")}, (x,)),
     "a partial by position": (partial(jnp.add, 1.0), {"in_specs": P("dp"), "out_specs": P("dp")}, (x,)),
     "no result": (lambda x: None, {"in_specs": P("dp"), "out_specs": None}, (x,)),
     "no arguments": (lambda: jnp.ones(4), {"in_specs": (), "out_specs": P()}, ()),
@@ -104,11 +100,7 @@ SAME: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[Any, ...]]] = {
         {"in_specs": P("dp"), "out_specs": P(), "axis_names": {"dp"}},
         (x,),
     ),
-    "without types": (
-        lambda x: lax.psum(x, "dp"),
-        {"in_specs": P("dp"), "out_specs": P(), "check_vma": False},
-        (x,),
-    ),
+    "without types": (lambda x: lax.psum(x, "dp"), {"in_specs": P("dp"), "out_specs": P(), "check_vma": False}, (x,)),
 }
 
 
@@ -199,11 +191,7 @@ def test_annotations_of_other_meaning_are_left_to_the_spec(mesh: Mesh):
 def test_a_forgotten_sum_is_an_error_with_its_place(mesh: Mesh):
     for check_vma in (True, False):
         typed = typed_shard_map(
-            lambda x, w: x @ w,
-            mesh=mesh,
-            in_specs=(P("dp", "tp"), P("tp")),
-            out_specs=P("dp"),
-            check_vma=check_vma,
+            lambda x, w: x @ w, mesh=mesh, in_specs=(P("dp", "tp"), P("tp")), out_specs=P("dp"), check_vma=check_vma
         )
         with pytest.raises(VaryingError) as caught:
             typed(x, w)

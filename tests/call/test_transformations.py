@@ -1,4 +1,4 @@
-"""Transformations of JAX go around mapped functions and inside them, with the values of plain JAX."""
+"""Mapped dims, checks under transformations, and keys; test_control_flow.py has transformations by hand."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +23,6 @@ from typedshmap import (
     check,
     shard_size,
     size,
-    typed,
     typed_shard_map,
 )
 
@@ -37,110 +36,8 @@ def mlp(x: X, up: U, down: V) -> X:
     return jax.lax.psum(check(jnp.tanh(x @ up), "[b/dp] [f/tp]") @ down, "tp")
 
 
-def mean_square(x: X, up: U, down: V) -> Float[Array, ""]:
-    return jax.lax.psum((mlp(x, up, down) ** 2).sum(), "dp") / (size("b") * size("d"))
-
-
 def plain_mlp(x: Any, up: Any, down: Any) -> Any:
     return jnp.tanh(x @ up) @ down
-
-
-def plain_mean_square(x: Any, up: Any, down: Any) -> Any:
-    return (plain_mlp(x, up, down) ** 2).mean()
-
-
-# Around
-
-
-def in_scan(f: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda x, up, down: jax.lax.scan(
-        lambda x, w: (f(x, *w), x.sum()), x, (jnp.stack([up] * 3), jnp.stack([down] * 3))
-    )
-
-
-def in_while(f: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda x, up, down: jax.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, f(c[1], up, down)), (0, x))[
-        1
-    ]
-
-
-def in_cond(f: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda x, up, down: jax.lax.cond(x[0, 0] > 9, lambda x: x, lambda x: f(x, up, down), x)
-
-
-def in_custom_vjp(f: Callable[..., Any]) -> Callable[..., Any]:
-    g = jax.custom_vjp(f)
-    g.defvjp(lambda *args: (f(*args), args), lambda args, ct: tuple(2 * jnp.ones_like(arg) * ct.sum() for arg in args))
-    return jax.grad(lambda *args: g(*args).sum(), argnums=(0, 1, 2))
-
-
-def in_jvp(f: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *args: jax.jvp(f, args, args)
-
-
-def in_vjp(f: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*args: Any) -> Any:
-        value, pull = jax.vjp(f, *args)
-        return value, pull(value)
-
-    return run
-
-
-def in_linearize(f: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*args: Any) -> Any:
-        value, push = jax.linearize(f, *args)
-        return value, push(*args)
-
-    return run
-
-
-def stacked(*in_axes: int | None) -> Callable[..., Any]:
-    def around(f: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any) -> Any:
-            many = [a if at is None else jnp.stack([a, 2 * a, 3 * a], at) for a, at in zip(args, in_axes, strict=True)]
-            return jax.vmap(f, in_axes)(*many)
-
-        return run
-
-    return around
-
-
-AROUND = [
-    pytest.param(lambda f: f, id="jit"),
-    pytest.param(jax.checkpoint, id="checkpoint"),
-    pytest.param(stacked(0, None, None), id="vmap over x"),
-    pytest.param(stacked(2, 1, 0), id="vmap over all"),
-    pytest.param(lambda f: stacked(0, None, None)(stacked(None, 0, 0)(f)), id="vmap in vmap"),
-    pytest.param(in_scan, id="scan"),
-    pytest.param(in_while, id="while_loop"),
-    pytest.param(in_cond, id="cond"),
-    pytest.param(in_custom_vjp, id="custom_vjp"),
-    pytest.param(in_jvp, id="jvp"),
-    pytest.param(in_vjp, id="vjp"),
-    pytest.param(in_linearize, id="linearize"),
-    pytest.param(lambda f: lambda x, up, down: jax.lax.map(lambda x: f(x, up, down), jnp.stack([x, 2 * x])), id="map"),
-]
-
-
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("around", AROUND)
-def test_a_mapped_function_is_transformed_as_a_plain_one(around: Callable[..., Any], mesh: Mesh) -> None:
-    same(jax.jit(around(typed_shard_map(mlp, mesh=mesh)))(x, up, down), jax.jit(around(plain_mlp))(x, up, down))
-
-
-@pytest.mark.slow
-def test_an_unjitted_gradient_is_that_of_plain_jax(mesh: Mesh) -> None:
-    got = jax.value_and_grad(typed_shard_map(mean_square, mesh=mesh), argnums=(0, 1, 2))(x, up, down)
-    same(got, jax.value_and_grad(plain_mean_square, argnums=(0, 1, 2))(x, up, down))
-
-
-@pytest.mark.parametrize("around", AROUND)
-def test_a_wrong_argument_is_reported_under_every_transformation(around: Callable[..., Any], mesh: Mesh) -> None:
-    with fails(ShapeError, "mlp: argument 'up' has d=3, but argument 'x' has d=4"):
-        jax.jit(around(typed_shard_map(mlp, mesh=mesh)))(x, up[:3], down)
-
-
-# Tracing and compiling ahead of time
 
 
 # A dim that vmap maps over and that is sharded: over an Explicit axis, which vmap takes away, or by spmd_axis_name.
@@ -226,82 +123,6 @@ def test_what_is_wrong_is_found_where_an_explicit_axis_is_mapped_over(
 def test_without_jit_the_values_are_the_same(mesh: Mesh) -> None:
     with jax.disable_jit():
         same(typed_shard_map(mlp, mesh=mesh)(x, up, down), plain_mlp(x, up, down))
-
-
-# Inside; loops, branches and rows are in test_control_flow.py
-
-
-def body_jit(x: X) -> X:
-    return jax.jit(lambda x: check(x * 2, "[b/dp] d"))(x)
-
-
-def body_nested_jit(x: X) -> X:
-    return jax.jit(typed(jax.jit(body_jit)))(x)
-
-
-def body_value_and_grad(x: X) -> X:
-    value, gradient = jax.value_and_grad(lambda x: jax.lax.psum((x**2).sum(), "dp"))(x)
-    return gradient * check(value, "") / value
-
-
-def body_vmap_in_axes(x: X) -> X:
-    return jax.vmap(lambda column: check(column * 2, "[b/dp]"), in_axes=1, out_axes=1)(x)
-
-
-def body_vmap_helper(x: X) -> X:
-    @typed
-    def helper(row: Float[Array, "d ~dp"], w: Float[Array, ""]) -> Float[Array, "d ~dp"]:
-        return row * w
-
-    return jax.vmap(helper, in_axes=(0, None))(x, jnp.float32(2))
-
-
-def body_checkpoint(x: X) -> X:
-    return jax.checkpoint(lambda x: check(x * 2, "[b/dp] d"))(x)
-
-
-def body_custom_vjp(x: X) -> X:
-    @jax.custom_vjp
-    @typed
-    def doubled(x: X) -> X:
-        return x * 2
-
-    doubled.defvjp(lambda x: (check(x * 2, "[b/dp] d"), None), lambda _, ct: (check(ct * 5, "[b/dp] d"),))
-    return doubled(x)
-
-
-def body_custom_jvp(x: X) -> X:
-    @jax.custom_jvp
-    @typed
-    def doubled(x: X) -> X:
-        return x * 2
-
-    doubled.defjvp(lambda primals, tangents: (check(primals[0] * 2, "[b/dp] d"), check(tangents[0] * 2, "[b/dp] d")))
-    return doubled(x)
-
-
-def body_linearize(x: X) -> X:
-    return jax.linearize(lambda x: check(2 * x, "[b/dp] d"), x)[1](x)
-
-
-def body_jacfwd(x: X) -> X:
-    return jnp.einsum("bdbd->bd", jax.jacfwd(lambda x: check(x**2, "[b/dp] d"))(x)) * jnp.ones_like(x)
-
-
-INSIDE = [body for name, body in dict(globals()).items() if name.startswith("body_")]
-
-
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("body", INSIDE)
-def test_transformations_inside_a_body_keep_its_names(body: Callable[..., Any], mesh: Mesh) -> None:
-    same(typed_shard_map(body, mesh=mesh)(x), 2 * x)
-
-
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("body", INSIDE)
-def test_transformations_inside_a_body_are_differentiated(body: Callable[..., Any], mesh: Mesh) -> None:
-    got = jax.jit(jax.grad(lambda x: typed_shard_map(body, mesh=mesh)(x).sum()))(x)
-    same(got, np.full_like(x, 5 if body is body_custom_vjp else 2))
 
 
 TWO, FOUR = "b=2 on each shard, but argument 'x' has b=8", "b=4, but argument 'x' has b=8"

@@ -217,10 +217,7 @@ def test_every_leaf_that_varies_is_reported(mesh: Mesh) -> None:
     assert f"Also: return[1] {TP}" in str(caught.value)
 
 
-CURES = [
-    (AxisType.Auto, ""),
-    (AxisType.Explicit, ", or write '+dp +tp' if its sum is taken later"),
-]
+CURES = [(AxisType.Auto, ""), (AxisType.Explicit, ", or write '+dp +tp' if its sum is taken later")]
 
 
 @pytest.mark.parametrize(("kind", "cure"), CURES)
@@ -359,15 +356,6 @@ def test_a_helper_returns_a_partial_sum_typed_as_varying(mesh: Mesh) -> None:
 
     assert type_in_body(lambda x: helper(x)[0], mesh) == "float32[2]{V:(dp,tp)}"
     assert type_in_body(lambda x: helper(x)[1], mesh) == "float32[2,2]{V:(dp,tp)}"
-
-
-def test_a_partial_sum_can_be_taken(mesh: Mesh) -> None:
-    @typed_shard_map(mesh=mesh)
-    def total(x: XY) -> Float[Array, "[b/dp]"]:
-        return jax.lax.psum(check(x.sum(1), "[b/dp] +tp"), "tp")
-
-    same(jax.jit(total)(x), x.sum(1))
-    same(total(x), x.sum(1))
 
 
 def test_a_partial_sum_refuses_what_is_not_linear(mesh: Mesh) -> None:
@@ -628,10 +616,7 @@ GAINS: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda gain: jax.lax.all_gather(gain, "dp", tiled=True) * jax.lax.axis_index("dp"),
         "varies over 'dp'",
     ),
-    "of another size": (
-        lambda gain: jnp.tile(jax.lax.all_gather(gain, "dp", tiled=True), 2),
-        "has m=8",
-    ),
+    "of another size": (lambda gain: jnp.tile(jax.lax.all_gather(gain, "dp", tiled=True), 2), "has m=8"),
 }
 
 

@@ -108,9 +108,18 @@ def test_a_model_from_a_file_is_fine_tuned_resumed_on_another_mesh_and_served(en
         ("mixture_of_experts", "dp=16,ep=64"),
         slow(("transformer", "fsdp=4,tp=2")),
         slow(("decoding", "dp=4,tp=8,cp=32")),
+        ("fft", "y=2,x=4"),
+        slow(("ring_attention", "dp=2,cp=4")),
+        slow(("pipeline", "dp=2,pp=4")),
+        slow(("stencil", "y=2,x=4")),
+        slow(("optimizer", "fsdp=8")),
     ],
 )
-def test_the_command_finds_an_example_well_typed(name: str, mesh: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_finds_an_example_well_typed(
+    name: str, mesh: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for variable in ("XLA_FLAGS", "JAX_PLATFORMS"):  # which a program sets for itself
+        monkeypatch.setenv(variable, os.environ.get(variable, ""))
     assert main(["check", str(EXAMPLES / f"{name}.py"), "--mesh", mesh]) == 0, capsys.readouterr().out
 
 

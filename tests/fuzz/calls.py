@@ -14,7 +14,7 @@ from typing import Any
 import draws
 import jax
 import numpy as np
-from draws import HINTS, NAMINGS, PATTERNS, SIZES, Own, named, string
+from draws import HINTS, NAMINGS, PATTERNS, RIGHT_HINTS, SIZES, Own, named, string
 from escapes import Case, Tally
 from jax.sharding import Mesh
 
@@ -51,23 +51,6 @@ PATTERN_VERBS = [
     "rearrange", "repeat", "reshard", "all_gather", "all_to_all", "logsumexp",
     "psum", "pmean", "pmax", "pmin", "psum_scatter",
 ]  # fmt: skip
-RIGHT_HINTS = [
-    "Float [b/dp] s",
-    "Float [b/dp] [s/tp]",
-    "Float argument",
-    "Any array",
-    "bare Array",
-    "PyTree S",
-    "NamedTuple",
-    "TypedDict",
-    "recursive",
-    "union",
-    "union of containers",
-    "dict",
-    "list",
-    "tuple",
-    "int",
-]
 REDUCTIONS = ["sum", "mean", "max", "min", "prod", "any", "all", "", "median", None, 3, np.sum]
 
 
@@ -206,8 +189,8 @@ class Drawer:
         """A call of a right function with what is mostly wrong."""
         verb = self.draw.choice([typed, typed_shard_map, typed_jit])
         # A parameter of a typed_jit that is hinted Any is left to JAX, and so is what it says of it.
-        name = self.draw.choice(RIGHT_HINTS if verb is typed_jit else [*RIGHT_HINTS, "Any"])
-        function = annotated(x=HINTS[name], y=Float[Array, "s"], result=Float[Array, "[b/dp] s"])
+        name, hint = named(self.draw, RIGHT_HINTS if verb is typed_jit else RIGHT_HINTS | {"Any": Any})
+        function = annotated(x=hint, y=Float[Array, "s"], result=Float[Array, "[b/dp] s"])
         options = {} if verb is typed else {"mesh": self.mesh}
         value_text, value = named(self.draw, self.values)
         other_text, other = named(self.draw, self.values, "f32[8]")
@@ -228,12 +211,9 @@ class Drawer:
             text, value = self.draw.choice(
                 [("x", "x"), ("0", 0), ("(0, 1)", (0, 1)), ("-1", -1), ("('y',)", ("y",)), ("7", 7)]
             )
-        function = annotated(x=HINTS["Float [b/dp] s"], y=Float[Array, "s"], result=Float[Array, "b"])
+        function = annotated(x=Float[Array, "[b/dp] s"], y=Float[Array, "s"], result=Float[Array, "b"])
         args = (self.values["f32[8,16]"], self.values["f32[8]"])
-        return (
-            f"typed_jit({name}={text})",
-            lambda: typed_jit(function, mesh=self.mesh, **{name: value})(*args),
-        )
+        return (f"typed_jit({name}={text})", lambda: typed_jit(function, mesh=self.mesh, **{name: value})(*args))
 
     # Names
 
@@ -328,8 +308,8 @@ class Drawer:
     def decorated_one(self) -> tuple[str, Any]:
         """A function that a decorator takes, or something else."""
         verb = self.draw.choice([typed, typed_shard_map, typed_jit])
-        text = self.draw.choice(RIGHT_HINTS)
-        function = annotated(x=HINTS[text], y=Float[Array, "s"], result=Float[Array, "[b/dp] s"])
+        text, hint = named(self.draw, RIGHT_HINTS)
+        function = annotated(x=hint, y=Float[Array, "s"], result=Float[Array, "[b/dp] s"])
         options = {"mesh": self.mesh} if verb is not typed and self.draw.random() < 0.5 else {}
         if self.draw.random() < 0.1:
             return self.value()

@@ -29,6 +29,11 @@ from typedshmap import Array, Bool, Float, Float32, Int, Key, Like, PyTree, Shap
 Named = dict[str, Any]
 
 
+def by_repr(things: Sequence[Any]) -> Named:
+    """What needs no name of its own."""
+    return {f"{thing!r:.60}": thing for thing in things}
+
+
 # Strings
 
 TOKENS = """
@@ -147,17 +152,15 @@ def values(mesh: Mesh) -> Named:
     explicit = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Explicit,) * 2)
     deleted = jnp.asarray(x) + 1
     deleted.delete()
-    found = {
+    return {
         "f32[8,16]": x,
         "f32[8,16] of JAX": jnp.asarray(x),
         "f32[6,16]": x[:6],
         "f32[16,32]": np.ones((16, 32), np.float32),
         "f32[8]": x[:, 0],
-        "f32[]": np.float32(1),
         "f32[0,16]": x[:0],
         "f32[1,1,1,1,1,1,1,1]": np.ones((1,) * 8, np.float32),
         "NaN": np.full((8, 16), np.nan, np.float32),
-        "inf": float("inf"),
         "f64": x.astype(float),
         "f16": x.astype(np.float16),
         "bf16": jnp.asarray(x, jnp.bfloat16),
@@ -190,63 +193,31 @@ def values(mesh: Mesh) -> Named:
         "deleted": deleted,
         "struct": jax.ShapeDtypeStruct((8, 16), np.float32),
         "struct on the mesh": jax.ShapeDtypeStruct((8, 16), np.float32, sharding=NamedSharding(mesh, P("dp"))),
-        "None": None,
-        "3": 3,
-        "2**70": 2**70,
-        "-2**70": -(2**70),
         "10**5000": 10**5000,
-        "True": True,
-        "1.5": 1.5,
-        "1j": 1j,
-        "text": "text",
         "long text": "text " * 1000,
-        "lone surrogate": "\ud800",
-        "b''": b"",
-        "()": (),
-        "[]": [],
-        "{}": {},
         "list of arrays": [x, x],
-        "list of lists": [[1.0, 2.0], [3.0]],
         "tuple": (x, 3, None),
         "dict": {"a": x, "b": x[:6]},
         "dict of mixed keys": {"a": x, 1: x, None: x},
         "nested": {"a": [x, (x, {"b": None})]},
         # No list that holds itself: where JAX flattens one, it spoils the interpreter's count of recursions.
         "deep": functools.reduce(lambda inner, _: [inner], range(200), x),
-        "set": {1, 2},
-        "range": range(3),
         "deque": collections.deque([x]),
         "OrderedDict": collections.OrderedDict(a=x),
         "defaultdict": collections.defaultdict(list, a=x),
-        "Counter": collections.Counter("aab"),
-        "Decimal": decimal.Decimal("1.5"),
-        "Fraction": fractions.Fraction(1, 3),
-        "object()": object(),
-        "a class": NoShape,
-        "no shape": NoShape(),
-        "odd shape": OddShape(),
-        "raises": Raises(),
         "NamedTuple": Dim(x),
         "dataclass": NoTree(x),
-        "function": len,
         "lambda": lambda *args: args,
         "partial": functools.partial(len, x),
-        "module": np,
         "memoryview": memoryview(x[0]),
-        "dtype": np.dtype("f4"),
-        "np.float32": np.float32,
-        "void": np.void(b"abc"),
-        "np.str_": np.str_("a"),
-        "Mesh": mesh,
-        "PartitionSpec": P("dp"),
-        "device": jax.devices()[0],
-        "Ellipsis": ...,
-        "NotImplemented": NotImplemented,
-        "slice": slice(3),
-        "a hint": Float[Array, "b"],
-        "exception": ValueError("no"),
-    }
-    return found
+        **by_repr([
+            np.float32(1), float("inf"), None, 3, 2**70, -(2**70), True, 1.5, 1j, "text", "\ud800", b"", (), [], {},
+            [[1.0, 2.0], [3.0]], {1, 2}, range(3), collections.Counter("aab"), decimal.Decimal("1.5"),
+            fractions.Fraction(1, 3), object(), NoShape, NoShape(), OddShape(), Raises(), len, np, np.dtype("f4"),
+            np.float32, np.void(b"abc"), np.str_("a"), mesh, P("dp"), jax.devices()[0], ..., NotImplemented, slice(3),
+            Float[Array, "b"], ValueError("no"),
+        ]),
+    }  # fmt: skip
 
 
 # Hints
@@ -294,173 +265,50 @@ class Hostile(metaclass=Meta):
     pass
 
 
+# What calls that are wrong in their arguments alone are decorated with.
+RIGHT_HINTS = by_repr([
+    Float[Array, "[b/dp] s"], Float32[Array, "[b/dp] [s/tp]"], Float[Array, "{x} {self.a[3]}"], Shaped[Any, "..."],
+    PyTree[Float[Array, "?n ..."], "S"], Layer, Batch, Chain, Float[Array, "b s"] | Int[Array, "b"] | None,
+    list[Float[Array, "b"]] | dict[str, Float[Array, "b"]] | Layer, dict[str, Float[Array, "b s"]],
+    list[Float[Array, "b s"]], tuple[Float[Array, "b s"], int], int, Array,
+])  # fmt: skip
 HINTS: Named = {
-    "Float b s": Float[Array, "b s"],
-    "Float [b/dp] s": Float[Array, "[b/dp] s"],
-    "Float [b/dp] [s/tp]": Float32[Array, "[b/dp] [s/tp]"],
-    "Float zz": Float[Array, "[b/zz] s"],
-    "Float +tp": Float[Array, "[b/dp] s +tp"],
-    "Float -tp": Float[Array, "[b/dp] s -tp"],
-    "Float ~dp": Float[Array, "b s ~dp"],
-    "Float P": Float[Array, "b s", P("dp", "tp")],
-    "Float *r": Float[Array, "*r s"],
-    "Float expression": Float[Array, "b//0 s-20"],
-    "Float power": Float[Array, "2**99999 9**9**9**9"],
-    "Float argument": Float[Array, "{x} {self.a[3]}"],
-    "Float unbound": Float[Array, "q+1 q-1"],
-    "Float ?n": Float[Array, "?n"],
-    "Int b": Int[Array, "b"],
-    "Bool": Bool[Array, "..."],
-    "Key": Key[Array, ""],
-    "Any array": Shaped[Any, "..."],
-    "ndarray": Float[np.ndarray, "b s"],
-    "ArrayLike": Float[typedshmap.ArrayLike, "..."],
-    "bare Array": Array,
-    "bare ndarray": np.ndarray,
-    "bare ArrayLike": typedshmap.ArrayLike,
-    "bare Float": Float,
-    "bare PyTree": PyTree,
-    "bare Stacked": Stacked,
-    "bare Like": Like,
-    "PyTree": PyTree[Float[Array, "..."]],
-    "PyTree S": PyTree[Float[Array, "?n ..."], "S"],
-    "PyTree of int": PyTree[int],
-    "Stacked": Stacked["layers", Layer],
-    "Like": Like[Any, Layer],
-    "Like any keys": Like[dict, dict[str, Float[Array, "b [s/tp]"]]],
-    "Stacked sharded": Stacked["[n/tp]", Float[Array, "b"]],
-    "tuple": tuple[Float[Array, "b s"], int],
-    "tuple[()]": tuple[()],
-    "tuple ...": tuple[Float[Array, "b s"], ...],
-    "list": list[Float[Array, "b s"]],
-    "dict": dict[str, Float[Array, "b s"]],
-    "dict of ints": dict[str, int],
-    "union": Float[Array, "b s"] | Int[Array, "b"] | None,
-    "union of containers": list[Float[Array, "b"]] | dict[str, Float[Array, "b"]] | Layer,
-    "NamedTuple": Layer,
-    "TypedDict": Batch,
-    "dataclass": Unregistered,
-    "recursive": Chain,
-    "undefined name": Missing,
-    "broken field": Broken,
-    "hostile class": Hostile,
-    "Annotated": Annotated[Float[Array, "b s"], "note"],
-    "TypeVar": T,
-    "TypeVar bound": Bounded,
-    "TypeVar constraints": Either,
-    "Literal": Literal["a", 3],
-    "Callable": Callable[[int], int],
-    "Callable ...": typing.Callable,
-    "type[int]": type[int],
-    "NoReturn": typing.NoReturn,
-    "Never": typing.Never,
-    "Self": typing.Self,
-    "ClassVar": typing.ClassVar[int],
-    "ClassVar bare": typing.ClassVar,
-    "Final": typing.Final,
-    "Optional bare": typing.Optional,
-    "Union bare": typing.Union,
+    **RIGHT_HINTS,
     "Tuple bare": typing.Tuple,  # noqa: UP006
     "List bare": typing.List,  # noqa: UP006
     "Dict bare": typing.Dict,  # noqa: UP006
-    "list bare": list,
-    "dict bare": dict,
-    "tuple bare": tuple,
-    "Generic": typing.Generic,
-    "Protocol": typing.Protocol,
-    "NamedTuple itself": NamedTuple,
-    "TypedDict itself": TypedDict,
-    "Unpack": typing.Unpack[tuple[int, ...]],
-    "ParamSpec": typing.ParamSpec("Q"),
-    "TypeVarTuple": typing.TypeVarTuple("Ts"),
-    "NewType": typing.NewType("N", int),
-    "Mapping": collections.abc.Mapping[str, Float[Array, "b"]],
-    "Sequence": collections.abc.Sequence[Float[Array, "b"]],
-    "Iterable bare": collections.abc.Iterable,
-    "defaultdict": collections.defaultdict[str, Float[Array, "b"]],
-    "deque": collections.deque[Float[Array, "b"]],
-    "set": set[Float[Array, "b"]],
-    "ForwardRef": typing.ForwardRef("Undefined"),
     "ForwardRef wrong": list["Undefined"],  # type: ignore[name-defined]
     "Optional of a name": typing.Optional["Undefined"],  # type: ignore[name-defined]
-    "int": int,
-    "str": str,
-    "float": float,
-    "None": None,
-    "NoneType": type(None),
-    "Any": Any,
-    "object": object,
-    "3": 3,
-    "1.5": 1.5,
-    "True": True,
-    "b'b'": b"b",
-    "()": (),
-    "[]": [],
-    "{}": {},
-    "tuple of hints": (Float[Array, "b s"], "b s"),
-    "list of hints": [Float[Array, "b s"]],
-    "dict of hints": {"a": Float[Array, "b s"]},
-    "dict of mixed keys": {1: int, "a": "b"},
-    "set of hints": {int},
-    "lambda": lambda x: x,
-    "len": len,
-    "module": np,
-    "Ellipsis": ...,
-    "array": np.ones(3),
-    "PartitionSpec": P("dp"),
-    "dtype": np.dtype("f4"),
-    "np.float32": np.float32,
-    "raises": Raises(),
-    "exception": ValueError,
-    "property": property(),
-}
-ARRAY_TYPES: Named = {
-    "Array": Array,
-    "ndarray": np.ndarray,
-    "Any": Any,
-    "ArrayLike": typedshmap.ArrayLike,
-    "union": Array | np.ndarray,
-    "union with None": Array | None,
-    "hint": Float[Array, "[b/dp] s"],
-    "union of hints": Float[Array, "b"] | Int[Array, "s"],
-    "NDArray": np.typing.NDArray[np.float32],
-    "int": int,
-    "str": str,
-    "None": None,
-    "text": "Array",
-    "3": 3,
-    "list": list[Array],
-    "TypeVar": T,
-    "TypeVar of hints": Bounded,
-    "PyTree": PyTree[Float[Array, "b"]],
-    "Literal": Literal["a"],
-    "raises": Raises(),
-    "lambda": len,
-    "()": (),
-    "array": np.ones(2),
-    "[]": [],
-    "{}": {},
-}
-PSPECS: Named = {
-    "P()": P(),
-    "P(dp)": P("dp"),
-    "P(dp, tp)": P("dp", "tp"),
-    "P((dp, tp))": P(("dp", "tp")),
-    "P(None)": P(None, None, None),
-    "P(dp, dp)": P("dp", "dp"),
-    "P(unreduced)": P("dp", unreduced={"tp"}),
-    "P(reduced)": P(reduced={"tp"}),
-    "P(both)": P("tp", unreduced={"dp"}, reduced={"zz"}),
-    "P(UNCONSTRAINED)": P(P.UNCONSTRAINED),
-    "P(3)": P(3),
-    "P('a b')": P("a b"),
-    "P('')": P(""),
-    "a string": "dp",
-    "None": None,
-    "3": 3,
-    "tuple": ("dp",),
-    "raises": Raises(),
-}
+    **by_repr([
+        Float[Array, "b s"], Float[Array, "[b/zz] s"], Float[Array, "[b/dp] s +tp"], Float[Array, "[b/dp] s -tp"],
+        Float[Array, "b s ~dp"], Float[Array, "b s", P("dp", "tp")], Float[Array, "*r s"], Float[Array, "b//0 s-20"],
+        Float[Array, "2**99999 9**9**9**9"], Float[Array, "q+1 q-1"], Float[Array, "?n"], Int[Array, "b"],
+        Bool[Array, "..."], Key[Array, ""], Float[np.ndarray, "b s"], Float[typedshmap.ArrayLike, "..."], np.ndarray,
+        typedshmap.ArrayLike, Float, PyTree, Stacked, Like, PyTree[Float[Array, "..."]], PyTree[int],
+        Stacked["layers", Layer], Stacked["[n/tp]", Float[Array, "b"]], Like[Any, Layer],
+        Like[dict, dict[str, Float[Array, "b [s/tp]"]]], tuple[()], tuple[Float[Array, "b s"], ...], dict[str, int],
+        collections.abc.Mapping[str, Float[Array, "b"]], collections.defaultdict[str, Float[Array, "b"]],
+        collections.abc.Sequence[Float[Array, "b"]], collections.abc.Iterable, collections.deque[Float[Array, "b"]],
+        set[Float[Array, "b"]], Unregistered, Missing, Broken, Hostile, Annotated[Float[Array, "b s"], "note"],
+        T, Bounded, Either, Literal["a", 3], Callable[[int], int], typing.Callable, type[int], typing.NoReturn,
+        typing.Never, typing.Self, typing.ClassVar[int], typing.ClassVar, typing.Final, typing.Optional, typing.Union,
+        typing.Generic, typing.Protocol, NamedTuple, TypedDict, typing.Unpack[tuple[int, ...]], typing.ParamSpec("Q"),
+        typing.TypeVarTuple("Ts"), typing.NewType("N", int), typing.ForwardRef("Undefined"), list, dict, tuple, str,
+        float, None, type(None), Any, object, 3, 1.5, True, b"b", (), [], {}, (Float[Array, "b s"], "b s"),
+        [Float[Array, "b s"]], {"a": Float[Array, "b s"]}, {1: int, "a": "b"}, {int}, len, lambda x: x, np, ...,
+        np.ones(3), P("dp"), np.dtype("f4"), np.float32, Raises(), ValueError, property(),
+    ]),
+}  # fmt: skip
+ARRAY_TYPES = by_repr([
+    Array, np.ndarray, Any, typedshmap.ArrayLike, Array | np.ndarray, Array | None, Float[Array, "[b/dp] s"],
+    Float[Array, "b"] | Int[Array, "s"], np.typing.NDArray[np.float32], int, str, None, "Array", 3, list[Array],
+    T, Bounded, PyTree[Float[Array, "b"]], Literal["a"], Raises(), len, (), np.ones(2), [], {},
+])  # fmt: skip
+PSPECS = by_repr([
+    P(), P("dp"), P("dp", "tp"), P(("dp", "tp")), P(None, None, None), P("dp", "dp"), P("dp", unreduced={"tp"}),
+    P(reduced={"tp"}), P("tp", unreduced={"dp"}, reduced={"zz"}), P(P.UNCONSTRAINED), P(3), P("a b"), P(""), "dp",
+    None, 3, ("dp",), Raises(),
+])  # fmt: skip
 
 
 def endless(kind: type) -> Any:
@@ -538,8 +386,7 @@ def hint(draw: random.Random) -> tuple[str, Any]:
 def item(draw: random.Random) -> tuple[str, Any]:
     """What stands in the brackets of a dtype: ``Float[item]``."""
     kind, text = draw.randrange(10), string(draw)
-    array_name = draw.choice(list(ARRAY_TYPES)) if kind > 4 else "Array"
-    array_type = ARRAY_TYPES[array_name]
+    array_name, array_type = named(draw, ARRAY_TYPES) if kind > 4 else ("Array", Array)
     if kind == 0:
         name = draw.choice(list(HINTS))
         return name, HINTS[name]
@@ -623,94 +470,34 @@ def meshes(mesh: Mesh) -> Named:
 
 
 NAMINGS: Named = {
-    "None": None,
-    "{}": {},
-    "dp": {"dp": "tp"},
-    "to itself": {"dp": "dp", "tp": "tp"},
-    "swapped": {"dp": "tp", "tp": "dp"},
-    "both": {"dp": ("dp", "tp"), "tp": None},
-    "unknown": {"dp": "zz"},
-    "twice": {"dp": ("dp", "dp")},
-    "()": {"dp": ()},
-    "list": {"dp": ["dp", "tp"]},
-    "number": {"dp": 3},
-    "key is number": {3: "dp"},
-    "key is None": {None: None},
-    "nested": {"dp": (("dp",), "tp")},
-    "names": {"b": "dp", "s": "tp"},
-    "pairs": [("b", "dp"), ("s", ("tp",)), ("b", None)],
-    "tuple of pairs": (("b", "dp"),),
-    "triple": [("b", "dp", "tp")],
-    "string": "dp",
-    "strings": ["b", "dp"],
-    "set": {("b", "dp")},
-    "3": 3,
-    "generator": (pair for pair in [("b", "dp")]),
-    "raises": Raises(),
-    "value raises": {"b": Raises()},
-    "unhashable": {"b": [["dp"]]},
-    "set of axes": {"b": {"dp"}},
-    "empty names": {"": ""},
-    "PartitionSpec": {"b": P("dp")},
     "rules": typedshmap.axis_rules([("b", "dp")], fallback="error"),
-    "aliases": typedshmap.axis_aliases(b="dp"),
-    "bytes": {"b": b"dp"},
-}
-AXIS_NAMES: Named = {
-    "set()": set(),
-    "{dp}": {"dp"},
-    "frozenset": frozenset({"tp"}),
-    "unknown": {"zz"},
-    "number": {3},
-    "mixed": {"dp", 3},
-    "None in it": {None},
-    "list": ["dp"],
-    "text": "dp",
-    "None": None,
-    "dict": {"dp": 4},
-    "raises": Raises(),
-    "tuple in it": {("dp", "tp")},
-}
+    **by_repr([
+        None, {}, {"dp": "tp"}, {"dp": "dp", "tp": "tp"}, {"dp": "tp", "tp": "dp"}, {"dp": ("dp", "tp"), "tp": None},
+        {"dp": "zz"}, {"dp": ("dp", "dp")}, {"dp": ()}, {"dp": ["dp", "tp"]}, {"dp": 3}, {3: "dp"}, {None: None},
+        {"dp": (("dp",), "tp")}, {"b": "dp", "s": "tp"}, [("b", "dp"), ("s", ("tp",)), ("b", None)], (("b", "dp"),),
+        [("b", "dp", "tp")], "dp", ["b", "dp"], {("b", "dp")}, 3, (pair for pair in [("b", "dp")]), Raises(),
+        {"b": Raises()}, {"b": [["dp"]]}, {"b": {"dp"}}, {"": ""}, {"b": P("dp")}, typedshmap.axis_aliases(b="dp"),
+        {"b": b"dp"},
+    ]),
+}  # fmt: skip
+AXIS_NAMES = by_repr([
+    set(), {"dp"}, frozenset({"tp"}), {"zz"}, {3}, {"dp", 3}, {None}, ["dp"], "dp", None, {"dp": 4}, Raises(),
+    {("dp", "tp")},
+])  # fmt: skip
 SIZES: Named = {
-    "10**30": 10**30,
     "10**5000": 10**5000,
     "-10**5000": -(10**5000),
-    "2**62": 2**62,
-    "8": 8,
-    "0": 0,
-    "-1": -1,
-    "6": 6,
-    "2**70": 2**70,
-    "True": True,
-    "1.5": 1.5,
-    "NaN": float("nan"),
-    "None": None,
-    "text": "8",
-    "tuple": (2, 4),
-    "tuple of text": ("a",),
-    "list": [8],
-    "np": np.int64(8),
-    "array": np.ones(3, int),
-    "0-d array": np.array(8),
-    "raises": Raises(),
-    "object": object(),
-}
+    **by_repr([
+        10**30, 2**62, 8, 0, -1, 6, 2**70, True, 1.5, float("nan"), None, "8", (2, 4), ("a",), [8], np.int64(8),
+        np.ones(3, int), np.array(8), Raises(), object(),
+    ]),
+}  # fmt: skip
 
 
-WRITTEN_MESHES: Named = {
-    "text": "dp=4,tp=2",
-    "other sizes": "dp=2,tp=2",
-    "one axis": "dp=2",
-    "an odd size": "dp=0,tp=2",
-    "no size": "dp,tp",
-    "no text": "",
-    "dict": {"dp": 4, "tp": 2},
-    "odd dict": {"dp": "4"},
-    "empty dict": {},
-    "list": [],
-    "list of texts": ["dp=2,tp=2", "dp=4"],
-    "number": 3,
-}
+WRITTEN_MESHES = by_repr([
+    "dp=4,tp=2", "dp=2,tp=2", "dp=2", "dp=0,tp=2", "dp,tp", "", {"dp": 4, "tp": 2}, {"dp": "4"}, {}, [],
+    ["dp=2,tp=2", "dp=4"], 3,
+])  # fmt: skip
 
 
 def named(draw: random.Random, pool: Named, likely: str | None = None) -> tuple[str, Any]:

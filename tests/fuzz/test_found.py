@@ -60,76 +60,38 @@ FOUND: list[tuple[Callable[[Mesh], Any], type[Exception], str]] = [
         AnnotationSyntaxError,
         """Float[array([1., 1.]), "b"]: array([1., 1.]) is not an array type, as Array, np.ndarray and ArrayLike are""",
     ),
-    (
-        lambda mesh: check(x, Unfinished),
-        AnnotationSyntaxError,
-        "Unfinished names 'NeverDefined', which is not defined",
-    ),
-    (
-        lambda mesh: check(x, PyTree[Unfinished]),
-        AnnotationSyntaxError,
-        "PyTree[Unfinished] names 'NeverDefined', which is not defined",
-    ),
+    (lambda mesh: check(x, Unfinished), AnnotationSyntaxError, "Unfinished names 'NeverDefined', which is not defined"),
+    (lambda mesh: check(x, PyTree[Unfinished]), AnnotationSyntaxError,
+     "PyTree[Unfinished] names 'NeverDefined', which is not defined"),
     (lambda mesh: partition_specs(10**5000), AnnotationSyntaxError, "an int is not a hint"),
-    (
-        lambda mesh: plan_reshard("[a/dp] b -> a [b/dp]", (10**5000, 4), mesh),
-        ShapeError,
-        "plan_reshard: shape=a tuple has an int, which is not a size",
-    ),
-    (
-        lambda mesh: plan_reshard("[a/dp] b -> a [b/dp]", (2**63, 4), mesh),
-        ShapeError,
-        "plan_reshard: shape=(9223372036854775808, 4) has 9223372036854775808, which is not a size",
-    ),
-    (
-        lambda mesh: inputs(typed_shard_map(f, mesh=mesh), b=2**45, d=4),
-        ShapeError,
-        'inputs: f: Float[Array, "[b/dp] d"] is of shape (35184372088832, 4), which is too large to be drawn here',
-    ),
-    (
-        lambda mesh: assert_mesh_invariant(typed_shard_map(f), b=2**45, d=4),
-        ShapeError,
-        'assert_mesh_invariant: f: Float[Array, "[b/dp] d"] is of shape (35184372088832, 4), which is too large to be '
-        "drawn here",
-    ),
+    (lambda mesh: plan_reshard("[a/dp] b -> a [b/dp]", (10**5000, 4), mesh), ShapeError,
+     "plan_reshard: shape=a tuple has an int, which is not a size"),
+    (lambda mesh: plan_reshard("[a/dp] b -> a [b/dp]", (2**63, 4), mesh), ShapeError,
+     "plan_reshard: shape=(9223372036854775808, 4) has 9223372036854775808, which is not a size"),
+    (lambda mesh: inputs(typed_shard_map(f, mesh=mesh), b=2**45, d=4), ShapeError,
+     'inputs: f: Float[Array, "[b/dp] d"] is of shape (35184372088832, 4), which is too large to be drawn here'),
+    (lambda mesh: assert_mesh_invariant(typed_shard_map(f), b=2**45, d=4), ShapeError,
+     'assert_mesh_invariant: f: Float[Array, "[b/dp] d"] is of shape (35184372088832, 4), which is too large to be '
+     "drawn here"),
     (lambda mesh: Stacked["n", "\ud800"], AnnotationSyntaxError, "Stacked['n', '\\ud800']: '\\ud800' is not a hint"),
     (lambda mesh: axis_aliases(3), MeshAxisError, "axis_aliases: expects a dict of names and mesh axes, got int"),
-    (
-        lambda mesh: axis_rules({"b": 10**5000}),
-        MeshAxisError,
-        "the rule for 'b' is an int; write a mesh axis, a tuple of them, or None",
-    ),
-    (
-        lambda mesh: typed_jit(f, static_argnames=jnp.ones(3)),
-        StructureError,
-        "f: static_argnames= expects a parameter's name, or several; got Array([1., 1., 1.], dtype=float32)",
-    ),
-    (
-        lambda mesh: typed_shard_map(f, mesh=mesh, axis_names={"dp", 3, "zz"})(x),
-        MeshAxisError,
-        "f: axis_names= names mesh axis '3', which the mesh (dp=4, tp=2) does not have",
-    ),
-    (
-        lambda mesh: partition_specs_on(Mesh(mesh.devices, (0, 1))),
-        MeshAxisError,
-        "shape_structs: hint value names mesh axis 'dp', which is not among the mesh's axes '0', '1'",
-    ),
-    (
-        lambda mesh: plan_reshard(f"{'9' * 5000} -> a", (8,), mesh),
-        PatternError,
-        "plan_reshard: a size of 5000 digits",
-    ),
+    (lambda mesh: axis_rules({"b": 10**5000}), MeshAxisError,
+     "the rule for 'b' is an int; write a mesh axis, a tuple of them, or None"),
+    (lambda mesh: typed_jit(f, static_argnames=jnp.ones(3)), StructureError,
+     "f: static_argnames= expects a parameter's name, or several; got Array([1., 1., 1.], dtype=float32)"),
+    (lambda mesh: typed_shard_map(f, mesh=mesh, axis_names={"dp", 3, "zz"})(x), MeshAxisError,
+     "f: axis_names= names mesh axis '3', which the mesh (dp=4, tp=2) does not have"),
+    (lambda mesh: partition_specs_on(Mesh(mesh.devices, (0, 1))), MeshAxisError,
+     "shape_structs: hint value names mesh axis 'dp', which is not among the mesh's axes '0', '1'"),
+    (lambda mesh: plan_reshard(f"{'9' * 5000} -> a", (8,), mesh), PatternError, "plan_reshard: a size of 5000 digits"),
     (
         lambda mesh: check(x, "{x[" + "9" * 5000 + "]} b"),
         AnnotationSyntaxError,
         f""""{{x[{"9" * 450}...": unexpected '{"9" * 138}...{"9" * 89}' in braces""",
     ),
-    (
-        lambda mesh: check(NamedShape(), Shaped[Any, "..."]),
-        StructureError,
-        "check: checked value is a NamedShape, but its hint says an array",
-    ),
-]
+    (lambda mesh: check(NamedShape(), Shaped[Any, "..."]), StructureError,
+     "check: checked value is a NamedShape, but its hint says an array"),
+]  # fmt: skip
 
 
 # A line of a message as long as it may be, or more, and what takes long or never ends.
@@ -164,11 +126,8 @@ ENDLESS: list[tuple[Callable[[Mesh], Any], type[Exception], str]] = [
     (lambda mesh: check({"a": x}, endless(dict)), AnnotationSyntaxError, DEEP),
     (lambda mesh: partition_specs(endless(list)), AnnotationSyntaxError, DEEP),
     (lambda mesh: shard({"a": x}, endless(dict), mesh), AnnotationSyntaxError, DEEP),
-    (
-        lambda mesh: typed_shard_map(lambda x: x, mesh=mesh, in_types=(endless(list),), out_types=X),
-        AnnotationSyntaxError,
-        f"<lambda>: in_types[0]: {DEEP}",
-    ),
+    (lambda mesh: typed_shard_map(lambda x: x, mesh=mesh, in_types=(endless(list),), out_types=X),
+     AnnotationSyntaxError, f"<lambda>: in_types[0]: {DEEP}"),
     (lambda mesh: check(x, twice(X, 40)), AnnotationSyntaxError, "a hint of more than 100000 parts"),
     (lambda mesh: check(x, nested(X, 17)), AnnotationSyntaxError, "a hint of more than 100000 parts"),
     (lambda mesh: check(x, nested(X, 10)), StructureError, f"check: checked value {BOTH}"),
@@ -177,52 +136,24 @@ ENDLESS: list[tuple[Callable[[Mesh], Any], type[Exception], str]] = [
         AnnotationSyntaxError,
         'dict[typedshmap.Float[Array, "[b/dp] d"]]: expects the types of keys and of values, as in dict[str, Array]',
     ),
-    (
-        lambda mesh: Float[Array, "a b", P(None, ("tp", None))],
-        AnnotationSyntaxError,
-        "Float[...]: P(...) holds None; write mesh axes by name, or None",
-    ),
-    (
-        lambda mesh: check(x, "(99**64)**64 s"),
-        ShapeError,
-        "check: checked value has a hint that cannot be evaluated: '99**64' has more than 100 digits",
-    ),
-    (
-        lambda mesh: repeat(x, "a b -> a b c", c=10**30),
-        PatternError,
-        f"repeat: the size of 'c' is {10**30}, which is more than any dim has",
-    ),
-    (
-        lambda mesh: repeat(x, "a b -> a b c", c=10**18),
-        PatternError,
-        "repeat: the result has more elements than any array",
-    ),
-    (
-        lambda mesh: shape_structs(X, mesh, b=10**5000, d=3),
-        ShapeError,
-        "shape_structs: b=an int is not a size",
-    ),
-    (
-        lambda mesh: reduce(np.array([[None, 1]], dtype=object), "a b -> a", "sum"),
-        StructureError,
-        "reduce: the operand is a NumPy array that JAX refuses (",
-    ),
-    (
-        lambda mesh: reduce(np.array(["2020-01-01"], dtype="datetime64[D]"), "a ->", "sum"),
-        StructureError,
-        "reduce: the operand is a NumPy array that JAX refuses (",
-    ),
-    (
-        lambda mesh: einsum(np.array([[None]], dtype=object), x[:1, :1], "a b, a b -> a"),
-        StructureError,
-        "einsum: operand 1 is a NumPy array that JAX refuses (",
-    ),
-    (
-        lambda mesh: take(np.ma.masked_array(x, mask=x > 0), np.zeros(2, int), "v m, b -> b m"),
-        StructureError,
-        "take: operand 1 is a NumPy array that JAX refuses (",
-    ),
-]
+    (lambda mesh: Float[Array, "a b", P(None, ("tp", None))], AnnotationSyntaxError,
+     "Float[...]: P(...) holds None; write mesh axes by name, or None"),
+    (lambda mesh: check(x, "(99**64)**64 s"), ShapeError,
+     "check: checked value has a hint that cannot be evaluated: '99**64' has more than 100 digits"),
+    (lambda mesh: repeat(x, "a b -> a b c", c=10**30), PatternError,
+     f"repeat: the size of 'c' is {10**30}, which is more than any dim has"),
+    (lambda mesh: repeat(x, "a b -> a b c", c=10**18), PatternError,
+     "repeat: the result has more elements than any array"),
+    (lambda mesh: shape_structs(X, mesh, b=10**5000, d=3), ShapeError, "shape_structs: b=an int is not a size"),
+    (lambda mesh: reduce(np.array([[None, 1]], dtype=object), "a b -> a", "sum"), StructureError,
+     "reduce: the operand is a NumPy array that JAX refuses ("),
+    (lambda mesh: reduce(np.array(["2020-01-01"], dtype="datetime64[D]"), "a ->", "sum"), StructureError,
+     "reduce: the operand is a NumPy array that JAX refuses ("),
+    (lambda mesh: einsum(np.array([[None]], dtype=object), x[:1, :1], "a b, a b -> a"), StructureError,
+     "einsum: operand 1 is a NumPy array that JAX refuses ("),
+    (lambda mesh: take(np.ma.masked_array(x, mask=x > 0), np.zeros(2, int), "v m, b -> b m"), StructureError,
+     "take: operand 1 is a NumPy array that JAX refuses ("),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("call", "error", "line"), ENDLESS)

@@ -2,7 +2,7 @@
 
 import copy
 import pickle
-from typing import Any, TypeVar, Union
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,51 +33,6 @@ from typedshmap import (
     check,
     shard,
 )
-
-Free = TypeVar("Free")
-Bounded = TypeVar("Bounded", bound=jax.Array)
-Constrained = TypeVar("Constrained", jax.Array, np.ndarray)
-
-
-class Duck:
-    """Something that is an array by its attributes alone."""
-
-    shape = (2,)
-    dtype = np.dtype("float32")
-
-
-VALUES = {
-    "jax": jnp.ones(2),
-    "numpy": np.ones(2, np.float32),
-    "struct": jax.ShapeDtypeStruct((2,), "float32"),
-    "duck": Duck(),
-    "list": [1.0, 2.0],
-    "text": "ab",
-    "None": None,
-}
-
-
-@pytest.mark.parametrize(
-    ("array_type", "taken"),
-    [
-        (Array, "jax"),
-        (jax.Array, "jax"),
-        (np.ndarray, "numpy"),
-        (ArrayLike, "jax numpy"),
-        (Array | np.ndarray, "jax numpy"),
-        (Union[np.ndarray, Array], "jax numpy"),
-        (Array | Any, "jax numpy struct duck"),
-        (Any, "jax numpy struct duck"),
-        (jax.ShapeDtypeStruct, "struct"),
-        (Free, "jax numpy struct duck"),
-        (Bounded, "jax"),
-        (Constrained, "jax numpy"),
-    ],
-    ids=str,
-)
-def test_a_hint_takes_the_arrays_of_its_type(array_type, taken):
-    hint = Float[array_type, "2"]
-    assert {name for name, value in VALUES.items() if isinstance(value, hint)} == set(taken.split())
 
 
 @pytest.mark.parametrize("shape", [None, "round", ("2",), (-2,), (2.0,), (None,), [2]], ids=str)
@@ -135,35 +90,6 @@ def test_array_like_takes_scalars_of_the_dtype_that_jax_gives_them(value, taken)
     assert [kind for kind in types if isinstance(value, Float[kind, ""])] == taken
 
 
-@pytest.mark.parametrize(
-    ("hint", "right", "wrong"),
-    [
-        (Float[Array, "2 3"], jnp.ones((2, 3)), jnp.ones((3, 2))),
-        (Float[Array, "2 3"], jnp.ones((2, 3)), jnp.ones(2)),
-        (Float[Array, "2 3"], jnp.ones((2, 3)), jnp.ones((2, 3), int)),
-        (Float[Array, "2 3"], jnp.ones((2, 3)), np.ones((2, 3))),
-        (Float[Array, "a a"], jnp.ones((2, 2)), jnp.ones((2, 3))),
-        (Float[Array, "a a+1"], jnp.ones((2, 3)), jnp.ones((2, 2))),
-        (Float[Array, "a+1 a"], jnp.ones((3, 2)), jnp.ones((2, 2))),
-        (Float[Array, "a"], jnp.ones(2), jnp.ones(())),
-        (Float[Array, ""], jnp.ones(()), jnp.ones(1)),
-        (Float[Array, "..."], jnp.ones((1, 2, 3)), jnp.ones(2, int)),
-        (Float[Array, "a ... 3"], jnp.ones((1, 2, 3)), jnp.ones((3, 2))),
-        (Float[Array, "#2"], jnp.ones(1), jnp.ones(3)),
-        (Float[Array, "[a/dp] 3"], jnp.ones((2, 3)), jnp.ones((2, 2))),
-        (Float[np.ndarray, "_ 3"], np.ones((2, 3)), np.ones((3, 2))),
-        (BFloat16[Array, "2"], jnp.ones(2, "bfloat16"), jnp.ones(2)),
-        (Bool[Array, "2"], jnp.ones(2, bool), jnp.ones(2, "int8")),
-        (Key[Array, "2"], jax.random.split(jax.random.key(0)), jnp.ones(2)),
-        (Shaped[Array, "2"], jax.random.split(jax.random.key(0)), jax.random.key(0)),
-        (Float[Array, "2"] | Int[Array, "3"], jnp.ones(3, int), jnp.ones(3)),
-    ],
-    ids=str,
-)
-def test_isinstance_distinguishes_right_from_wrong(hint, right, wrong):
-    assert (isinstance(right, hint), isinstance(wrong, hint)) == (True, False)
-
-
 @pytest.mark.parametrize("dims", ["n+1", "?n", "{self.n}", "2//0"])
 def test_a_dim_without_a_size_fits_nothing(dims):
     assert not isinstance(jnp.ones(2), Float[Array, dims])
@@ -172,7 +98,7 @@ def test_a_dim_without_a_size_fits_nothing(dims):
 def test_isinstance_sees_a_tracer_as_the_array_that_it_stands_for():
     seen = []
     jax.eval_shape(
-        lambda x: seen.append((isinstance(x, Float[Array, "2"]), isinstance(x, Float[Array, "3"]))), VALUES["jax"]
+        lambda x: seen.append((isinstance(x, Float[Array, "2"]), isinstance(x, Float[Array, "3"]))), jnp.ones(2)
     )
     assert seen == [(True, False)]
 

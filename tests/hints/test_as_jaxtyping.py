@@ -54,71 +54,29 @@ def shapes(*sizes):
     return [np.ones(shape, np.float32) for shape in sizes]
 
 
+# What the law below does not draw.
 DIMS = [
-    (["4"], [(4,)], True),
-    (["4"], [(5,)], False),
     (["1_000"], [(1000,)], True),
-    (["a b", "b a"], [(2, 3), (3, 2)], True),
     (["a b", "b a"], [(2, 3), (2, 3)], False),
     (["  a \t b\n"], [(2, 3)], True),
-    (["_ _x", "_ _x"], [(2, 3), (4, 5)], True),
-    (["_"], [()], False),
-    (["..."], [()], True),
-    (["... 3"], [(1, 2, 3)], True),
-    (["a ... a"], [(2, 9, 2)], True),
-    (["*n", "*n"], [(2, 3), (2, 3)], True),
-    (["*n", "*n"], [(2, 3), (2,)], False),
     (["*", "*"], [(2, 3), (2, 3)], True),
     (["*", "*"], [(2, 3), (2,)], False),
     (["* 3"], [(1, 2, 3)], True),
-    (["*_", "*_"], [(2, 3), (2,)], True),
-    (["*_n", "*_n"], [(2, 3), (2,)], True),
-    (["_*n", "_*n"], [(2, 3), (2,)], True),
-    (["*?_ 4"], [(2, 4)], True),
-    (["?_", "_?n"], [(2,), (3,)], True),
-    (["n", "#n"], [(3,), (1,)], True),
-    (["#n", "n"], [(1,), (3,)], True),
-    (["#n", "n"], [(3,), (2,)], False),
-    (["n", "#n"], [(3,), (2,)], False),
-    (["#4"], [(1,)], True),
-    (["#4"], [(2,)], False),
+    (["_ _x", "_ _x"], [(2, 3), (4, 5)], True),
     (["n", "#n+1"], [(3,), (1,)], True),
-    (["*#n", "*#n"], [(2, 1), (3,)], True),
-    (["*#n", "*#n"], [(2, 2), (3,)], False),
-    (["#*n", "*n"], [(2, 1), (2, 3)], True),
-    (["*n", "*#n"], [(2, 3), (4, 2, 3)], False),
     (["rows=4"], [(4,)], True),
-    (["rows=4"], [(5,)], False),
-    (["rows=n", "n"], [(2,), (3,)], False),
-    (["rows=_", "rows=_"], [(2,), (3,)], True),
     (["_rows=n", "n"], [(2,), (3,)], True),
-    (["rows=_n"], [(2,)], True),
-    (["#rows=4"], [(1,)], True),
-    (["rows=#4"], [(1,)], True),
-    (["#rows=n", "n"], [(1,), (3,)], True),
-    (["*rows=n", "*n"], [(2, 3), (2, 3)], True),
-    (["rows=*n", "*n"], [(2, 3), (2,)], False),
     (["*#rows=n", "*n"], [(1, 3), (2, 3)], True),
-    (["n", "n+1"], [(2,), (3,)], True),
     (["n", "2*n-1"], [(2,), (4,)], False),
     (["n m", "min(n,m) max(n,m)"], [(4, 3), (3, 4)], True),
     (["n", "(n+1)//2"], [(4,), (2,)], True),
     (["n", "n%3 n**2"], [(4,), (1, 16)], True),
-    (["{2}"], [(2,)], True),
     (["{1+1}"], [(3,)], False),
     (["größe", "größe"], [(2,), (3,)], False),
     (["a,b"], [(2, 3)], INVALID),
     (["a#"], [(2,)], INVALID),
     (["a..."], [(2,)], INVALID),
-    (["... *a"], [(2,)], INVALID),
-    (["#_"], [(2,)], INVALID),
-    (["*#_"], [(2,)], INVALID),
-    (["##a"], [(2,)], INVALID),
-    (["*4"], [(4,)], INVALID),
-    (["?4"], [(4,)], INVALID),
-    (["*a+1"], [(4,)], INVALID),
     (["_a+1"], [(4,)], INVALID),
-    (["#..."], [(4,)], INVALID),
     (["#"], [(4,)], INVALID),
 ]
 
@@ -247,7 +205,17 @@ def test_every_leaf_of_a_tree_is_of_the_type_that_jaxtyping_wants(leaf, right, w
 
 
 F32, F64, I32 = np.float32(1), np.float64(1), np.int32(1)
+
+
+class Duck:
+    """Something that is an array by its attributes alone."""
+
+    shape = (2,)
+    dtype = np.dtype("float32")
+
+
 ARRAYS = {"jax": jnp.ones(2), "numpy": np.ones(2, np.float32), "struct": jax.ShapeDtypeStruct((2,), "float32")}
+ARRAYS |= {"duck": Duck(), "list": [1.0, 2.0], "text": "ab", "None": None}
 SCALARS = {"f": 1.0, "i": 1, "c": 1j, "s": "a", "f32": F32, "jax": jnp.ones(()), "numpy": np.ones((), np.float32)}
 Free, Bound, Constrained = TypeVar("Free"), TypeVar("Bound", bound=jax.Array), TypeVar("Constrained", Array, np.ndarray)
 TYPES = [

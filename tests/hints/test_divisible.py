@@ -11,22 +11,7 @@ from beartype import beartype
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from typedshmap import (
-    Array,
-    Float,
-    ShapeError,
-    check,
-    explain,
-    from_callback,
-    from_process_local,
-    partition_specs,
-    shape_structs,
-    shard,
-    shardings,
-    typed,
-    typed_jit,
-    typed_shard_map,
-)
+from typedshmap import Array, Float, ShapeError, check, shard, typed, typed_jit, typed_shard_map
 
 X, UNSHARDED = Float[Array, "[b/dp] d"], Float[Array, "b d"]
 KINDS = {"Auto": AxisType.Auto, "Explicit": AxisType.Explicit}
@@ -60,14 +45,6 @@ VERBS: dict[str, Callable[[Any], Any]] = {
     "check in a region over another axis": in_plain_region,
     "shard": lambda x: shard(x, X),
 }
-PLACING: dict[str, Callable[[Any], Any]] = {
-    "partition_specs": lambda x: partition_specs(X, like=x),
-    "shardings": lambda x: shardings(X, like=x),
-    "shape_structs": lambda x: shape_structs(X, b=6, d=4),
-    "from_callback": lambda x: from_callback(lambda index: np.asarray(x)[index], X, b=6, d=4),
-    "from_process_local": lambda x: from_process_local(x, X),
-    "explain": lambda x: explain(typed_shard_map(f), b=6, d=4),
-}
 HERE: dict[str, Callable[[Callable[[Any], Any]], Callable[[Any], Any]]] = {
     "eagerly": lambda verb: verb,
     "under jit": lambda verb: jax.jit(lambda x: verb(x * 2)),
@@ -90,12 +67,6 @@ def test_a_dim_that_does_not_divide_is_refused(verb: Any, here: Any, kind: AxisT
         refuses(here(lambda x: verb(x)), jnp.ones((6, 4)))
 
 
-@pytest.mark.parametrize("verb", PLACING.values(), ids=PLACING)
-def test_verbs_that_place_refuse_it(mesh: Mesh, verb: Any) -> None:
-    with jax.set_mesh(mesh):
-        refuses(verb, np.ones((6, 4), np.float32))
-
-
 def test_on_an_abstract_mesh_it_is_refused(mesh: Mesh) -> None:
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         for verb in (VERBS["check"], VERBS["typed"], VERBS["isinstance"]):
@@ -106,10 +77,7 @@ def test_on_an_abstract_mesh_it_is_refused(mesh: Mesh) -> None:
 
 def test_where_only_the_compiler_knows_the_mesh_it_is_refused_then(mesh: Mesh) -> None:
     placed = shard(np.ones((8, 4), np.float32), X, mesh)
-    for sliced in (
-        lambda x: x[:6],
-        lambda x: jax.lax.with_sharding_constraint(x[:6], NamedSharding(mesh, P("dp"))),
-    ):
+    for sliced in (lambda x: x[:6], lambda x: jax.lax.with_sharding_constraint(x[:6], NamedSharding(mesh, P("dp")))):
         errors = (ShapeError, jax.errors.JaxRuntimeError)
         with pytest.raises(errors, match="has b=6, which does not divide over 'dp'"):
             jax.jit(lambda x, sliced=sliced: check(sliced(x), X))(placed)

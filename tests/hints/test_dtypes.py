@@ -70,7 +70,6 @@ KEY_CURE = "Hint: make it by jax.random.key, or jax.random.wrap_key_data; PRNGKe
 @pytest.mark.parametrize(
     ("hint", "value", "line", "cure"),
     [
-        (Key[Array, ""], jax.random.PRNGKey(0), "has 1 dim, but its hint has 0", KEY_CURE),
         (Key[Array, "b"], jax.random.split(jax.random.PRNGKey(0)), "has 2 dims, but its hint has 1", KEY_CURE),
         (Key[Array, "..."], jax.random.PRNGKey(0), "has dtype uint32, but its hint says Key", KEY_CURE),
         (

@@ -12,76 +12,12 @@ import typedshmap
 from typedshmap import AnnotationSyntaxError, Array, Float, Int, MeshAxisError, PyTree, Shaped
 
 # Of each kind one message in full; every problem, with its place and its cure, is in notation/test_parser.py.
-SYNTAX = [
-    (
-        "a +tp b",
-        """
-        Float[Array, "a +tp b"]: '+tp' stands before a dim
-
-            Float[Array, "a +tp b"]
-                            ^^^
-
-        Hint: move '+tp' to the end
-        """,
-    ),
-    (
-        "a b)",
-        """
-        Float[Array, "a b)"]: ')' closes nothing
-
-            Float[Array, "a b)"]
-                             ^
-        """,
-    ),
-    (
-        "batch/dp d",
-        """
-        Float[Array, "batch/dp d"]: 'batch/dp' is sharded without brackets
-
-            Float[Array, "batch/dp d"]
-                          ^^^^^^^^
-
-        Hint: write [batch/dp]
-        """,
-    ),
-]
-
-TWICE = [
-    (
-        "[a/dp] [b/dp]",
-        """
-        Float[Array, "[a/dp] [b/dp]"]: mesh axis 'dp' is used twice
-
-            Float[Array, "[a/dp] [b/dp]"]
-                                    ^^
-        """,
-    ),
-    (
-        "[a/dp] +dp",
-        """
-        Float[Array, "[a/dp] +dp"]: mesh axis 'dp' is used twice
-
-            Float[Array, "[a/dp] +dp"]
-                                 ^^^
-        """,
-    ),
-]
 
 
 def message_of(dtype, item, error):
     with pytest.raises(error) as caught:
         dtype[item]
     return unplaced(caught.value)
-
-
-@pytest.mark.parametrize(("dims", "message"), SYNTAX, ids=[dims for dims, _ in SYNTAX])
-def test_dims_that_cannot_be_read_are_reported_with_carets(dims, message):
-    assert message_of(Float, (Array, dims), AnnotationSyntaxError) == dedent(message).strip()
-
-
-@pytest.mark.parametrize(("dims", "message"), TWICE, ids=[dims for dims, _ in TWICE])
-def test_a_mesh_axis_that_is_written_twice_is_reported_with_carets(dims, message):
-    assert message_of(Float, (Array, dims), MeshAxisError) == dedent(message).strip()
 
 
 @pytest.mark.parametrize(
@@ -133,43 +69,28 @@ def test_carets_stand_under_the_dims_of_any_hint(dtype, item, message):
     ("item", "message"),
     [
         ((3, "b"), 'Float[3, "b"]: 3 is not an array type, as Array, np.ndarray and ArrayLike are'),
-        (
-            ("Array", "b"),
-            "Float['Array', \"b\"]: 'Array' is not an array type, as Array, np.ndarray and ArrayLike are\n\n"
-            "Hint: write the type itself, as in Float[Array, ...]",
-        ),
+        (("Array", "b"),
+         "Float['Array', \"b\"]: 'Array' is not an array type, as Array, np.ndarray and ArrayLike are\n\n"
+         "Hint: write the type itself, as in Float[Array, ...]"),
         ((str, "b"), 'Float[str, "b"]: str is not an array type, as Array, np.ndarray and ArrayLike are'),
-        (
-            (None | type(None), "b"),
-            'Float[NoneType, "b"]: None is not an array type, as Array, np.ndarray and ArrayLike are',
-        ),
+        ((None | type(None), "b"),
+         'Float[NoneType, "b"]: None is not an array type, as Array, np.ndarray and ArrayLike are'),
         ((int, ""), 'Float[int, ""]: a Python int is not Float'),
         ((int | bool, ""), 'Float[int | bool, ""]: a Python int | bool is not Float'),
-        (
-            (float, "... n"),
-            'Float[float, "... n"]: a Python float has no dims\n\n'
-            '    Float[float, "... n"]\n                      ^\n\nHint: write "" or "..."',
-        ),
+        ((float, "... n"), 'Float[float, "... n"]: a Python float has no dims\n\n'
+         '    Float[float, "... n"]\n                      ^\n\nHint: write "" or "..."'),
         ((list[int], "b"), 'Float[list, "b"]: list[int] is not an array type, as Array, np.ndarray and ArrayLike are'),
-        (
-            (Int[Array, "c"], "b"),
-            'Float[Int[Array, "c"], "b"]: no dtype is both Float and Int',
-        ),
+        ((Int[Array, "c"], "b"), 'Float[Int[Array, "c"], "b"]: no dtype is both Float and Int'),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_something_else_than_an_array_type_is_an_error(item, message):
     assert message_of(Float, item, AnnotationSyntaxError) == message
 
 
 @pytest.mark.parametrize(
     ("item", "written"),
-    [
-        (Array, "Float[Array]"),
-        ((), "Float[]"),
-        ((Array, 3), "Float[Array, 3]"),
-        ((Array, ("b", "d")), "Float[Array, ('b', 'd')]"),
-    ],
+    [((), "Float[]"), ((Array, 3), "Float[Array, 3]"), ((Array, ("b", "d")), "Float[Array, ('b', 'd')]")],
 )
 def test_brackets_without_an_array_type_and_dims_are_an_error(item, written):
     message = message_of(Float, item, AnnotationSyntaxError)
@@ -221,10 +142,7 @@ BUILTINS = {
     "a parameter": (lambda: typedshmap.typed(annotated(callable)), "f: parameter 'act': "),
     "an item": (lambda: typedshmap.typed(annotated(list[callable])), "f: parameter 'act': "),
     "a field": (lambda: typedshmap.typed(annotated(Block)), "f: parameter 'act': field 'act' of Block: "),
-    "a field of a field": (
-        lambda: typedshmap.check(None, Around),
-        "field 'block' of Around: field 'act' of Block: ",
-    ),
+    "a field of a field": (lambda: typedshmap.check(None, Around), "field 'block' of Around: field 'act' of Block: "),
 }
 
 

@@ -9,7 +9,6 @@ import jaxtyping
 import numpy as np
 import pytest
 from beartype.door import is_bearable
-from jax.sharding import PartitionSpec as P
 from lines import unplaced
 
 from typedshmap import (
@@ -96,34 +95,6 @@ def test_check_takes_and_refuses_dtypes_by_every_name(name):
     assert check(right, hint) is right
     with pytest.raises(DtypeError, match=f"^check: checked value has dtype .*, but its hint says {name}\n"):
         check(wrong, hint)
-
-
-def dense(mesh):
-    """A program whose hints are all of jaxtyping."""
-
-    @typed_shard_map(mesh=mesh)
-    def dense(
-        x: jaxtyping.Float[Array, "[batch/dp] model"], w: jaxtyping.Float[Array, "model [ff/tp]"]
-    ) -> jaxtyping.Float[Array, "[batch/dp] [ff/tp]"]:
-        return x @ w
-
-    return dense
-
-
-def test_jaxtyping_hints_with_brackets_shard_a_program(mesh):
-    x, w = np.arange(32, dtype="float32").reshape(8, 4), np.ones((4, 2), "float32")
-    out = jax.block_until_ready(dense(mesh)(x, w))
-    assert out.sharding.spec == P("dp", "tp")
-    np.testing.assert_allclose(out, x @ w)
-
-
-def traced(f, *shapes, dtype="float32"):
-    return jax.eval_shape(f, *(jax.ShapeDtypeStruct(shape, dtype) for shape in shapes))
-
-
-def test_jaxtyping_hints_check_dims_across_arguments(mesh):
-    with pytest.raises(ShapeError, match=r"^dense: argument 'w' has model=5, but argument 'x' has model=4\n"):
-        traced(dense(mesh), (8, 4), (5, 2))
 
 
 def test_a_mark_in_a_jaxtyping_hint_means_unreduced(mesh):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax.linen import logical_to_mesh_axes
+from flax.linen import logical_axis_rules, logical_to_mesh_axes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh
@@ -30,6 +30,7 @@ from typedshmap import (
     typed,
     typed_shard_map,
 )
+from typedshmap._jax.versions import HAS_MANUAL_TYPES
 
 RULES = [("batch", "dp"), ("ff", "tp"), ("model", None)]
 X, W = Float[Array, "batch model"], Float[Array, "model ff"]
@@ -38,42 +39,25 @@ x, w = np.ones((8, 16), np.float32), np.ones((16, 32), np.float32)
 
 # The same as Flax
 
-# The example of flax.linen.logical_to_mesh_axes's own documentation.
-DOCUMENTED = (("batch", "X"), ("features", "X"), ("heads", "Y"), ("batch", "Z"))
 
-CASES: list[tuple[str, Any]] = [
-    ("batch length heads features", DOCUMENTED),
-    ("features batch", DOCUMENTED),
-    ("heads heads2 features", DOCUMENTED),
-    ("batch embed", (("batch", ("data", "fsdp")), ("embed", "fsdp"))),
-    ("embed batch", (("embed", "fsdp"), ("batch", ("data", "fsdp")), ("batch", "data"))),
-    ("batch embed", (("batch", None), ("batch", "data"), ("embed", "data"))),
-    ("batch embed", (("batch", ()), ("embed", ("data",)))),
-    ("a b c", ()),
-    ("", DOCUMENTED),
-]
-
-
-@pytest.mark.parametrize(("dims", "rules"), CASES)
-def test_rules_give_the_spec_that_flax_gives(dims: str, rules: Any) -> None:
-    with axis_rules(rules):
-        assert partition_specs(Float[Array, dims]) == logical_to_mesh_axes(tuple(dims.split()), rules)
-
-
-NAMES, AXES = ("a", "b", "c", "d", "e"), ("x", "y", "z", "w")
+NAMES, AXES = ("a", "b", "c"), ("x", "y", "z")  # so few that rules often give one axis to two dims
+ANY = P.UNCONSTRAINED
+FREE = [st.just(ANY)] if HAS_MANUAL_TYPES else []  # the last Flax that takes jax 0.9 gives one dim alone such a rule
 MEANINGS = st.one_of(
-    st.none(), st.sampled_from(AXES), st.lists(st.sampled_from(AXES), max_size=3, unique=True).map(tuple)
+    st.none(), *FREE, st.sampled_from(AXES), st.lists(st.sampled_from(AXES), max_size=3, unique=True).map(tuple)
 )
 
 
 @settings(max_examples=10 * settings.default.max_examples, deadline=None)
 @given(
-    st.lists(st.sampled_from(NAMES), max_size=5, unique=True),
-    st.lists(st.tuples(st.sampled_from(NAMES), MEANINGS), max_size=8).map(tuple),
+    st.lists(st.sampled_from((*NAMES, None, ANY)), min_size=2, max_size=5, unique=True),
+    st.lists(st.tuples(st.sampled_from(NAMES), MEANINGS), min_size=2, max_size=8).map(tuple),
 )
-def test_any_rules_give_the_spec_that_flax_gives(names: list[str], rules: Any) -> None:
-    with axis_rules(rules):
-        assert partition_specs(Float[Array, " ".join(names)]) == logical_to_mesh_axes(names, rules)
+def test_any_rules_give_the_spec_that_flax_gives(names: list[Any], rules: Any) -> None:
+    dims = " ".join({ANY: "[any/?]", None: "[none/]"}.get(name, name) for name in names)
+    for context in (axis_rules(rules), logical_axis_rules(rules)):
+        with context:
+            assert partition_specs(Float[Array, dims]) == logical_to_mesh_axes(names, rules)
 
 
 # In force
@@ -263,77 +247,17 @@ def test_an_unknown_fallback_is_refused() -> None:
         axis_rules({}, fallback=np.ones(2))  # type: ignore[arg-type]
 
 
-MESSAGES = {
-    "unknown axis": (
-        {"batch": "data"},
-        "batch model",
-        """f: argument 'x' names mesh axis 'data' (by the rule for 'batch'), which is not among the mesh's axes\
- 'dp', 'tp'
-
-    x: Float[Array, "batch model"]
-                     ^^^^^
-    got f32[8,16]
-
-Mesh: dp=4, tp=2; rules: batch=data
-Hint: did you mean 'dp'? change the rule, or write [batch/]""",
-    ),
-    "no rule": (
-        axis_rules({"batch": "dp", "ff": "tp"}, fallback="error"),
-        "batch model",
-        """f: argument 'x' has dim 'model' in its hint, which no rule names
-
-    x: Float[Array, "batch model"]
-                           ^^^^^
-    got f32[8,16]
-
-Mesh: dp=4, tp=2; rules: batch=dp
-Hint: add ('model', None) to the rules, or write [model/]""",
-    ),
-    "a rule whose axis is taken": (
-        axis_rules({"batch": "dp", "model": "dp"}, fallback="error"),
-        "batch model",
-        """f: argument 'x' has dim 'model' in its hint, and its rules give 'dp', which another dim has
-
-    x: Float[Array, "batch model"]
-                           ^^^^^
-    got f32[8,16]
-
-Mesh: dp=4, tp=2; rules: batch=dp, model=dp
-Hint: add ('model', None) to the rules, or write [model/]""",
-    ),
-    "a name twice": (
-        {"d": "dp"},
-        "d d",
-        """f: argument 'x' has dim 'd' twice in its hint, and its rule could mean either
-
-    x: Float[Array, "d d"]
-                       ^
-    got f32[8,16]
-
-Mesh: dp=4, tp=2; rules: d=dp
-Hint: write [d/axis] or [d/] for one of them""",
-    ),
-    "indivisible": (
-        {"batch": ("dp", "tp"), "model": None},
-        "model batch",
-        """f: argument 'x' has batch=12, which does not divide over 'dp', 'tp' (8 shards)
+def test_a_rule_whose_axes_do_not_divide_is_reported_in_full(mesh: Mesh) -> None:
+    rules = {"batch": ("dp", "tp"), "model": None}
+    call = typed_shard_map(lambda x: None, mesh=mesh, rules=rules, in_types=Float[Array, "model batch"], out_types=None)
+    message = """<lambda>: argument 'x' has batch=12, which does not divide over 'dp', 'tp' (8 shards)
 
     x: Float[Array, "model batch"]
                            ^^^^^
     got f32[8,12]
 
 Mesh: dp=4, tp=2; rules: batch=(dp, tp), model=None
-Hint: make batch a multiple of 8, or pad it and mask the rest""",
-    ),
-}
-
-
-@pytest.mark.parametrize(("rules", "dims", "message"), MESSAGES.values(), ids=MESSAGES)
-def test_a_rule_that_cannot_hold_is_reported_in_full(mesh: Mesh, rules: Any, dims: str, message: str) -> None:
-    def f(x: Any) -> None:
-        return None
-
-    call = typed_shard_map(f, mesh=mesh, rules=rules, in_types=(Float[Array, dims],), out_types=None)
-    with pytest.raises(Exception) as caught:
-        call(x if dims != "model batch" else x[:, :12])
+Hint: make batch a multiple of 8, or pad it and mask the rest"""
+    with pytest.raises(ShapeError) as caught:
+        call(x[:, :12])
     assert unplaced(caught.value) == message

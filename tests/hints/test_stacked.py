@@ -1,11 +1,8 @@
 """``Stacked["layers", Layer]``: leading dims for every array of a hint, in signatures, at rest and through scan."""
 
 import pickle
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Optional, TypedDict
 
-import equinox as eqx
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,25 +42,6 @@ class Named(TypedDict):
     w: W
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Block:
-    layer: Layer
-    gain: Float[Array, ""]
-    name: str = field(default="block", metadata={"static": True})
-
-
-@flax.struct.dataclass
-class FlaxBlock:
-    w: W
-    steps: int = flax.struct.field(pytree_node=False, default=3)
-
-
-class Linear(eqx.Module):
-    w: W
-    width: int = eqx.field(static=True, default=6)
-
-
 x, layers = numbers(8, 4), Layer(numbers(3, 4, 6), numbers(3, 6, 4))
 
 
@@ -100,31 +78,12 @@ def test_every_array_has_the_leading_dims(hint: Any, specs: Any) -> None:
         (Stacked["n", PyTree[W]], {"a": [numbers(3, 4, 6)]}),
         (Stacked["n", PyTree[Layer]], [layers]),
         (Stacked["n", Array], numbers(3, 4, 6)),
-        (Stacked["n", Block], Block(layers, numbers(3))),
-        (Stacked["n", FlaxBlock], FlaxBlock(numbers(3, 4, 6))),
-        (Stacked["n", Linear], Linear(numbers(3, 4, 6))),
         (Stacked["3", tuple[W, ...]], (numbers(3, 4, 6),) * 3),
     ],
 )
 def test_values_of_every_kind_are_stacked(mesh: Mesh, hint: Any, value: Any) -> None:
     f = typed_shard_map(lambda tree: tree, mesh=mesh, in_types=(hint,), out_types=hint)
     jax.tree.map(np.testing.assert_array_equal, jax.block_until_ready(f(value)), value)
-
-
-def test_the_leading_dim_is_the_same_for_all_arrays(mesh: Mesh) -> None:
-    f = typed_shard_map(lambda layers: None, mesh=mesh, in_types=(Stacked["layers", Layer],), out_types=None)
-    with pytest.raises(ShapeError) as caught:
-        f(Layer(numbers(3, 4, 6), numbers(2, 6, 4)))
-    assert str(caught.value) == (
-        """<lambda>: argument 'layers.v' has layers=2, but argument 'layers.w' has layers=3
-
-    layers.v: Float[Array, "layers [f/tp] m"]
-                            ^^^^^^
-    got f32[2,6,4]
-
-Mesh: dp=4, tp=2
-Sizes: layers=3 (layers.w dim 0), m=4 (layers.w dim 1), f=6 (layers.w dim 2)"""
-    )
 
 
 def test_a_value_that_is_not_stacked_is_reported_by_its_path(mesh: Mesh) -> None:

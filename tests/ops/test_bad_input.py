@@ -15,7 +15,6 @@ from typedshmap import (
     Array,
     DtypeError,
     Float,
-    Int,
     MeshAxisError,
     PatternError,
     ShapeError,
@@ -187,12 +186,6 @@ def test_empty_arrays_go_through(
             inside(mesh, body, (Float[Array, hint],), Float[Array, out], EMPTY)
     else:
         assert inside(mesh, body, (Float[Array, hint],), Float[Array, out], EMPTY).shape == shape
-
-
-def test_integers_are_summed(mesh: Mesh) -> None:
-    total = lambda x: reduce(x, "[b/dp] [m/tp] -> [m/tp]", "sum")  # noqa: E731
-    hints = Int[Array, "[b/dp] [m/tp]"], Int[Array, "[m/tp]"]
-    np.testing.assert_array_equal(inside(mesh, total, hints[:1], hints[1], X.astype(np.int32)), X.sum(0))
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import typedshmap
-from typedshmap import PatternError, TypedShmapError, einsum, rearrange, reduce, repeat
+from typedshmap import PatternError, TypedShmapError, einsum, rearrange, reduce
 
 REDUCTIONS = ("sum", "mean", "max", "min", "prod", "any", "all")
 
 
 def numbers(*shape: int, dtype: Any = np.float32) -> np.ndarray:
-    return np.random.default_rng(len(shape)).normal(scale=3, size=shape).astype(dtype)
+    return np.asarray(np.random.default_rng(len(shape)).normal(scale=3, size=shape), dtype)
 
 
 def stacked(kind: Callable[[np.ndarray], Any]) -> Callable[[np.ndarray], Any]:
@@ -46,74 +46,55 @@ def same(got: Any, expected: Any) -> None:
 
 # What einops accepts
 
-# Of arrays of every kind; the laws below draw the patterns.
-REARRANGED: list[tuple[str, tuple[int, ...], dict[str, int]]] = [
-    ("...->...", (2, 3, 4), {}),
-    ("a b ... -> a b (...)", (2, 3), {}),
-    ("... c -> (... c)", (2, 3, 4), {}),
-    ("b (h h2) (w w2) c -> (h2 w2 b) h w c", (2, 4, 6, 3), {"h2": 2, "w2": 3}),
-    ("(b g1) (g2 c) -> (b g2) (g1 c)", (6, 4), {"g1": 2, "g2": 2}),
-    ("a b c->c b a", (2, 3, 4), {"a": 2, "b": 3, "c": 4}),
-    ("a b -> 1 a () b", (2, 3), {}),
-    ("(1 a) b -> a (b 1 1)", (2, 3), {}),
-    ("a(b)c -> (a)b c", (2, 3, 4), {}),
-    ("  a   b  ->  b   a  ", (2, 3), {}),
-    ("batch_size head2 Größe -> Größe batch_size head2", (2, 3, 4), {}),
-    ("n (a b) -> n a b", (2, 0), {"a": 0, "b": 2}),
+# Patterns in every spelling, of arrays of every kind; the laws below draw other ones of NumPy's.
+ACCEPTED: list[tuple[str, str, tuple[tuple[int, ...], ...], dict[str, int]]] = [
+    ("rearrange", "...->...", ((2, 3, 4),), {}),
+    ("rearrange", "a b ... -> a b (...)", ((2, 3),), {}),
+    ("rearrange", "b (h h2) (w w2) c -> (h2 w2 b) h w c", ((2, 4, 6, 3),), {"h2": 2, "w2": 3}),
+    ("rearrange", "a b c->c b a", ((2, 3, 4),), {"a": 2, "b": 3, "c": 4}),
+    ("rearrange", "(1 a) b -> a () (b 1 1)", ((2, 3),), {}),
+    ("rearrange", "a(b)c -> (a)b c", ((2, 3, 4),), {}),
+    ("rearrange", "  a   b  ->  b   a  ", ((2, 3),), {}),
+    ("rearrange", "batch_size head2 Größe -> Größe batch_size head2", ((2, 3, 4),), {}),
+    ("rearrange", "n (a b) -> n a b", ((2, 0),), {"a": 0, "b": 2}),
+    ("rearrange", "->", ((),), {}),
+    ("rearrange", "-> () 1", ((),), {}),
+    ("rearrange", "... -> 1 ...", ((),), {}),
+    ("rearrange", "a b -> b a", ((0, 0),), {}),
+    ("reduce", "b c (h 2) (w 3) -> b c h w", ((2, 3, 4, 6),), {}),
+    ("reduce", "2 3 4 ->", ((2, 3, 4),), {}),
+    ("reduce", "... -> 1 1", ((2, 3, 4),), {}),
+    ("reduce", "a ... c -> c (...)", ((2, 3, 4, 5),), {}),
+    ("repeat", "h w -> (h h2) (w w2)", ((2, 3),), {"h2": 2, "w2": 3}),
+    ("repeat", "(h 1) w -> h (w 1 2)", ((2, 3),), {}),
+    ("repeat", "a b -> 02 a b 01", ((2, 3),), {}),
+    ("repeat", "h w -> h w c", ((2, 3),), {"c": 0}),
+    ("einsum", "->", ((),), {}),
+    ("einsum", ",->", ((), ()), {}),
+    ("einsum", "i i ->", ((3, 3),), {}),
+    ("einsum", "a b,b c,c d,d e->a e", ((2, 3), (3, 4), (4, 5), (5, 2)), {}),
+    ("einsum", "... i, ... i -> ... i", ((2, 1, 4), (3, 4)), {}),
+    ("einsum", "batch_in Größe, Größe out2 -> out2 batch_in", ((2, 3), (3, 4)), {}),
+    ("einsum", "a b, a b -> a b", ((2, 3), (1, 3)), {}),
+    ("einsum", "a _ -> a", ((2, 3),), {}),
+]
+
+
+ROWS = [
+    pytest.param(*row, array, id=f"{row[0]} {row[1]}, {name}")
+    for row in ACCEPTED
+    for name, array in ARRAYS.items()
+    if not name.startswith("list") or (row[0] != "einsum" and row[2][0][:1] > (0,))
 ]
 
 
 @pytest.mark.sample(3)
-@on_every_array
-@pytest.mark.parametrize(("pattern", "shape", "sizes"), REARRANGED)
-def test_rearrange_is_that_of_einops(pattern: str, shape: tuple[int, ...], sizes: dict[str, int], array: Any) -> None:
-    x = array(numbers(*shape))
-    same(rearrange(x, pattern, **sizes), einops.rearrange(x, pattern, **sizes))
-
-
-SMALL: list[tuple[str, tuple[int, ...], dict[str, int]]] = [
-    ("->", (), {}),
-    (" -> 1", (), {}),
-    ("-> () 1", (), {}),
-    ("... -> ...", (), {}),
-    ("... -> 1 ...", (), {}),
-    ("a b -> (a b)", (0, 3), {}),
-    ("(a b) c -> a b c", (0, 3), {"b": 2}),
-    ("a b -> b a", (0, 0), {}),
-]
-
-
-@pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
-@pytest.mark.parametrize(("pattern", "shape", "sizes"), SMALL)
-def test_an_array_without_dims_or_elements_is_rearranged(
-    pattern: str, shape: tuple[int, ...], sizes: dict[str, int], array: Any
-) -> None:
-    x = array(numbers(*shape))
-    same(rearrange(x, pattern, **sizes), einops.rearrange(x, pattern, **sizes))
-
-
-REDUCED: list[tuple[str, tuple[int, ...], dict[str, int]]] = [
-    ("b c h w -> b c () ()", (2, 3, 4, 5), {}),
-    ("b c (h h2) (w w2) -> b h w c", (2, 3, 4, 6), {"h2": 2, "w2": 3}),
-    ("b c (h 2) (w 3) -> b c h w", (2, 3, 4, 6), {}),
-    ("2 3 4 ->", (2, 3, 4), {}),
-    ("a 3 4 -> 1 a", (2, 3, 4), {}),
-    ("a b -> (b a)", (2, 3), {}),
-    ("... -> 1 1", (2, 3, 4), {}),
-    ("a ... c -> c (...)", (2, 3, 4, 5), {}),
-    ("a ... d -> a d", (2, 3), {}),
-]
-
-
-@pytest.mark.sample(5)
-@on_every_array
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize(("pattern", "shape", "sizes"), REDUCED)
-def test_reduce_is_that_of_einops(
-    pattern: str, shape: tuple[int, ...], sizes: dict[str, int], reduction: str, array: Any
-) -> None:
-    x = array(numbers(*shape))
-    same(reduce(x, pattern, reduction, **sizes), einops.reduce(x, pattern, reduction, **sizes))
+@pytest.mark.parametrize(("verb", "pattern", "shapes", "sizes", "array"), ROWS)
+def test_what_einops_accepts_has_its_result(verb: str, pattern: str, shapes: Any, sizes: Any, array: Any) -> None:
+    values = [array(numbers(*shape)) for shape in shapes]
+    for how in REDUCTIONS if verb == "reduce" else [None]:
+        args = (*values, pattern) if how is None else (*values, pattern, how)
+        same(getattr(typedshmap, verb)(*args, **sizes), getattr(einops, verb)(*args, **sizes))
 
 
 def xla_compiles_float16() -> bool:
@@ -160,63 +141,6 @@ def test_a_function_is_not_called_where_nothing_is_reduced() -> None:
         raise AssertionError
 
     same(reduce(numbers(2, 3), "a b -> b a", never), numbers(2, 3).T)
-
-
-REPEATED: list[tuple[str, tuple[int, ...], dict[str, int]]] = [
-    ("h w -> h w c", (2, 3), {"c": 0}),
-    ("h w -> h 3 w", (2, 3), {}),
-    ("h w -> (h h2) (w w2)", (2, 3), {"h2": 2, "w2": 3}),
-    ("(h 1) w -> h (w 1 2)", (2, 3), {}),
-    ("a ... -> n a ...", (2, 3, 4), {"n": 2}),
-    ("(b c) d -> b (r c) d", (6, 2), {"c": 3, "r": 2}),
-    ("a b -> a b n", (2, 3), {"n": 2, "a": 2}),
-    ("a b -> 02 a b 01", (2, 3), {}),
-]
-
-
-@pytest.mark.sample(3)
-@on_every_array
-@pytest.mark.parametrize(("pattern", "shape", "sizes"), REPEATED)
-def test_repeat_is_that_of_einops(pattern: str, shape: tuple[int, ...], sizes: dict[str, int], array: Any) -> None:
-    x = array(numbers(*shape))
-    same(repeat(x, pattern, **sizes), einops.repeat(x, pattern, **sizes))
-
-
-CONTRACTED: list[tuple[str, tuple[tuple[int, ...], ...]]] = [
-    ("a b c ->", ((2, 3, 4),)),
-    ("->", ((),)),
-    ("i i ->", ((3, 3),)),
-    ("a b, c -> a c b", ((2, 3), (4,))),
-    ("a b, -> a b", ((2, 3), ())),
-    (",->", ((), ())),
-    ("a b c, c b d, a g k -> a b k", ((2, 3, 4), (4, 3, 5), (2, 3, 4))),
-    ("a b,b c,c d,d e->a e", ((2, 3), (3, 4), (4, 5), (5, 2))),
-    ("... i, ... i -> ...", ((2, 3, 4), (2, 3, 4))),
-    ("... i, ... i -> ...", ((2, 3, 4), (3, 4))),
-    ("... i, ... i -> ... i", ((2, 1, 4), (3, 4))),
-    ("b ... i, i b -> b ...", ((2, 3, 4), (4, 2))),
-    ("batch_in Größe, Größe out2 -> out2 batch_in", ((2, 3), (3, 4))),
-    ("a b, a b -> a b", ((2, 3), (1, 3))),
-    ("a _ -> a", ((2, 3),)),
-    ("a b -> ...", ((2, 3),)),
-]
-
-
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
-@pytest.mark.parametrize(("pattern", "shapes"), CONTRACTED)
-def test_einsum_is_that_of_einops(pattern: str, shapes: tuple[tuple[int, ...], ...], array: Any) -> None:
-    values = [array(numbers(*shape)) for shape in shapes]
-    got, expected = einsum(*values, pattern), einops.einsum(*values, pattern)
-    assert (type(got), got.dtype, got.shape) == (type(expected), expected.dtype, expected.shape)
-    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
-@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.complex64])
-def test_einsum_keeps_dtypes_as_einops_does(dtype: Any, array: Any) -> None:
-    x = array(np.arange(6).reshape(2, 3).astype(dtype))
-    same(einsum(x, x, "a b, c b -> a c"), einops.einsum(x, x, "a b, c b -> a c"))
 
 
 def test_a_number_is_multiplied_by_einsum() -> None:

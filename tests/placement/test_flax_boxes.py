@@ -188,17 +188,6 @@ def test_a_hint_that_does_not_fit_the_array_is_reported_by_its_path(mesh: Mesh) 
 
 
 MESSAGES = {
-    "a hint that contradicts the names": (
-        lambda mesh: shard(initialised(Dense()), of_kernel(Float[Array, "[e/tp] m"]), mesh),
-        ShardingError,
-        """shard: given['params']['Dense_0']['kernel'] is boxed as LogicallyPartitioned names=('embed',\
- 'mlp'), which means P('dp', 'tp'), but its hint says P('tp', None)
-
-    given['params']['Dense_0']['kernel']: Float[Array, "[e/tp] m"]
-    got f32[4,8]
-
-Mesh: dp=4, tp=2""",
-    ),
     "an axis that the mesh does not have": (
         lambda mesh: shard({"a": nn.Partitioned(jnp.ones((8, 4)), names=(None, "model"))}, mesh=mesh),
         MeshAxisError,

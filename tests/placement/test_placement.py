@@ -1,11 +1,9 @@
 """Specs come from hints and classes of hints, and values are placed by them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NotRequired, Optional, TypedDict
+from typing import Any, NamedTuple
 
 import equinox as eqx
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,21 +11,20 @@ import pytest
 from expecting import fails, numbers, same
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from placed import MESHES, either_mesh
+from placed import either_mesh
+from trees import COLUMNS, PART, ROWS, TREES, B, FlaxState, Linear, Named, Pair, W, X, b, w, x
 
 from typedshmap import (
     Array,
     DtypeError,
     Float,
     Float32,
-    Int,
     Key,
     MeshAxisError,
     PyTree,
     ShapeError,
     ShardingError,
     StructureError,
-    axis_aliases,
     check,
     partition_specs,
     shape_structs,
@@ -36,24 +33,9 @@ from typedshmap import (
     typed_shard_map,
 )
 
-X = Float[Array, "[b/dp] d"]
-W = Float[Array, "d [f/tp]"]
-B = Float[Array, "[f/tp]"]
-x, w, b = numbers(8, 4), numbers(4, 6), numbers(6)
-
-
-class Pair(NamedTuple):
-    x: X
-    w: W
-
 
 class Late(NamedTuple):
     x: "Kind"  # type: ignore[name-defined]
-
-
-class Named(TypedDict):
-    x: X
-    b: NotRequired[B]
 
 
 @jax.tree_util.register_dataclass
@@ -66,30 +48,9 @@ class Dense:
 
 @jax.tree_util.register_dataclass
 @dataclass
-class Arrays:
-    w: W
-    b: B
-
-
-@jax.tree_util.register_dataclass
-@dataclass
 class Deep:
     pair: Pair
-    both: tuple[Arrays, Arrays]
-
-
-@flax.struct.dataclass
-class FlaxState:
-    w: W
-    step: Int[Array, ""]
-    apply: Callable[..., Any] = flax.struct.field(pytree_node=False, default=jnp.tanh)
-
-
-class Linear(eqx.Module):
-    w: W
-    activation: Callable[..., Any]
-    gain: float = 2.0
-    width: int = eqx.field(static=True, default=6)
+    both: tuple[Dense, Dense]
 
 
 class Gained(eqx.Module):
@@ -118,9 +79,9 @@ SPECS = [
     (tuple[X, tuple[()]], (P("dp", None), ())),
     (tuple[X, None], (P("dp", None), None)),
     (Pair, Pair(P("dp", None), P(None, "tp"))),
-    (Named, {"x": P("dp", None), "b": P("tp")}),
-    (Arrays, Arrays(P(None, "tp"), P("tp"))),
-    (Deep, Deep(Pair(P("dp", None), P(None, "tp")), (Arrays(P(None, "tp"), P("tp")),) * 2)),
+    (Named, {"x": ROWS, "w": COLUMNS}),
+    (Dense, Dense(COLUMNS, PART)),
+    (Deep, Deep(Pair(P("dp", None), P(None, "tp")), (Dense(COLUMNS, PART),) * 2)),
 ]
 
 
@@ -129,29 +90,6 @@ def test_a_hint_has_these_specs(hint: Any, specs: Any) -> None:
     got = partition_specs(hint)
     assert type(got) is type(specs)
     assert got == specs
-
-
-LIKE = [
-    (Float[Array, "... [b/dp]"], np.ones((2, 3, 8)), P(None, None, "dp")),
-    (Float[Array, "[b/dp] *rest d"], np.ones((8, 4)), P("dp", None)),
-    (Array, np.ones((2, 3)), P(None, None)),
-    (list[X], [x, x], [P("dp", None)] * 2),
-    (dict[str, B], {"u": b}, {"u": P("tp")}),
-    (tuple[B, ...], (b, b), (P("tp"), P("tp"))),
-    (Optional[B], b, P("tp")),
-    (X | B, b, P("tp")),
-    (Named, {"x": x}, {"x": P("dp", None)}),
-    (PyTree[B], {"u": [b, b]}, {"u": [P("tp"), P("tp")]}),
-    (PyTree[Arrays], [Arrays(w, b)], [Arrays(P(None, "tp"), P("tp"))]),
-    (Dense, Dense(w, b, "first"), Dense(P(None, "tp"), P("tp"), "first")),
-    (FlaxState, FlaxState(w, np.int32(3)), FlaxState(P(None, "tp"), P())),
-    (X, jax.ShapeDtypeStruct((8, 4), np.float32), P("dp", None)),
-]
-
-
-@pytest.mark.parametrize(("hint", "like", "specs"), LIKE)
-def test_a_value_fixes_what_its_hint_leaves_open(hint: Any, like: Any, specs: Any) -> None:
-    assert partition_specs(hint, like=like) == specs
 
 
 OPEN = [
@@ -186,7 +124,6 @@ def test_a_value_that_does_not_fit_its_hint_has_no_specs(hint: Any, like: Any, e
 
 
 STATIC = [
-    (Dense, Dense(P(None, "tp"), P("tp"))),
     (FlaxState, FlaxState(P(None, "tp"), P())),
     (Gained, Gained(P("tp"))),
     (tuple[X, int, float, bool], (P("dp", None), P(), P(), P())),
@@ -249,9 +186,9 @@ def test_a_value_need_not_divide_to_have_specs() -> None:
 
 def test_specs_are_those_of_shard_map(mesh: Mesh) -> None:
     by_hand = jax.shard_map(
-        lambda d: jnp.tanh(d.w) + d.b, mesh=mesh, in_specs=(partition_specs(Arrays),), out_specs=partition_specs(W)
+        lambda d: jnp.tanh(d.w) + d.b, mesh=mesh, in_specs=(partition_specs(Dense),), out_specs=partition_specs(W)
     )
-    same(by_hand(Arrays(w, b)), np.tanh(w) + b)
+    same(by_hand(Dense(w, b)), np.tanh(w) + b)
 
 
 def test_specs_know_the_ambient_mesh(mesh: Mesh) -> None:
@@ -267,13 +204,6 @@ def test_specs_know_the_ambient_mesh(mesh: Mesh) -> None:
     assert partition_specs(Float[Array, "[b/pp]"]) == P("pp")
 
 
-def test_specs_follow_aliases() -> None:
-    hint = Float[Array, "[b/rows] [d/columns]"]
-    with axis_aliases(rows=("dp", "tp"), columns=None):
-        assert partition_specs(hint) == P(("dp", "tp"), None)
-        assert partition_specs(hint, like=x) == P(("dp", "tp"), None)
-
-
 # Shardings
 
 
@@ -287,7 +217,7 @@ IN_JIT = [
     (FlaxState, FlaxState(w, np.int32(3))),
     (Gained, Gained(b)),
     (Pair, Pair(x, w)),
-    (Deep, Deep(Pair(x, w), (Arrays(w, b),) * 2)),
+    (Deep, Deep(Pair(x, w), (Dense(w, b),) * 2)),
 ]
 
 
@@ -334,59 +264,46 @@ def test_shardings_want_a_mesh_and_know_its_axes(mesh: Mesh) -> None:
 
 
 PLACED = [
-    (X, x, P("dp", None)),
-    (W, w, P(None, "tp")),
-    (Float[Array, "[b/dp] [d/tp]"], x, P("dp", "tp")),
-    (Float[Array, "[b/dp,tp] d"], x, P(("dp", "tp"), None)),
-    (Float[Array, "... [d/tp]"], x, P(None, "tp")),
-    (Float[Array, ""], np.float32(3), P()),
-    (Float[Array, ""], 3.0, P()),
-    (tuple[X, list[B]], (x, [b, b]), (P("dp", None), [P("tp"), P("tp")])),
-    (dict[str, B], {"v": b, "u": b}, {"v": P("tp"), "u": P("tp")}),
-    (Pair, Pair(x, w), Pair(P("dp", None), P(None, "tp"))),
-    (Named, {"x": x}, {"x": P("dp", None)}),
-    (Dense, Dense(w, b), Dense(P(None, "tp"), P("tp"))),
-    (FlaxState, FlaxState(w, np.int32(3)), FlaxState(P(None, "tp"), P())),
-    (PyTree[B], [b, {"u": b}], [P("tp"), {"u": P("tp")}]),
-    (Optional[B], None, None),
+    pytest.param(W, w, [COLUMNS], id="one array"),
+    pytest.param(Float[Array, "[b/dp] [d/tp]"], x, [P("dp", "tp")], id="two axes"),
+    pytest.param(Float[Array, "[b/dp,tp] d"], x, [P(("dp", "tp"), None)], id="two axes of a dim"),
+    pytest.param(Float[Array, "... [d/tp]"], x, [P(None, "tp")], id="any dims first"),
+    pytest.param(Float[Array, "[b/dp] *rest d"], x, [ROWS], id="any dims between"),
+    pytest.param(Array, x, [P(None, None)], id="a bare array type"),
+    pytest.param(Float[Array, ""], 3.0, [P()], id="a number"),
+    *TREES,
 ]
 
 
 @pytest.mark.parametrize(("hint", "value", "specs"), PLACED)
-def test_a_value_is_placed_as_its_hint_says(hint: Any, value: Any, specs: Any, mesh: Mesh) -> None:
+def test_a_value_is_placed_by_the_specs_of_its_hint(hint: Any, value: Any, specs: list[P], mesh: Mesh) -> None:
+    if value is not None:  # which is no value to fix the lengths
+        found = jax.tree.leaves(partition_specs(hint, like=value))
+        leaves = zip(found, jax.tree.leaves(value), strict=True)
+        assert [spec for spec, leaf in leaves if not callable(leaf)] == specs
     placed = shard(value, hint, mesh)
     assert jax.tree.structure(placed) == jax.tree.structure(value)
-    same(placed, value)
-    for leaf, spec in zip(jax.tree.leaves(placed), jax.tree.leaves(specs), strict=True):
+    arrays = [leaf for leaf in jax.tree.leaves(placed) if not callable(leaf)]
+    same(arrays, [leaf for leaf in jax.tree.leaves(value) if not callable(leaf)])
+    for leaf, spec in zip(arrays, specs, strict=True):
         assert leaf.committed
         assert leaf.sharding.is_equivalent_to(NamedSharding(mesh, spec), leaf.ndim)
-    assert jax.tree.all(jax.tree.map(lambda leaf: isinstance(leaf, jax.Array), placed))
+
+
+def test_shapes_have_the_specs_of_their_hint() -> None:
+    assert partition_specs(X, like=jax.ShapeDtypeStruct((8, 4), np.float32)) == ROWS
+
+
+def test_leaves_that_are_no_arrays_stay_as_they_are(mesh: Mesh) -> None:
+    assert shard(Linear(w, b, jnp.tanh), Linear, mesh).activation is jnp.tanh
+    gain = shard(Gained(b), Gained, mesh).gain
+    assert gain == 2.0 and type(gain) is float
 
 
 def test_a_placed_value_passes_check_and_goes_into_a_mapped_function(mesh: Mesh) -> None:
     placed = shard(x, X, mesh)
     assert check(placed, X) is placed
     same(typed_shard_map(lambda x: x * 2, in_types=(X,), out_types=X)(placed), 2 * x)
-
-
-def test_a_placed_value_may_be_placed_otherwise(mesh: Mesh) -> None:
-    columns = shard(shard(x, X, mesh), Float[Array, "b [d/tp]"], mesh)
-    assert columns.sharding.spec == P(None, "tp")
-    same(columns, x)
-
-
-def test_a_value_is_placed_as_reduced_on_explicit_axes() -> None:
-    explicit = MESHES["Explicit"]
-    assert str(jax.typeof(shard(x, Float[Array, "[b/dp] d -tp"], explicit))) == "float32[8@dp,4]{R:tp}"
-
-
-def test_a_value_is_placed_on_another_mesh(mesh: Mesh) -> None:
-    other = Mesh(mesh.devices.T, ("tp", "dp"), axis_types=(AxisType.Explicit,) * 2)
-    moved = shard(shard(x, X, mesh), Float[Array, "[b/dp] [d/tp]"], other)
-    assert moved.sharding == NamedSharding(other, P("dp", "tp"))
-    back = shard(moved, X, mesh)
-    assert back.sharding == NamedSharding(mesh, P("dp", None))
-    same(back, x)
 
 
 def test_a_part_of_the_devices_is_a_mesh_too() -> None:
@@ -425,20 +342,9 @@ def test_a_shard_has_no_global_struct(mesh: Mesh) -> None:
         typed_shard_map(lambda x: shape_structs(X, b=8, d=4), mesh=mesh, in_types=(X,), out_types=X)(x)
 
 
-def test_an_abstract_mesh_has_no_place() -> None:
-    abstract = AbstractMesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
-    with pytest.raises(MeshAxisError) as error:
-        shard(x, X, abstract)
-    assert str(error.value) == (
-        "shard: the mesh is an AbstractMesh, which has no devices to place arrays on\n"
-        "\n"
-        "Hint: pass a jax.sharding.Mesh; shape_structs makes arrays without devices"
-    )
-
-
 def test_everything_that_does_not_fit_is_reported_by_its_path(mesh: Mesh) -> None:
     with pytest.raises(ShapeError) as error:
-        shard(Deep(Pair(x[:6], w), (Arrays(w, b[:4]), Arrays(w.astype(int), b))), Deep, mesh)
+        shard(Deep(Pair(x[:6], w), (Dense(w, b[:4]), Dense(w.astype(int), b))), Deep, mesh)
     assert str(error.value) == (
         "shard: given.pair.x has b=6, which does not divide over 'dp' (4 shards)\n"
         "\n"
@@ -466,7 +372,7 @@ def test_a_tree_is_moved_by_one_call_and_what_is_placed_stays_the_same_object(
 ) -> None:
     calls: list[Any] = []
     monkeypatch.setattr(jax, "device_put", lambda x, where: calls.append(x) or device_put(x, where))
-    placed = shard(Deep(Pair(x, w), (Arrays(w, b), Arrays(w, b))), Deep, mesh)
+    placed = shard(Deep(Pair(x, w), (Dense(w, b), Dense(w, b))), Deep, mesh)
     assert [len(moved) for moved in calls] == [6]
     again = shard(placed, Deep, mesh)
     assert [len(moved) for moved in calls] == [6, 0]
@@ -524,11 +430,9 @@ MISPLACED = [
     (X, x.astype(int), DtypeError, "given value has dtype int32, but its hint says Float"),
     (X, [x], StructureError, "given value is a list, but its hint says Array"),
     (X, None, StructureError, "given value is None, but its hint says Array"),
-    (list[B], [b, b[:5]], ShapeError, "given[1] has f=5, but given[0] has f=6"),
     (list[B], [b[:5]], ShapeError, "given[0] has f=5, which does not divide over 'tp' (2 shards)"),
     (Pair, Pair(x, w[:3]), ShapeError, "given.w has d=3, but given.x has d=4"),
     (Dense, Dense(w, b, 3), StructureError, "given.name is 3 (int), but its hint says str"),
-    (Named, {"b": b}, StructureError, "given value lacks 'x'"),
     (
         Float[Array, "[b/pp]"],
         b,
@@ -549,14 +453,3 @@ def test_a_value_that_does_not_fit_its_hint_is_not_placed(
 def test_a_value_is_not_placed_on_what_is_no_mesh() -> None:
     with fails(MeshAxisError, "mesh= expects a jax.sharding.Mesh or AbstractMesh, got 8 of type int"):
         shard(x, X, 8)
-
-
-# Leaves that are no arrays
-
-
-def test_leaves_that_are_no_arrays_stay_as_they_are(mesh: Mesh) -> None:
-    placed = shard(Linear(w, jnp.tanh), Linear, mesh)
-    assert placed.w.sharding == NamedSharding(mesh, P(None, "tp"))
-    assert placed.activation is jnp.tanh
-    assert (placed.gain, placed.width) == (2.0, 6)
-    assert type(placed.gain) is float

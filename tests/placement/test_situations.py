@@ -500,12 +500,9 @@ def test_what_is_reduced_does_not_lose_that() -> None:
     with jax.set_mesh(mesh):
         reduced = jax.block_until_ready(shard(put(mesh, P()), "b d -dp"))
         for run in (RUN["eager"], RUN["jit"]):
-            with pytest.raises(ShardingError) as caught:
-                run(lambda x: shard(x, "b [d/tp]"))(reduced)
             line = "shard: given value is reduced over 'dp', which its hint does not mention"
-            assert str(caught.value).splitlines()[0] == f"{line}: its gradient would be summed here"
-            cure = """write '-dp' to keep it reduced; reshard(x, "... -dp -> ...") drops the mark"""
-            assert f"Hint: {cure}" in str(caught.value).splitlines()
+            with fails(ShardingError, f"{line}: its gradient would be summed here"):
+                run(lambda x: shard(x, "b [d/tp]"))(reduced)
         kept = jax.jit(lambda x: shard(x, "b [d/tp] -dp"))(reduced)
         assert kept.sharding.spec == P(None, "tp", reduced={"dp"})
         assert jax.jit(lambda x: shard(x, "b d"))(reduced).sharding.spec == reduced.sharding.spec

@@ -207,16 +207,6 @@ def test_sizes_that_are_wrong_are_listed(hint: Any, sizes: Any, problem: str) ->
         shape_structs(hint, **sizes)
 
 
-def test_wrong_sizes_are_reported_in_full() -> None:
-    with pytest.raises(ShapeError) as error:
-        shape_structs(Model, vocab=8, d=4, f=6)
-    assert str(error.value) == (
-        "shape_structs: no size is given for 'ff'; no hint names 'f' (did you mean 'ff'?)\n"
-        "\n"
-        "Hint: the names in the hints are 'vocab', 'd', 'ff'"
-    )
-
-
 NO_SIZE = [
     ("d _", "has dim '_', for which no size can be given"),
     ("d ...", "has '...', for which no size can be given"),
@@ -236,23 +226,13 @@ def test_a_dim_without_a_size_is_reported(dims: str, problem: str) -> None:
         shape_structs(Float[Array, dims], **sizes)
 
 
-def test_what_does_not_divide_is_reported_in_full_with_all_its_paths(mesh: Mesh) -> None:
-    with pytest.raises(ShapeError) as error:
+def test_what_does_not_divide_is_reported_by_its_paths(mesh: Mesh) -> None:
+    with fails(ShapeError, "shape_structs: hint['embed'] has vocab=7, which does not divide over 'tp' (2 shards)"):
         shape_structs(Model, mesh, vocab=7, d=4, ff=5)
-    assert str(error.value) == (
-        "shape_structs: hint['embed'] has vocab=7, which does not divide over 'tp' (2 shards)\n"
-        "\n"
-        "    hint['embed']: Float[Array, \"[vocab/tp] d\"]\n"
-        "                                 ^^^^^^^^^^\n"
-        "    got f32[7,4]\n"
-        "\n"
-        "Mesh: dp=4, tp=2\n"
-        "Hint: make vocab a multiple of 2, or pad it and mask the rest\n"
-        "Also: hint['layers'][0].up has ff=5, which does not divide over 'tp' (2 shards)\n"
-        "Also: hint['layers'][0].down has ff=5, which does not divide over 'tp' (2 shards)\n"
-        "Also: hint['layers'][1].up has ff=5, which does not divide over 'tp' (2 shards)\n"
-        "Also: hint['layers'][1].down has ff=5, which does not divide over 'tp' (2 shards)"
-    )
+    with pytest.raises(ShapeError) as caught:
+        shape_structs(Model, mesh, vocab=8, d=4, ff=5)
+    layers = [f"hint['layers'][{at}].{name}" for at in range(2) for name in ("up", "down")]
+    assert [str(failure.subject) for failure in caught.value.failures] == layers
 
 
 OPEN = [

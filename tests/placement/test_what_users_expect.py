@@ -16,7 +16,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from flax.linen import logical_to_mesh_axes, with_logical_constraint
+from flax.linen import with_logical_constraint
 from flax.nnx import bridge
 from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding
@@ -113,98 +113,7 @@ def test_a_jit_makes_and_takes_modules(mesh: Mesh, make: Any) -> None:
         np.testing.assert_array_equal(made.rows, 2 * X)
 
 
-@either_mesh
-@pytest.mark.parametrize("run", [RUN["eager"], RUN["jit"]], ids=["eager", "jit"])
-def test_rules_shard_in_and_out_of_jit(mesh: Mesh, run: Any) -> None:
-    with jax.set_mesh(mesh), axis_rules(RULES):
-        assert is_sharded(run(lambda x: shard(x, Rows))(put(mesh, P())), mesh, P(None, "dp"))
-        with axis_rules({}):
-            assert is_sharded(shard(put(mesh), Rows), mesh, P())
-
-
-def test_under_jit_the_compiler_sees_what_rules_say() -> None:
-    mesh, seen = MESHES["Auto"], list[Any]()
-
-    @jax.jit
-    def f(x: Any) -> Any:
-        jax.debug.inspect_array_sharding(shard(x, Rows), callback=seen.append)
-        return x
-
-    with jax.set_mesh(mesh), axis_rules(RULES):
-        jax.block_until_ready(f(X))
-    assert seen and all(each.is_equivalent_to(NamedSharding(mesh, P(None, "dp")), 2) for each in seen)
-
-
-@either_mesh
-def test_what_is_donated_is_gone_and_the_program_may_be_looked_at(mesh: Mesh) -> None:
-    @typed_jit(mesh=mesh, rules=RULES, donate_argnums=0)
-    def pair(a: Rows, b: Rows) -> tuple[Rows, Rows]:
-        return a + 1, b
-
-    with axis_rules(RULES):
-        a, b = shard(X, Rows, mesh), shard(X, Rows, mesh)
-    lowered = pair.lower(a, b)
-    assert lowered.as_text() and lowered.compile().cost_analysis()
-    assert specs_of(pair(a, b)) == [P(None, "dp")] * 2
-    assert a.is_deleted() and not b.is_deleted()
-
-
 # MaxText: None passes through; a step of training is that by hand; variables of nnx have names, and a scan's
-
-
-@either_mesh
-@pytest.mark.parametrize("run", [RUN["eager"], RUN["jit"]], ids=["eager", "jit"])
-def test_what_is_absent_or_has_no_hint_stays(mesh: Mesh, run: Any) -> None:
-    def f(x: Any) -> Any:
-        assert shard(None, Float[Array, "[b/dp] d"] | None, mesh) is None
-        assert shard(x, None, mesh) is x
-        return shard({"a": x, "b": x}, {"a": "[b/tp] d", "b": None}, mesh)
-
-    got = run(f)(put(mesh))
-    assert is_sharded(got["a"], mesh, P("tp")) and is_sharded(got["b"], mesh, P("dp"))
-
-
-def test_a_step_of_training_is_the_one_by_hand() -> None:
-    mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AUTO,) * 3)
-    data, weight = P(("data", "fsdp"), "tensor"), P("tensor", "fsdp")
-    Acts, Weight = Float[Array, "[b/data,fsdp] [d/tensor]"], Float[Array, "[f/tensor] [d/fsdp]"]
-    keys = jax.random.split(jax.random.key(0), 5)
-    layers = [(jax.random.normal(k, (32, 16)) / 8, jax.random.normal(k, (32, 16)) / 8) for k in keys[1:]]
-    x = jax.random.normal(keys[0], (8, 16))
-
-    def step(place: Callable[[Any], Any], x: Any, layers: Any) -> Any:
-        def loss(layers: Any) -> Any:
-            y = x
-            for up, down in layers:
-                y = place(jax.nn.sigmoid(place(jax.nn.sigmoid(y @ up.T)) @ down))
-            return y.sum()
-
-        return jax.tree.map(lambda w, g: w - 0.1 * g, layers, jax.grad(loss)(layers))
-
-    Layers = list[tuple[Weight, Weight]]
-
-    @typed_jit(mesh=mesh)
-    def ours(x: Acts, layers: Layers) -> Layers:
-        return step(lambda y: shard(y, Acts), x, layers)
-
-    named = NamedSharding(mesh, weight)
-    by_hand = jax.jit(
-        lambda x, layers: step(lambda y: jax.lax.with_sharding_constraint(y, NamedSharding(mesh, data)), x, layers),
-        in_shardings=(NamedSharding(mesh, data), named),
-        out_shardings=named,
-    )
-    args = shard(x, Acts, mesh), shard(layers, Layers, mesh)
-    got, want = jax.block_until_ready(ours(*args)), jax.block_until_ready(by_hand(*args))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, want)
-    assert specs_of(got) == specs_of(want) == [weight] * 8
-    assert collectives(ours.lower(*args)) == collectives(by_hand.lower(*args))
-
-
-def collectives(lowered: Any) -> dict[str, int]:
-    """How often each collective stands in a compiled program."""
-    text = lowered.compile().as_text()
-    names = ("all-reduce(", "all-gather(", "reduce-scatter(", "all-to-all(", "collective-permute(")
-    return {name: text.count(name) for name in names}
 
 
 def param(*shape: int, **said: Any) -> nnx.State:
@@ -261,30 +170,6 @@ def test_the_shardings_of_a_state_may_be_in_another_memory(kind: str) -> None:
 
 
 # Flax: names become specs by rules; a constraint of names; boxes of linen and of nnx
-
-
-@pytest.mark.parametrize(
-    ("names", "rules"),
-    [
-        (("foo", "bad", "bar", "baz"), (("foo", None), ("bad", None), ("bar", U), ("baz", U))),
-        (("foo", U, U, None, None), (("foo", "data"), ("bar", "model"), ("baz", None))),
-        (("baz", U, "foo"), (("baz", "data"), ("foo", ("model", "emb")))),
-        (("bar", "foo", "baz"), (("foo", "model"), ("bar", "model"), ("baz", "data"))),
-        (("baz", "bar", "foo", "unassigned"), (("foo", "model"), ("bar", "model"), ("baz", "data"))),
-        (("a", "b"), (("a", ("model", "data")), ("b", "data"))),
-        (("a", "b"), (("a", ("model", "replica")), ("b", ("data", "model")))),
-        (("a", "b", "c"), (("a", ("model", "replica")), ("b", "model"))),
-        (("a", "b"), (("a", None), ("a", "model"))),
-        (("baz", "bar", "foo"), (("baz", "data"), ("bar", None), ("foo", "model"), ("foo", "data"))),
-    ],
-    ids=str,
-)
-def test_names_and_rules_give_the_spec_of_flax(names: Any, rules: Any) -> None:
-    dims = " ".join({U: f"[d{at}/?]", None: f"[d{at}/]"}.get(name, name) for at, name in enumerate(names))
-    expected = logical_to_mesh_axes(names, rules)
-    for context in (axis_rules(rules), nn.logical_axis_rules(rules)):
-        with context:
-            assert partition_specs(Float[Array, dims]) == expected
 
 
 CONSTRAINTS: dict[str, tuple[Any, Any, str]] = {

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
-from pairs import close, mesh_of, message, numbers, one_program, said, whole_numbers
+from pairs import close, mesh_of, numbers, one_program, whole_numbers
 
 from typedshmap import Array, Float, Int, Int32, typed_shard_map
 
@@ -86,28 +86,6 @@ def test_a_gradient_by_way_of_two_kernels_is_that_of_plain_attention() -> None:
     close(got, expected)
 
 
-def test_swapped_tuples_are_reported_as_a_wrong_number_of_items() -> None:
-    assert said(backward, COTANGENTS, RESIDUALS) == [
-        "StructureError: backward_kernel: argument 'residuals' has 2 items, but its hint has 5"
-    ]
-
-
-def test_two_items_of_a_tuple_that_are_swapped_are_reported_by_their_dims() -> None:
-    assert said(backward, (q, lse, k, v, q), COTANGENTS) == [
-        "ShapeError: backward_kernel: argument 'residuals[0]' has 4 dims, but its hint has 3"
-    ]
-
-
-def test_a_kernel_that_forgets_a_gradient_is_reported() -> None:
-    def forgetful(residuals: Any, cotangents: Any) -> Any:
-        return backward_kernel(residuals, cotangents)[:2]
-
-    types = {"in_types": (tuple[L, Q, KV, KV, Q], tuple[Q, L]), "out_types": tuple[Q, KV, KV]}
-    typed = typed_shard_map(forgetful, mesh=HEADS, check_vma=False, **types)
-    first = message(typed, RESIDUALS, COTANGENTS).splitlines()[0]
-    assert first == "StructureError: forgetful: return value has 2 items, but its hint has 3"
-
-
 # 12. Query heads as two dims; the axes of the heads go to either, or to none.
 
 SPLIT = mesh_of(data=2, x=2, y=2)
@@ -158,28 +136,6 @@ def test_heads_split_between_two_dims_are_those_by_hand(batch: Any, kv: Any, rep
     args = (*ARGS, SCALE) if scaled else ARGS
     got = one_program(heads_by_hand(batch, kv, rep, scaled), heads_typed(batch, kv, rep), *args)
     close(got, attend_heads(*map(jnp.asarray, args)))
-
-
-def test_an_optional_scale_may_be_given_as_none() -> None:
-    typed = heads_typed("data", "x", "y")
-    np.testing.assert_array_equal(typed(*ARGS, None), typed(*ARGS))
-
-
-def test_two_aliases_of_one_mesh_axis_are_reported_where_they_meet() -> None:
-    assert said(heads_typed("data", "x", ("y", "x")), *ARGS) == [
-        "MeshAxisError: attend_heads: argument 'q' uses mesh axis 'x' twice in its hint"
-    ]
-
-
-def test_a_scale_of_another_length_is_named() -> None:
-    assert said(heads_typed("data", "x", "y"), *ARGS, k_scale=SCALE[:, :, :5]) == [
-        "ShapeError: attend_heads: argument 'k_scale' has t=5, but argument 'k' has t=6"
-    ]
-
-
-def test_segments_as_floats_are_named() -> None:
-    first = message(heads_typed("data", "x", "y"), *ARGS[:3], ARGS[3].astype(np.float32), ARGS[4]).splitlines()[0]
-    assert first == "DtypeError: attend_heads: argument 'q_seg' has dtype float32, but its hint says Int"
 
 
 # 24. A context over several shards; a vector with one entry per shard gives each its rank.
@@ -243,28 +199,3 @@ def test_attention_over_a_split_context_is_that_by_hand(cp: str | None, ranks: i
     got = one_program(context_by_hand(cp, sinks), context_typed(cp), *args)
     plain = (*context_args(TOKENS, 1, (3, 5)), sinks)
     close(got, attend_context(*jax.tree.map(jnp.asarray, plain), scale=0.5, cp=None))
-
-
-def test_ranks_that_do_not_divide_over_the_context_are_named() -> None:
-    assert said(context_typed("context"), *context_args(TOKENS, 6, (8,)), None) == [
-        "ShapeError: attend_context: argument 'rank' has ranks=6, which does not divide over 'context' (4 shards)",
-        "Hint: make ranks a multiple of 4, or pad it and mask the rest",
-    ]
-
-
-def test_too_many_ranks_are_named_where_the_hint_says_how_many() -> None:
-    @typed_shard_map(mesh=CONTEXT, check_vma=False)
-    def ranked(
-        x: Float[Array, "[t/context]"], rank: Int32[Array, f"[ranks={CONTEXT.shape['context']}/context]"]
-    ) -> Float[Array, "[t/context]"]:
-        return x + rank[0]
-
-    assert said(ranked, numbers(8), np.arange(8, dtype=np.int32)) == [
-        "ShapeError: ranked: argument 'rank' has ranks=8, but its hint says 4"
-    ]
-
-
-def test_a_rank_that_is_no_vector_is_named() -> None:
-    q, k, v, _, lens, table = context_args(TOKENS, 4, (8,))
-    first = message(context_typed("context"), q, k, v, np.int32(0), lens, table, None).splitlines()[0]
-    assert first == "ShapeError: attend_context: argument 'rank' has 0 dims, but its hint has 1"

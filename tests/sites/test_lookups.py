@@ -6,9 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from jax.sharding import PartitionSpec as P
-from pairs import close, mesh_of, message, numbers, one_program, said, whole_numbers
+from pairs import close, mesh_of, numbers, one_program, whole_numbers
 
 from typedshmap import Array, Float, Int32, typed_shard_map
 
@@ -85,43 +84,3 @@ def test_a_lookup_with_a_backward_pass_of_its_own_has_the_gradient_of_a_dense_on
 
     got = jax.block_until_ready(jax.jit(jax.grad(lambda tables: loss(sparse(tables))))(tables))
     close(got, jax.jit(jax.grad(lambda tables: loss(dense(ids, tables, gains))))(tables))
-
-
-def test_a_key_whose_batch_does_not_divide_is_named() -> None:
-    assert said(typed, {**ids, "items": ids["items"][:6]}, tables, gains, None) == [
-        (
-            "ShapeError: lookup: argument 'inputs['items']' has size 6 in dim 0, which does not divide over 'data' "
-            "(4 shards)"
-        ),
-        "Hint: make dim 0 a multiple of 4, or pad it and mask the rest",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("args", "first"),
-    [
-        (
-            (ids, {**tables, "user": numbers(16, 4)}, gains, None),
-            "ShapeError: lookup: argument 'tables['user']' has width=4, but argument 'tables['items']' has width=5",
-        ),
-        (
-            ({**ids, "user": ids["user"] / 2}, tables, gains, None),
-            "DtypeError: lookup: argument 'inputs['user']' has dtype float32, but its hint says Int32",
-        ),
-        (
-            (ids, tables, gains, "config"),
-            "StructureError: lookup: argument 'config' is 'config' (str), but its hint says None",
-        ),
-        ((ids, tables, gains), "StructureError: lookup: argument 'config' is missing"),
-    ],
-)
-def test_a_wrong_argument_of_a_lookup_is_named(args: tuple[Any, ...], first: str) -> None:
-    assert message(typed, *args).splitlines()[0] == first
-
-
-def test_a_lookup_that_forgets_its_batch_is_named_by_its_key() -> None:
-    def averaged(inputs: Ids, tables: Tables) -> Vectors:
-        return {name: jnp.take(tables[name], inputs[name], axis=0).mean(0) for name in inputs}
-
-    first = message(typed_shard_map(averaged, mesh=MESH), ids, tables).splitlines()[0]
-    assert first == "ShapeError: averaged: return['user'] has 1 dim, but its hint has 2"

@@ -11,7 +11,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from pairs import close, mesh_of, message, numbers, one_program, said
 
-from typedshmap import Array, Float, Int32, VaryingError, typed, typed_shard_map
+from typedshmap import Array, Float, Int32, typed, typed_shard_map
 
 MESH = mesh_of(data=2, model=4)
 EXPLICIT = mesh_of(AxisType.Explicit, data=2, model=4)
@@ -110,21 +110,6 @@ def matmul_shapes() -> tuple[Any, Any]:
     return placed(numbers(4, 8), P("data", "model")), placed(numbers(8, 6), P("model", None))
 
 
-def test_an_unreduced_value_may_not_leave_on_auto_axes() -> None:
-    assert said(matmul_typed(None, OWED), numbers(4, 8), numbers(8, 6)) == [
-        (
-            "ShardingError: matmul: return value is marked '+in_' in its hint, but mesh axis 'model' is of type "
-            "Auto, and JAX has unreduced and reduced arrays over Explicit axes only"
-        ),
-        "Hint: make 'model' an Explicit axis of the mesh, or take the sum inside (psum) and drop the mark",
-    ]
-
-
-def test_contracted_dims_that_differ_are_named() -> None:
-    first = message(matmul_typed("model", SUMMED), numbers(4, 8), numbers(12, 6)).splitlines()[0]
-    assert first == "ShapeError: matmul: argument 'w' has k=12, but argument 'x' has k=8"
-
-
 # 34. Rows in groups, each with a matrix of its own.
 
 GROUPS = mesh_of(data=1, model=4)
@@ -150,32 +135,3 @@ def test_a_grouped_matmul_is_that_by_hand(check_vma: bool) -> None:
     got = one_program(by_hand, typed_shard_map(partial(gmm, reduce=True), **options), *GMM)
     lhs, rhs, _ = GMM
     close(got, np.concatenate([lhs[:4] @ rhs[0], lhs[4:] @ rhs[2]]))
-
-
-def test_the_flag_of_a_grouped_matmul_may_be_given_at_the_call() -> None:
-    typed = typed_shard_map(gmm, mesh=GROUPS)
-    np.testing.assert_array_equal(
-        jax.block_until_ready(typed(*GMM, reduce=True)),
-        jax.block_until_ready(typed_shard_map(partial(gmm, reduce=True), mesh=GROUPS)(*GMM)),
-    )
-
-
-def test_a_grouped_matmul_that_is_not_summed_is_reported() -> None:
-    assert said(typed_shard_map(partial(gmm, reduce=False), mesh=GROUPS), *GMM) == [
-        "VaryingError: gmm: return value varies over 'model', which its hint does not mention",
-        "Hint: the contraction over k (sharded over 'model') leaves partial sums: psum over 'model'",
-    ]
-
-
-def test_groups_of_another_number_are_named() -> None:
-    first = message(typed_shard_map(partial(gmm, reduce=True), mesh=GROUPS), *GMM[:2], GMM[2][:2]).splitlines()[0]
-    assert first == "ShapeError: gmm: argument 'group_sizes' has g=2, but argument 'rhs' has g=3"
-
-
-def test_a_flag_that_is_an_array_is_refused() -> None:
-    with pytest.raises(TypeError) as caught:
-        jax.jit(typed_shard_map(gmm, mesh=GROUPS))(*GMM, reduce=True)
-    assert not isinstance(caught.value, VaryingError)
-    assert str(caught.value).splitlines()[0] == (
-        "gmm: argument 'reduce' is an array, but its hint bool holds none, so the argument is static"
-    )

@@ -1,4 +1,4 @@
-"""Sites of numerical programs: running sums (28), a stack of operators (30), rows of a Jacobian (32)."""
+"""Sites of numerical programs: running sums (28), a stack of operators (30)."""
 
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from pairs import close, lowered, mesh_of, message, numbers, one_program, said
+from pairs import close, lowered, mesh_of, numbers, one_program
 
 from typedshmap import Array, Float, PyTree, typed_shard_map
 
@@ -68,21 +68,6 @@ def test_a_product_over_levels_is_that_by_hand(axis: str | None) -> None:
     typed = typed_shard_map(body, axes={"lev": axis}, **types, **options)
     weights, x = numbers(8, 12), numbers(12, 3)
     close(one_program(by_hand, typed, weights, x), weights @ x)
-
-
-def test_levels_that_do_not_divide_are_named() -> None:
-    assert said(build("z"), numbers(6, 2)) == [
-        "ShapeError: cumsum: argument 'x' has n=6, which does not divide over 'z' (4 shards)",
-        "Hint: make n a multiple of 4, or pad it and mask the rest",
-    ]
-
-
-def test_an_axis_that_the_mesh_lacks_is_reported_as_it_is_written() -> None:
-    first = message(build("levels"), numbers(8, 2)).splitlines()[0]
-    assert first == (
-        "MeshAxisError: cumsum: argument 'x' names mesh axis 'levels' (as 'lev'), "
-        "which is not among the mesh's axes 'z', 'x'"
-    )
 
 
 # 30. Blocks of an operator go by in a scan: its arrays, what is static of it, and a tree of vectors.
@@ -156,65 +141,3 @@ def test_the_transpose_of_a_stack_of_operators_is_that_by_hand() -> None:
     assert lowered(by_ours, args).as_text() == lowered(transposed(by_hand), args).as_text()
     got = jax.block_until_ready(jax.jit(by_ours)(*args))
     close(got, np.einsum("k,kij,i->j", numbers(8), numbers(8, 3, 3), numbers(3)))
-
-
-def test_the_mesh_of_the_operators_is_taken_where_none_is_given() -> None:
-    dyn, static = eqx.partition(OPERATOR, eqx.is_array)
-    dyn = jax.device_put(dyn, NamedSharding(BLOCKS, P("axis")))
-    got = jax.block_until_ready(typed_shard_map(check_vma=False)(apply)(dyn, static, VECTORS))
-    close(got, jax.block_until_ready(typed_shard_map(mesh=BLOCKS, check_vma=False)(apply)(dyn, static, VECTORS)))
-
-
-def test_an_operator_with_another_number_of_blocks_is_named_by_its_path() -> None:
-    dyn, static = eqx.partition(Dense(numbers(8, 3, 3), numbers(4), jnp.tanh), eqx.is_array)
-    assert said(typed_shard_map(mesh=BLOCKS, check_vma=False)(apply), dyn, static, VECTORS) == [
-        "ShapeError: apply: argument 'dyn.scale' has blocks=4, but argument 'dyn.matrix' has blocks=8"
-    ]
-
-
-# 32. Rows of a neural tangent kernel: the samples once by shards, once whole.
-
-SAMPLES = mesh_of(S=4)
-
-
-def log_psi(params: Any, state: Any, sigma: Any) -> Any:
-    return jnp.log(jnp.cosh(params["w"] @ (sigma - state["mean"]) + params["b"])).sum()
-
-
-def rows(
-    mine: Float[Array, "[n/S] sites"], all_: Float[Array, "n sites"], params: PyTree[Array], state: PyTree[Array]
-) -> Float[Array, "[n/S] n"]:
-    # A gradient by what is the same on every shard is summed over the shards by itself: here it is by one's own.
-    own = jax.tree.map(lambda x: jax.lax.pcast(x, "S", to="varying"), params)
-
-    def jacobian(params: Any, samples: Any) -> Any:
-        by_sample = jax.vmap(jax.grad(log_psi), (None, None, 0))(params, state, samples)
-        return jnp.concatenate([leaf.reshape(len(samples), -1) for leaf in jax.tree.leaves(by_sample)], axis=1)
-
-    return jnp.einsum("np,mp->mn", jacobian(own, all_), jacobian(own, mine))
-
-
-PARAMS, STATE = {"w": numbers(3, 5), "b": numbers(3)}, {"mean": numbers(5)}
-
-
-def test_rows_of_a_jacobian_are_those_by_hand() -> None:
-    specs = (P("S", None), P(None, None), P(), P())
-    by_hand = jax.shard_map(rows, mesh=SAMPLES, in_specs=specs, out_specs=P("S", None))
-    samples = numbers(8, 5)
-    got = one_program(by_hand, typed_shard_map(mesh=SAMPLES)(rows), samples, samples, PARAMS, STATE)
-    grads = jax.vmap(jax.grad(log_psi), (None, None, 0))(PARAMS, STATE, samples)
-    jacobian = np.concatenate([np.asarray(leaf).reshape(8, -1) for leaf in jax.tree.leaves(grads)], axis=1)
-    close(got, jacobian @ jacobian.T)
-
-
-def test_samples_that_are_only_a_shard_of_the_batch_are_named() -> None:
-    samples = numbers(8, 5)
-    assert said(typed_shard_map(mesh=SAMPLES)(rows), samples, samples[:2], PARAMS, STATE) == [
-        "ShapeError: rows: argument 'all_' has n=2, but argument 'mine' has n=8"
-    ]
-
-
-def test_parameters_that_hold_no_arrays_are_named_by_their_path() -> None:
-    params = {"w": PARAMS["w"], "b": "zeros"}
-    first = message(typed_shard_map(mesh=SAMPLES)(rows), numbers(8, 5), numbers(8, 5), params, STATE).splitlines()[0]
-    assert first == "StructureError: rows: argument 'params['b']' is 'zeros' (str), but its hint says Array"

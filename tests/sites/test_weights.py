@@ -1,13 +1,12 @@
 """A site that gathers weights leaf by leaf (4): which leaves, a static argument says."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import jax
-import pytest
 from jax.sharding import PartitionSpec as P
-from pairs import close, mesh_of, message, numbers, one_program, said
+from pairs import close, mesh_of, numbers, one_program, said
 
 from typedshmap import Array, Float, typed_shard_map
 
@@ -73,38 +72,8 @@ def test_weights_gathered_leaf_by_leaf_are_those_by_hand() -> None:
     close(got, FullBlock(FullMlp(BLOCK.mlp.wi, BLOCK.mlp.wo), BLOCK.query, BLOCK.norm))
 
 
-def test_the_static_paths_may_come_by_keyword() -> None:
-    close(typed(indices=ALL, weights=BLOCK).query, BLOCK.query)
-
-
 def test_a_leaf_that_was_not_gathered_is_named_by_its_path() -> None:
     assert said(typed, BLOCK, ALL[1:]) == [
         "ShapeError: gather: return.mlp.wi has m=2 on each shard, but argument 'weights.mlp.wi' has m=8",
         "Hint: if m is still sharded over 'fsdp', write [m/fsdp], or all_gather it",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("weights", "first"),
-    [
-        (
-            replace(BLOCK, query=numbers(12, 2)),
-            "ShapeError: gather: argument 'weights.query' has m=12, but argument 'weights.mlp.wi' has m=8",
-        ),
-        (
-            replace(BLOCK, mlp=FullMlp(BLOCK.mlp.wi, BLOCK.mlp.wo)),
-            "StructureError: gather: argument 'weights.mlp' is a FullMlp, but its hint says Mlp",
-        ),
-    ],
-)
-def test_a_wrong_leaf_is_named_by_its_path(weights: Block, first: str) -> None:
-    assert message(typed, weights, ALL).splitlines()[0] == first
-
-
-def test_paths_that_are_no_strings_are_reported() -> None:
-    assert said(typed, BLOCK, ((0, 1),)) == [
-        (
-            "StructureError: gather: argument 'indices' is a tuple with 0 (int) in it, but its hint says "
-            "tuple[tuple[str, ...], ...]"
-        )
     ]
