@@ -19,8 +19,8 @@ from .errors import MeshAxisError, ShardingError, StructureError
 from .errors.failures import Failure, PlainMessage
 from .errors.phrases import count_text, excerpt, mesh_text, quoted_axes, value_text
 from .errors.report import Report
-from .hints.check_tree import CheckedLeaf
 from .hints.context import SizedAxes
+from .hints.fitting import CheckedLeaf
 
 
 def read_mesh(mesh: Any) -> _jax.mesh.AnyMesh | None:

@@ -26,10 +26,11 @@ from .errors.failures import RETURN, Failure, PlainMessage, Subject, sizes_text
 from .errors.phrases import mesh_text, quoted_axes, value_text
 from .errors.varying import DivergentCollective, UnmarkedUnreduced, UnmentionedVarying
 from .hints import context, enforcement
-from .hints.check_arguments import BoundArgument, array_leaves, check_arguments, unknown_axes
+from .hints.check_arguments import array_leaves, unknown_axes
 from .hints.check_array import describe
-from .hints.check_tree import CheckedLeaf, assert_layouts, check_value, checked_leaves, result_place
+from .hints.check_tree import BoundArgument, assert_layouts, check_arguments, check_value, result_place
 from .hints.enforcement import enforced
+from .hints.fitting import CheckedLeaf, checked_leaves
 from .hints.signature import EMPTY, BoundCall, LazySignature, Specs
 from .hints.specs import Unreadable, disagreements, leaf_specs, says_sharding, specs_of_arguments, with_specs
 from .hints.structure import BySpec, Untyped, array_hints, holds_arrays
@@ -261,7 +262,7 @@ class _RegionCall:
         self.has_vma = check_vma if self.manual else context.current_mesh_context().has_vma
         self.outer_context = self._context_around()
 
-        self.checked = check_arguments(given, self.bound.arguments, self.outer_context)
+        self.checked = check_arguments(given, self.bound.arguments, self.outer_context, typed.fits)
         unknown = unknown_axes(typed.result, self.outer_context, RETURN) if typed.result is not None else []
         failures = self.checked.failures and enforced(self.checked.failures)
         if failures := [*failures, *unknown]:

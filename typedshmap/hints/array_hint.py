@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, ForwardRef, TypeVar
 
 import jax
@@ -81,7 +81,16 @@ def intersect(a: tuple[str, ...] | None, b: tuple[str, ...] | None) -> tuple[str
     return tuple(dtype for dtype in a if dtype in b)
 
 
-class ArrayHint(Record, eq=False):
+class KeepsFits:
+    """Something that values are checked against."""
+
+    @cached_property
+    def fits(self) -> list[Any]:
+        """What fitted, the latest first."""
+        return []
+
+
+class ArrayHint(KeepsFits, Record, eq=False):
     """The hint for one array.
 
     Attributes:
@@ -101,6 +110,11 @@ class ArrayHint(Record, eq=False):
     text: HintText
     takes_rules: bool = True
     may_be_missing: bool = False
+
+    @cached_property
+    def reads_arguments(self) -> bool:
+        """Whether a size is the value of an argument, as in ``{self.heads}``."""
+        return "{" in str(self.spec)
 
     def takes_type(self, value: Any) -> bool:
         """Whether a value is an array of the hint's type."""

@@ -1,10 +1,9 @@
-"""Check the arguments of a call together; arrays may be ShapeDtypeStructs."""
+"""Check arguments that may be ShapeDtypeStructs; and what is known of them and of a result before a check."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 
@@ -12,68 +11,10 @@ from .. import _jax
 from ..errors.failures import Failure, Subject
 from ..notation.layout import Layout
 from . import structure
-from .check_tree import CheckedLeaf, TreeCheck, with_other_leaves
+from .check_tree import BoundArgument, TreeCheck, check_arguments
 from .context import MeshContext
+from .fitting import CheckedLeaf, Fit
 from .structure import ArrayLeaf, Node
-
-C = TypeVar("C", bound=TreeCheck)
-
-# The parameter, the subject in messages, the hint and the value.
-BoundArgument = tuple[str, Subject, Node, Any]
-
-
-@dataclass
-class CheckedArguments(TreeCheck):
-    """The arguments of a call, checked.
-
-    Attributes:
-      given: the arguments.
-      spans: the range of each argument's leaves among all leaves.
-    """
-
-    given: Sequence[BoundArgument] = ()
-    spans: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-
-    def by_argument(self) -> Iterator[tuple[BoundArgument, list[CheckedLeaf]]]:
-        """Each argument with its leaves."""
-        for argument, (first, last) in zip(self.given, self.spans, strict=True):
-            yield argument, self.leaves[first:last]
-
-    def with_leaves(
-        self, leaves: list[CheckedLeaf], copies_containers: bool = False
-    ) -> Iterator[tuple[str, Subject, Any]]:
-        """The arguments that change with other leaves, for `BoundCall.with_arguments`.
-
-        Args:
-          leaves: the leaves of all arguments.
-          copies_containers: whether to rebuild a container even if its leaves are the same.
-        """
-        if leaves is self.leaves:
-            return
-        for (name, subject, node, value), (first, last) in zip(self.given, self.spans, strict=True):
-            new = with_other_leaves(value, self.leaves[first:last], leaves[first:last])
-            is_static = isinstance(node, structure.BareTree) and all(leaf.hint is None for leaf in leaves[first:last])
-            if new is value and copies_containers and not is_static and structure.holds_arrays(node):
-                new = _jax.tree.unflatten_like(value, [leaf.value for leaf in leaves[first:last]])
-            if new is not value:
-                yield name, subject, new
-
-
-def check_arguments(given: Sequence[BoundArgument], named: Mapping[str, Any], context: MeshContext) -> CheckedArguments:
-    """Check the arguments of a call; the check has the failures.
-
-    Args:
-      given: the arguments.
-      named: all arguments by name, for sizes like ``{self.heads}``.
-      context: the mesh context.
-    """
-    checked = CheckedArguments(context, named, given=given)
-    for _, subject, node, value in given:
-        first = len(checked.leaves)
-        checked.visit(node, value, subject)
-        checked.spans.append((first, len(checked.leaves)))
-    checked.check_deferred()
-    return checked
 
 
 def array_leaves(given: Sequence[BoundArgument]) -> list[CheckedLeaf]:
@@ -82,7 +23,7 @@ def array_leaves(given: Sequence[BoundArgument]) -> list[CheckedLeaf]:
     return [CheckedLeaf(leaf, None, subject) for subject, value in arrays for leaf in _jax.tree.leaves(value)]
 
 
-def check_as_traced(check: Callable[[Any], C], value: Any, has_shardings: bool) -> C:
+def check_as_traced(check: Callable[[Any], TreeCheck], value: Any, has_shardings: bool) -> TreeCheck:
     """Check a value with ShapeDtypeStructs instead of arrays, each as its tracer.
 
     Args:
@@ -94,12 +35,13 @@ def check_as_traced(check: Callable[[Any], C], value: Any, has_shardings: bool) 
         return check(value)
     leaves, structure = jax.tree_util.tree_flatten(value)
     structs = {at: leaf for at, leaf in enumerate(leaves) if isinstance(leaf, _jax.array.SHAPES)}
-    checks: list[C] = []
+    checks: list[TreeCheck] = []
 
     def trace(*tracers: Any) -> None:
         traced = dict(zip(structs, tracers, strict=True))
         by_tracer = {id(tracer): structs[at] for at, tracer in traced.items()}
         checked = check(structure.unflatten([traced.get(at, leaf) for at, leaf in enumerate(leaves)]))
+        checked.given, checked.fitting = (), None  # no tracer outlives the trace
         checked.leaves = [leaf._replace(value=by_tracer.get(id(leaf.value), leaf.value)) for leaf in checked.leaves]
         checks.append(checked)
 
@@ -109,17 +51,21 @@ def check_as_traced(check: Callable[[Any], C], value: Any, has_shardings: bool) 
 
 
 def check_arguments_as_traced(
-    given: Sequence[BoundArgument], named: Mapping[str, Any], context: MeshContext, has_shardings: bool
-) -> CheckedArguments:
+    given: Sequence[BoundArgument],
+    named: Mapping[str, Any],
+    context: MeshContext,
+    fits: list[Fit] | None = None,
+    has_shardings: bool = True,
+) -> TreeCheck:
     """`check_arguments` for arguments that may have ShapeDtypeStructs."""
 
-    def check(values: list[Any]) -> CheckedArguments:
+    def check(values: list[Any]) -> TreeCheck:
         traced = [(*argument[:3], value) for argument, value in zip(given, values, strict=True)]
-        checked = check_arguments(traced, named, context)
-        checked.given = given  # no tracer outlives the trace
-        return checked
+        return check_arguments(traced, named, context, fits)
 
-    return check_as_traced(check, [value for *_, value in given], has_shardings)
+    checked = check_as_traced(check, [value for *_, value in given], has_shardings)
+    checked.given = given
+    return checked
 
 
 def unknown_axes(node: Node, region: MeshContext, subject: Subject) -> list[Failure]:

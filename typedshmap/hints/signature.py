@@ -27,7 +27,7 @@ from ..errors.phrases import value_text
 from ..errors.places import Place, hint_line, hint_place, return_place, running_place
 from ..notation.spelling import misspelt_name
 from ..records import Record
-from .array_hint import ArrayHint
+from .array_hint import ArrayHint, KeepsFits
 from .parse_hint import NESTED_TOO_DEEPLY, NameScope, parse_given_hint, parse_hint
 from .postponed import resolved_hint
 from .structure import OPTION, Node, Static, Untyped, array_hints, hint_name, walk
@@ -98,7 +98,7 @@ class BoundCall(Record):
         return call.args, call.kwargs
 
 
-class HintedSignature(Record):
+class HintedSignature(KeepsFits, Record):
     """A function with its hints read.
 
     Attributes:
@@ -171,11 +171,13 @@ class HintedSignature(Record):
         """The function with positional arguments only, and without hints."""
         return replace(self, signature=_BY_POSITION, parameters={}, positional=())
 
-    @property
-    def has_plain_parameters(self) -> bool:
-        """Whether all parameters have hints, are positional-or-keyword, and are not bound by a partial."""
+    @cached_property
+    def plain_subjects(self) -> tuple[Subject, ...] | None:
+        """The subjects of all parameters, if all have hints, are positional-or-keyword, and no partial binds one."""
         plain = self._plain_parameters
-        return plain is not None and len(plain) == len(self.parameters) and not self.given
+        if plain is None or len(plain) != len(self.parameters) or self.given:
+            return None
+        return tuple([subject for subject, _ in plain.values()])
 
     @cached_property
     def _plain_parameters(self) -> dict[str, tuple[Subject, Node]] | None:

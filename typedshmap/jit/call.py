@@ -36,11 +36,12 @@ from .. import _jax
 from ..axis_names import FLAX, AxisNaming, flax_naming
 from ..errors import StructureError
 from ..errors.failures import RETURN, Failure, PlainMessage, Subject
-from ..hints.check_arguments import array_leaves, check_arguments, check_arguments_as_traced, unknown_axes
+from ..hints.check_arguments import array_leaves, check_arguments_as_traced, unknown_axes
 from ..hints.check_array import describe
-from ..hints.check_tree import CheckedLeaf, check_value, result_place
+from ..hints.check_tree import check_arguments, check_value, result_place
 from ..hints.context import CallScope, current_axis_naming, decorator_axis_naming, scope_entered
 from ..hints.enforcement import enforced
+from ..hints.fitting import CheckedLeaf
 from ..hints.global_sharding import original_error
 from ..hints.signature import HintedSignature, LazySignature, name_of
 from ..hints.structure import BareTree, Static, Untyped, array_hints, declares_arrays, holds_arrays
@@ -103,7 +104,7 @@ class JitFunction:
                 problem = f"parameter '{name}' is to be donated, but its hint holds no arrays"
                 raise StructureError(f"{typed.name}: {problem}", typed.hint_place(name))
         # A size like {self.heads} may change without a change of the key.
-        self._reads_values = any("{" in str(h.spec) for node in typed.parameters.values() for h in array_hints(node))
+        self._reads_values = any(h.reads_arguments for node in typed.parameters.values() for h in array_hints(node))
         self._typed = typed
         return typed
 
@@ -288,9 +289,9 @@ class JitCall:
         self.context = jit_context(typed.name, jitted.mesh, self.naming, lambda: array_leaves(arguments), is_running)
         boundary = self.context.boundary_context
         if is_running:
-            checked = check_arguments(arguments, self.bound.arguments, boundary)
+            checked = check_arguments(arguments, self.bound.arguments, boundary, typed.fits)
         else:
-            checked = check_arguments_as_traced(arguments, self.bound.arguments, boundary, has_shardings=True)
+            checked = check_arguments_as_traced(arguments, self.bound.arguments, boundary, typed.fits)
         self.sizes, self.leaves = checked.sizes, checked.leaves
         failures, failed = list(checked.failures), {failure.subject for failure in checked.failures}
         failures += [

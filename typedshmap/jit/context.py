@@ -15,8 +15,8 @@ from ..errors import MeshAxisError
 from ..errors.failures import BoundaryMark, Failure, WrongSharding
 from ..errors.phrases import mesh_text
 from ..hints.array_hint import ArrayHint, rank_of
-from ..hints.check_tree import CheckedLeaf
 from ..hints.context import MeshContext, current_axis_naming, state_sharding
+from ..hints.fitting import CheckedLeaf
 from ..hints.global_sharding import (
     PLACE_IT,
     named_sharding_mismatch,

@@ -17,8 +17,9 @@ from ...errors import MeshAxisError, StructureError, TypedShmapError
 from ...errors.failures import RETURN
 from ...errors.phrases import value_text
 from ...hints.check_arguments import check_arguments_as_traced, check_as_traced
-from ...hints.check_tree import CheckedLeaf, TreeCheck, check_value
+from ...hints.check_tree import TreeCheck, check_value
 from ...hints.context import MeshContext, current_axis_naming
+from ...hints.fitting import CheckedLeaf
 from ...inspection import keeping_claims, on_mesh
 from ...introspection import bound_self, require_decorated
 from ...meshes import mesh_like, mesh_sizes, why_unusable

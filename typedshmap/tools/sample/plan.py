@@ -25,9 +25,9 @@ from ...errors import ShapeError, StructureError
 from ...errors.failures import RETURN, Bound, Subject
 from ...errors.phrases import value_text
 from ...hints.array_hint import ArrayHint
-from ...hints.check_arguments import BoundArgument, CheckedArguments, check_arguments
-from ...hints.check_tree import CheckedLeaf, TreeCheck
+from ...hints.check_tree import BoundArgument, TreeCheck, check_arguments
 from ...hints.context import MeshContext, current_axis_naming
+from ...hints.fitting import CheckedLeaf
 from ...hints.signature import EMPTY, HintedSignature
 from ...hints.structure import array_hints
 from ...introspection import bound_self, require_decorated, require_dict
@@ -108,7 +108,7 @@ def plan_inputs(
     )
 
 
-def _check(given: Sequence[BoundArgument], named: Mapping[str, Any], context: PlacementContext) -> CheckedArguments:
+def _check(given: Sequence[BoundArgument], named: Mapping[str, Any], context: PlacementContext) -> TreeCheck:
     """Check arguments against their hints, and raise what is wrong."""
     checked = check_arguments(given, named, context.context)
     if checked.failures:
