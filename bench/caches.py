@@ -142,8 +142,7 @@ FIELDS: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     ),
     "hints.fitting.keep_fit": without_fits,
     "hints.parse_hint._trees": lambda: mock.patch.object(parse_hint, "_trees", Forgets()),
-    "jit.call.JitFunction._dispatch_cache": partial(without_field, call.JitFunction, "_dispatch_cache"),
-    "jit.call.JitFunction._last_calls": partial(without_field, call.JitFunction, "_last_calls"),
+    "jit.call.JitFunction._known_calls": partial(without_field, call.JitFunction, "_known_calls"),
     "jit.call.JitFunction._trusted": partial(without_field, call.JitFunction, "_trusted"),
 }
 

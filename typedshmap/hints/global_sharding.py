@@ -11,7 +11,7 @@ Invariant: an array on another mesh is compared over its own mesh."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cache
 from math import prod
@@ -159,43 +159,37 @@ def named_sharding_mismatch(
       rank: the rank of the array.
       cure: the cure in the message.
     """
-    wanted = _jax.array.spec_entries(want)
-    if len(dims) == rank and not wanted.unconstrained:
-        return None if _is_equivalent(placed, want, rank) else _mismatch(want, placed.spec, cure)
-    dim_axes = [*_jax.array.spec_entries(placed.spec).dim_axes]
-    dim_axes += [()] * (rank - len(dim_axes))
-    seen = _jax.array.partition_spec(dim_axes[at] for at in dims)
-    for index, (at, axes) in enumerate(zip(dims, wanted.dim_axes, strict=True)):
-        dim_axes[at] = dim_axes[at] if index in wanted.unconstrained else axes
-    used = [axis for axes in dim_axes for axis in axes]
-    merged = _jax.array.partition_spec(dim_axes, wanted.unreduced, wanted.reduced)
-    # The hint may shard a dim over an axis that a mapped dim has.
-    is_right = len(used) == len(set(used)) and _is_equivalent(placed, merged, rank)
-    return None if is_right else _mismatch(want, seen, cure)
+    wanted, have = _jax.array.spec_entries(want), _jax.array.spec_entries(placed.spec, rank)
+    seen = replace(have, dim_axes=tuple([have.dim_axes[at] for at in dims]), unconstrained=frozenset[int]())
+    trivial = [axis for axis, size in placed.mesh.shape.items() if size == 1]
+    if _dims_agree(seen, wanted, (seen.sharded | wanted.sharded).difference(trivial)) and _marks_agree(seen, wanted):
+        return None
+    return _mismatch(want, placed.spec if len(dims) == rank else _jax.array.spec_of(seen), cure)
+
+
+def _dims_agree(have: Layout, wanted: Layout, axes: Collection[str]) -> bool:
+    """Whether dims are sharded in the same way over some mesh axes, except those that may be sharded in any way."""
+    pairs = enumerate(zip(have.over(axes).dim_axes, wanted.over(axes).dim_axes, strict=True))
+    return all(axes == asked or at in have.unconstrained | wanted.unconstrained for at, (axes, asked) in pairs)
+
+
+def _marks_agree(have: Layout, wanted: Layout) -> bool:
+    return (have.unreduced, have.reduced) == (wanted.unreduced, wanted.reduced)
 
 
 def _compare_stated(inner: _jax.array.Underlying, want: Any, region: MeshContext) -> WrongSharding | None:
-    stated, dims = stated_sharding(inner.value), inner.dims
+    stated = stated_sharding(inner.value)
     if stated is None or stated.mesh != region.mesh:
         return None
-    wanted, known = _jax.array.spec_entries(want), stated.layout
-    for index, at in enumerate(dims):
-        is_open = index in wanted.unconstrained or at in known.unconstrained
-        claimed = tuple(filter(stated.axes.__contains__, wanted.dim_axes[index]))
-        if not is_open and claimed != known.dim_axes[at]:
-            break
-    else:
-        return None
+    known = stated.layout
     seen = Layout(
-        tuple(known.dim_axes[at] for at in dims),
-        unconstrained=frozenset(index for index, at in enumerate(dims) if at in known.unconstrained),
+        tuple(known.dim_axes[at] for at in inner.dims),
+        unconstrained=frozenset(index for index, at in enumerate(inner.dims) if at in known.unconstrained),
     )
+    if _dims_agree(seen, _jax.array.spec_entries(want), stated.axes):
+        return None
     got = f"sharded {_jax.array.spec_text(_jax.array.spec_of(seen))} by {stated.source}"
     return WrongSharding(_jax.array.spec_text(want), got, PLACE_IT)
-
-
-def _is_equivalent(placed: NamedSharding, spec: Any, rank: int) -> bool:
-    return placed.is_equivalent_to(NamedSharding(placed.mesh, spec, memory_kind=placed.memory_kind), rank)
 
 
 def shard_counts(spec: Any, region: MeshContext) -> tuple[int, ...]:
@@ -259,9 +253,7 @@ def _type_mismatch(type_sharding: NamedSharding, want: Any) -> WrongSharding | N
     wanted, sizes = _jax.array.spec_entries(want), type_sharding.mesh.shape
     have = _jax.array.spec_entries(type_sharding.spec, len(wanted.dim_axes))
     known = [axis for axis in _jax.mesh.explicit_axes(type_sharding.mesh) if sizes[axis] > 1]
-    pairs = enumerate(zip(have.over(known).dim_axes, wanted.over(known).dim_axes, strict=True))
-    is_right = all(axes == asked or at in wanted.unconstrained for at, (axes, asked) in pairs)
-    if is_right and (have.unreduced, have.reduced) == (wanted.unreduced, wanted.reduced):
+    if _dims_agree(have, wanted, known) and _marks_agree(have, wanted):
         return None
     return _mismatch(want, type_sharding.spec, f"{PLACE_IT}, or by {_with_sharding('jax.reshard', want)}")
 
