@@ -26,9 +26,16 @@ from .errors.failures import RETURN, Failure, PlainMessage, Subject, sizes_text
 from .errors.phrases import mesh_text, quoted_axes, value_text
 from .errors.varying import DivergentCollective, UnmarkedUnreduced, UnmentionedVarying
 from .hints import context, enforcement
-from .hints.check_arguments import array_leaves, unknown_axes
 from .hints.check_array import describe
-from .hints.check_tree import BoundArgument, assert_layouts, check_arguments, check_value, result_place
+from .hints.check_tree import (
+    BoundArgument,
+    array_leaves,
+    assert_layouts,
+    check_arguments,
+    check_value,
+    result_place,
+    unknown_axes,
+)
 from .hints.enforcement import enforced
 from .hints.fitting import CheckedLeaf, checked_leaves
 from .hints.signature import EMPTY, BoundCall, LazySignature, Specs

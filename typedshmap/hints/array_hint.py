@@ -175,10 +175,6 @@ def parse_array_hint(
     """Read the items in a hint's brackets: ``(array_type, dims)`` or ``(array_type, dims, P(...))``.
 
     ``text`` is the user's text, if the hint is only a part of it.
-
-    Raises:
-      AnnotationSyntaxError: for dims that cannot be read, or brackets that hold something else.
-      MeshAxisError: for a mesh axis that is used twice.
     """
     items: tuple[Any, ...] = item if isinstance(item, tuple) else (item,)
     if len(items) not in (2, 3) or not isinstance(items[1], str):
@@ -237,12 +233,7 @@ def _nest_hints(
 
 
 def with_leading_dims(hint: ArrayHint, dims: str) -> ArrayHint:
-    """A hint with leading dims before its own.
-
-    Raises:
-      AnnotationSyntaxError: for dims that cannot be read, or that clash with the hint's own.
-      MeshAxisError: for a mesh axis that is used twice.
-    """
+    """A hint with leading dims before its own."""
     written = HintText('Stacked["', dims, f'", {hint.text}]')
     return _nest_hints(hint, None, hint.dtype_name, _parse_spec(dims, written), written)
 
@@ -291,11 +282,7 @@ _SCALAR_KINDS = {bool: "bool", int: "int", float: "float", complex: "complex"}
 
 
 def union_members(array_type: Any, aliases: tuple[Any, ...] = ()) -> Iterator[Any]:
-    """The members of a union of array types, or of hints, with aliases and type variables resolved.
-
-    Raises:
-      AnnotationSyntaxError: for a type alias that holds itself.
-    """
+    """The members of a union of array types, or of hints, with aliases and type variables resolved."""
     origin = typing.get_origin(array_type)
     if array_type in aliases:
         raise AnnotationSyntaxError(f"the type alias {array_type.__name__} holds itself")

@@ -64,12 +64,7 @@ def check_array(
     arguments: Mapping[str, Any],
     leaf: str | None = None,
 ) -> tuple[Match, frozenset[str]] | Failure:
-    """Check one array against its hint; nothing is bound unless it fits.
-
-    Returns:
-      The match; and the axes that the hint does not mention and over which JAX types the value as varying: the
-      analysis of the body decides whether it is the same on every shard there.
-    """
+    """Check one array: its match, and the axes over which the analysis of the body must find it invarying."""
     region = with_value_mesh(value, region)
     compiled: CompiledHint = region.plans.get(hint) or _compile_hint(hint, region)
     layout, unmentioned = compiled.layout, frozenset[str]()
@@ -131,11 +126,7 @@ def _missing_axes(mismatch: SizeMismatch, region: MeshContext) -> tuple[str, ...
 def axes_to_infer(
     value: Any, unmentioned: frozenset[str], region: MeshContext
 ) -> tuple[frozenset[str], KnownLayout | None, bool]:
-    """The unmentioned axes over which the analysis must still find a value invarying.
-
-    Returns:
-      The axes; the value's known layout; and whether it is wrong already, since the analysis cannot find that.
-    """
+    """The unmentioned axes still to be inferred, the known layout, and whether the value is known to be wrong."""
     known = lookup_layout(value)
     if known is None:
         return unmentioned, known, not unmentioned <= region.inferred_axes

@@ -101,12 +101,7 @@ class TreeCheck:
     def with_leaves(
         self, leaves: list[CheckedLeaf], copies_containers: bool = False
     ) -> Iterator[tuple[str, Subject, Any]]:
-        """The arguments that change with other leaves, for `BoundCall.with_arguments`.
-
-        Args:
-          leaves: the leaves of all arguments.
-          copies_containers: whether to rebuild a container even if its leaves are the same.
-        """
+        """The arguments that change with other leaves, for `BoundCall.with_arguments`."""
         if leaves is self.leaves:
             return
         for (name, subject, node, value), (first, last) in zip(self.given, self.spans, strict=True):
@@ -498,16 +493,7 @@ def check_arguments(
     sizes: Sizes = NO_SIZES,
     check: ArrayCheck = check_array,
 ) -> TreeCheck:
-    """Check the arguments of a call together; the check has the failures.
-
-    Args:
-      given: the arguments.
-      named: all arguments by name, for sizes like ``{self.heads}``.
-      context: the mesh context.
-      fits: the arguments that fitted, for this signature; None if nothing is known of it.
-      sizes: the sizes that are bound before.
-      check: checks one array.
-    """
+    """Check the arguments of a call together, unless ``fits`` has such a call; the check has the failures."""
     values, subjects = tuple([value for *_, value in given]), tuple([subject for _, subject, *_ in given])
     is_known = fits is not None and check is check_array
     fitting = find_fitting(fits, values, subjects, context, sizes) if fits and is_known else None
@@ -531,6 +517,22 @@ def _is_by_kinds(given: Sequence[BoundArgument], context: MeshContext) -> bool:
     return not any(part.hint.reads_arguments for part in parts if isinstance(part, ArrayLeaf))
 
 
+def array_leaves(given: Sequence[BoundArgument]) -> list[CheckedLeaf]:
+    """The unchecked leaves of arguments that hold arrays, whose mesh may be known."""
+    arrays = ((subject, value) for _, subject, node, value in given if structure.holds_arrays(node))
+    return [CheckedLeaf(leaf, None, subject) for subject, value in arrays for leaf in _jax.tree.leaves(value)]
+
+
+def unknown_axes(node: Node, region: MeshContext, subject: Subject) -> list[Failure]:
+    """The failures of hints that name unknown mesh axes, which do not need a value."""
+    parts = [("", node)] if isinstance(node, ArrayLeaf) else structure.walk(node)
+    return [
+        Failure(layout, subject.at(path), part.hint.text)
+        for path, part in parts
+        if isinstance(part, ArrayLeaf) and not isinstance(layout := region.layout(part.hint), Layout)
+    ]
+
+
 def with_other_leaves(value: Any, before: list[CheckedLeaf], after: list[CheckedLeaf]) -> Any:
     """The value with other leaves; the same object if no leaf changed."""
     if after is before:
@@ -552,19 +554,9 @@ def assert_layouts(
     is_assumed: bool = False,
     is_proven: bool = False,
 ) -> list[CheckedLeaf]:
-    """Record the layouts of shards by their hints, for later operations, and pass them to the analysis.
+    """Record the layouts of shards by their hints, and pass them to the analysis unless they are proven.
 
-    Args:
-      leaves: the shards, and static leaves.
-      region: the mesh context.
-      function: the function with the hints.
-      sizes: the sizes of its dims.
-      is_assumed: whether the analysis trusts the hints.
-      is_proven: whether the layouts are known already, as at the boundary of a region.
-
-    Returns:
-      The leaves, in a loop or a call within the region perhaps with claims in the jaxpr; the same list if no leaf
-      changed.
+    In a loop or a call within the region the leaves are others, with claims in the jaxpr.
     """
     sink = None if is_proven else current_sink()
     if sink is None:

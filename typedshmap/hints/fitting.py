@@ -50,16 +50,7 @@ class LeafKinds:
     """
 
     def __init__(self, leaves: Sequence[Any], key_of_other: Callable[[Any], Any], are_at_rest: bool) -> None:
-        """Read the kinds of leaves.
-
-        Args:
-          leaves: the leaves.
-          key_of_other: returns the key of a leaf that is no array of JAX.
-          are_at_rest: whether the sharding of arrays matters, and is known.
-
-        Raises:
-          Undecided: for a leaf without a kind.
-        """
+        """Read the kinds of leaves; `Undecided` for a leaf without one."""
         self._classes, self._key_of_other = list(map(type, leaves)), key_of_other
         kinds = list(map(array_kind, self._classes))
         if are_at_rest and jax.core.Tracer in kinds:
@@ -223,15 +214,7 @@ class Fitting:
 def find_fitting(
     fits: Sequence[Fit], values: tuple[Any, ...], given: tuple[Subject, ...], region: MeshContext, before: Sizes
 ) -> Fitting | None:
-    """What is known of values like these, if they do not vary where they may not.
-
-    Args:
-      fits: what fitted, by the signature of the values.
-      values: the values.
-      given: their subjects.
-      region: the mesh context.
-      before: the sizes that are bound before.
-    """
+    """What is known of values like these, if they do not vary where they may not."""
     flat = None
     for fit in fits:
         if fit.region is not region or fit.before is not before or fit.given != given:
@@ -270,18 +253,7 @@ def keep_fit(
     spans: list[tuple[int, int]],
     sizes: Sizes,
 ) -> None:
-    """Keep what fitted, if the kinds of the leaves decide that it did.
-
-    Args:
-      fits: what fitted so far.
-      values: the values.
-      given: their subjects.
-      region: the mesh context.
-      before: the sizes that were bound before.
-      checked: the leaves.
-      spans: the range of each value's leaves among all leaves.
-      sizes: the sizes that are bound now.
-    """
+    """Keep what fitted, if the kinds of the leaves decide that it did."""
     of_check, hints, subjects, _ = zip(*checked, strict=True) if checked else ((), (), (), ())
     is_flat = len(checked) == len(values) and all(map(is_, of_check, values))
     leaves, structure = (values, None) if is_flat else _flattened(values)

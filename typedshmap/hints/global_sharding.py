@@ -42,19 +42,7 @@ def place_stated(
     source: str,
     memory_kind: str | None = None,
 ) -> Any:
-    """Place a value by a layout of its rank; for a tracer, record the layout.
-
-    Args:
-      value: a global value, or a shard in a region that is not manual over all axes.
-      layout: the layout, over axes that are not manual.
-      mesh: the mesh; in a region the region's mesh.
-      region: the mesh context.
-      source: the name of the statement in messages.
-      memory_kind: the kind of memory; None for the current one.
-
-    Raises:
-      ShardingError: for a layout that crashes XLA.
-    """
+    """Place a value by a layout of its rank, over axes that are not manual; for a tracer, record the layout."""
     before, added = _jax.placing.fatal_axes(value, layout)
     if added:
         what = AddedMark(tuple(sorted(before)), tuple(sorted(added)))
@@ -85,10 +73,7 @@ def sharding_mismatch(
 ) -> WrongSharding | BoundaryMark | None:
     """The mismatch of the sharding of a global array, as far as it is known while tracing.
 
-    Args:
-      region: the mesh context, with the array's own mesh. At a boundary on Auto axes
-        ``jax.shard_map`` reshards, so there is no mismatch.
-      reads_stated: whether to compare the stated sharding of a tracer.
+    At a boundary on Auto axes ``jax.shard_map`` reshards, so there is none.
     """
     type_sharding = _jax.array.explicit_spec(value)
     is_boundary = region.role == "boundary"
@@ -149,16 +134,7 @@ def stated_mismatch(value: Any, want: Any, region: MeshContext) -> WrongSharding
 def named_sharding_mismatch(
     placed: NamedSharding, want: Any, dims: tuple[int, ...], rank: int, cure: str
 ) -> WrongSharding | None:
-    """The mismatch of a NamedSharding.
-
-    Args:
-      placed: the sharding of an array.
-      want: the PartitionSpec of its hint.
-      dims: the dims of the array that the hint describes; ``jax.vmap`` maps over the others, which may have any
-        sharding.
-      rank: the rank of the array.
-      cure: the cure in the message.
-    """
+    """The mismatch of a NamedSharding; ``jax.vmap`` maps over the dims that are not in ``dims``."""
     wanted, have = _jax.array.spec_entries(want), _jax.array.spec_entries(placed.spec, rank)
     seen = replace(have, dim_axes=tuple([have.dim_axes[at] for at in dims]), unconstrained=frozenset[int]())
     trivial = [axis for axis, size in placed.mesh.shape.items() if size == 1]
@@ -295,17 +271,7 @@ def check_at_compile_time(
     sizes: Sizes,
     place: str,
 ) -> None:
-    """Compare the sharding of a traced value with its hint when the program is compiled, if it is not known earlier.
-
-    Args:
-      value: a value that fits the hint as far as is known.
-      hints: its hint; several for a union, of which one must fit.
-      subject: the value's name.
-      region: the mesh context.
-      function: the function that an error names.
-      sizes: the sizes bound so far.
-      place: the place of the check in the user's program.
-    """
+    """Compare the sharding of a traced value with one of its hints when the program is compiled, if not earlier."""
     region, inner = with_value_mesh(value, region), _jax.array.strip_transforms(value).value
     if region.manual or not _jax.array.is_tracer(inner) or any(_is_silent(hint, region) for hint in hints):
         return
@@ -321,14 +287,7 @@ def check_at_compile_time(
 
     # This closure must not hold the value: the program keeps the closure alive.
     def compare(sharding: Any, dims: tuple[int, ...], rank: int, mesh: Any) -> None:
-        """Compare at every compilation.
-
-        Args:
-          sharding: the sharding of the value in the compiled program.
-          dims: the dims that the hint describes; ``jax.vmap`` maps over the others.
-          rank: the value's rank.
-          mesh: the abstract mesh of the program; None if it has none.
-        """
+        """Compare the sharding that XLA chose, at every compilation; `dims` are those that the hint describes."""
         is_late = region.mesh is None
         here = with_mesh(mesh, region) if is_late and mesh is not None and not mesh.empty else region
         compared = [(hint, _compiled_mismatch(hint, here, is_late, sharding, dims, rank)) for hint in hints]

@@ -26,11 +26,7 @@ RecursiveTree.__module__, RecursiveTree.__qualname__ = "typing", "PyTree"  # as 
 
 
 def class_hints(cls: type, local: Mapping[str, Any]) -> dict[str, Any]:
-    """The annotations of a class and its bases.
-
-    Raises:
-      NameError: for an undefined name; in a class of a library the annotation counts as ``Any`` instead.
-    """
+    """The annotations of a class and its bases."""
     try:
         return typing.get_type_hints(cls, localns=dict(local), include_extras=True)
     except NameError:
@@ -59,17 +55,7 @@ def is_users_class(cls: type) -> bool:
 
 
 def resolved_hint(hint: Any, names: dict[str, Any], local: Mapping[str, Any], owner: Any) -> Any:
-    """One annotation, its strings evaluated.
-
-    Args:
-      hint: the annotation.
-      names: the globals of the place where it is written.
-      local: names beside them.
-      owner: the class or function that is annotated, whose type parameters it may name.
-
-    Raises:
-      NameError: for a name that is not defined.
-    """
+    """One annotation of a class or a function, its strings evaluated among its module's names and local ones."""
     variables = getattr(owner, "__type_params__", ())
 
     def evaluated(hint: Any) -> Any:

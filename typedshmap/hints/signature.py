@@ -71,11 +71,7 @@ class BoundCall(Record):
     is_plain: bool = False
 
     def with_arguments(self, changes: Iterable[tuple[str, Subject, Any]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments for the function, some of them replaced; the function fills in its defaults.
-
-        Args:
-          changes: the parameter, the subject and the new value of each.
-        """
+        """The arguments for the function, some of them replaced; the function fills in its defaults."""
         changed: dict[str, Any] = {}
         if not (changes := list(changes)):
             return self.args, self.kwargs
@@ -141,11 +137,7 @@ class HintedSignature(KeepsFits, Record):
         return hint_place(_unwrap_annotations(self.function), parameter)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundCall:
-        """The call's arguments by name, defaults included.
-
-        Raises:
-          StructureError: for a missing or an extra argument.
-        """
+        """The call's arguments by name, defaults included."""
         args = (*self.given, *args)
         plain = self._plain_parameters
         if plain is not None and len(args) + len(kwargs) == len(plain):
@@ -262,19 +254,7 @@ class LazySignature:
         strict: bool = True,
         specs: Specs | None = None,
     ) -> None:
-        """Read a function's hints.
-
-        Args:
-          function: the function to decorate.
-          frame: the frame in which it is decorated, for names local to an enclosing function.
-          in_types: a tuple of hints, one per positional argument, or a single hint; instead of annotations.
-          out_types: the hint of the result, instead of the annotation.
-          strict: whether a parameter or a result without a hint is an error.
-          specs: the specs that replace missing or unreadable hints.
-
-        Raises:
-          AnnotationSyntaxError: for a hint that is missing or cannot be read.
-        """
+        """Read a function's hints."""
         if not callable(function):
             got = f"{value_text(function)} of type {type(function).__name__}"
             raise StructureError(f"expects a function, got {got}", running_place())
@@ -305,11 +285,7 @@ class LazySignature:
         return made
 
     def read(self, args: tuple[Any, ...]) -> HintedSignature:
-        """The function with its hints read, for a call with these arguments.
-
-        Raises:
-          AnnotationSyntaxError: for a name in a hint that is still not defined.
-        """
+        """The function with its hints read, for a call with these arguments."""
         if self.known is None:
             try:
                 self.known = _read(*self._given, self._string_locals)
@@ -458,15 +434,7 @@ def _missing_hint(name: str, what: str, example: str, place: str) -> AnnotationS
 
 
 def _node(hint: Any, names: NameScope, name: str, what: str, source: Any = None) -> Node:
-    """The node of a hint: of an annotation, of ``in_types`` or of ``out_types``.
-
-    Args:
-      hint: the hint.
-      names: the scope of its names.
-      name: the function's name in messages.
-      what: the parameter, or ``"return"``; for a hint that is not an annotation, its name in messages.
-      source: the function with the annotation; None for a hint that is not one.
-    """
+    """The node of a hint: of an annotation of ``source``, or of ``in_types`` and ``out_types``."""
     try:
         return parse_given_hint(hint, names) if source is None else parse_hint(hint, names)
     except (AnnotationSyntaxError, NameError, RecursionError) as error:
@@ -527,16 +495,7 @@ def _resolved_hints(
     may_be_text: bool = False,
     may_be_undefined: bool = False,
 ) -> dict[str, Any]:
-    """A function's annotations, with strings evaluated.
-
-    Args:
-      function: the object with the annotations.
-      local: names in addition to the function's globals.
-      name: the function's name in messages.
-      covered: the parameters whose annotations are not read, and may use undefined names.
-      may_be_text: whether to omit an annotation that is not an expression.
-      may_be_undefined: whether to omit an annotation with an undefined name.
-    """
+    """A function's annotations, with strings evaluated, except for parameters that ``in_types`` covers."""
     annotations = getattr(function, "__annotations__", None) or {}
     resolved = {parameter: hint for parameter, hint in annotations.items() if parameter not in covered}
     module = sys.modules.get(getattr(function, "__module__", None) or "")
@@ -598,11 +557,8 @@ def _closure_variables(function: Any) -> dict[str, Any]:
 def _enclosing_locals(function: Any, frame: types.FrameType | None) -> Mapping[str, Any]:
     """The local names around a function's definition; names of a class body first.
 
-    Args:
-      function: the function whose hints are read.
-      frame: the frame in which it is decorated. If a helper decorates, the definition is further up
-        the stack; if it is not on the stack at all, the frame's names are used, and do not hide the
-        function's own globals.
+    If a helper decorates, the definition is further up the stack than the frame. If it is not on the stack at all, the
+    frame's names do not hide the function's own globals.
     """
     name, module, home = str(getattr(function, "__qualname__", "")), getattr(function, "__globals__", None), frame
     while home is not None and not (home.f_globals is module and name.startswith(f"{home.f_code.co_qualname}.")):

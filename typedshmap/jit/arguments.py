@@ -50,16 +50,7 @@ class ArgSelector(NamedTuple):
 def parse_options(
     function: Callable[..., Any], options: Mapping[str, Any]
 ) -> tuple[ArgSelector, ArgSelector, dict[str, Any]]:
-    """Read the options of a ``typed_jit``.
-
-    Returns:
-      The arguments that ``static_argnums`` and ``static_argnames`` select; those that ``donate_argnums`` and
-      ``donate_argnames`` select; and the options that are passed to ``jax.jit``.
-
-    Raises:
-      StructureError: for a parameter that does not exist, or for shardings, which the hints determine.
-      TypeError, ValueError: from ``jax.jit``, for an option that it does not accept.
-    """
+    """What the options of a ``typed_jit`` select as static and as donated, and the options for ``jax.jit``."""
     name, others = name_of(function), dict(options)
     for given in ("in_shardings", "out_shardings"):
         if given in others:
@@ -181,18 +172,7 @@ class ArgumentKey(NamedTuple):
 def flatten_argument(
     parameter: str, subject: Subject, value: Any, checked: Sequence[CheckedLeaf], is_any: bool
 ) -> tuple[ArgumentKey, Any]:
-    """Separate the traced leaves of an argument from the static ones.
-
-    Args:
-      parameter: the parameter's name.
-      subject: the argument.
-      value: its value.
-      checked: its leaves, with their hints.
-      is_any: whether all its leaves are traced (a parameter hinted ``Any``).
-
-    Returns:
-      The key of the argument, and its value for ``jax.jit``.
-    """
+    """The key of an argument, and its value for ``jax.jit``: all its traced leaves, or itself."""
     try:
         structure = jax.tree_util.tree_structure(value)
     except Exception:  # a value that JAX cannot flatten is one static leaf

@@ -26,7 +26,6 @@ from itertools import count
 from typing import Any, TypeVar
 
 import jax
-import jax.core
 import numpy as np
 from jax.sharding import Mesh
 
@@ -34,9 +33,9 @@ from .. import _jax
 from ..axis_names import FLAX, AxisNaming, flax_naming
 from ..errors import StructureError
 from ..errors.failures import RETURN, Failure, PlainMessage, Subject
-from ..hints.check_arguments import array_leaves, check_arguments_as_traced, unknown_axes
 from ..hints.check_array import describe
-from ..hints.check_tree import check_arguments, check_value, result_place
+from ..hints.check_structs import check_arguments_as_traced
+from ..hints.check_tree import array_leaves, check_arguments, check_value, result_place, unknown_axes
 from ..hints.context import CallScope, current_axis_naming, decorator_axis_naming, scope_entered
 from ..hints.enforcement import enforced
 from ..hints.fitting import CheckedLeaf, LeafKinds, Undecided, array_kind
@@ -85,11 +84,7 @@ class JitFunction:
             self.read(())
 
     def read(self, args: tuple[Any, ...]) -> HintedSignature:
-        """The function with its hints read.
-
-        Raises:
-          StructureError: for an option that contradicts a hint.
-        """
+        """The function with its hints read."""
         typed = self.signature.read(args)
         if typed is self._typed:
             return typed
@@ -301,11 +296,7 @@ class JitCall:
         self.out_shardings: Any = None
 
     def key(self) -> Any:
-        """Everything that a trace depends on.
-
-        Raises:
-          StructureError: for a static value without a hash.
-        """
+        """Everything that a trace depends on."""
         types = tuple(map(_jax.array.type_key, jax.tree_util.tree_leaves(self.values)))
         key = (self.context, decorator_axis_naming(self.naming), tuple(self.keys), types)
         try:
@@ -457,11 +448,7 @@ class TrustedForm:
         self._static = [(at, _static_key(value)) for at, value in given.items() if at not in self._sources]
 
     def run(self, jitted: JitFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the program for a call.
-
-        Raises:
-          _OtherProgramError: for a call that runs another one.
-        """
+        """Run the program for a call."""
         program, values = self._program, args
         if not self._takes_args:
             given = {**dict(enumerate(args)), **kwargs}

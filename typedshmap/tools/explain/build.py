@@ -16,7 +16,7 @@ from ... import _jax
 from ...errors import MeshAxisError, StructureError, TypedShmapError
 from ...errors.failures import RETURN
 from ...errors.phrases import value_text
-from ...hints.check_arguments import check_arguments_as_traced, check_as_traced
+from ...hints.check_structs import check_arguments_as_traced, check_as_traced
 from ...hints.check_tree import TreeCheck, check_value
 from ...hints.context import MeshContext, current_axis_naming
 from ...hints.fitting import CheckedLeaf

@@ -1,4 +1,4 @@
-"""Check arguments that may be ShapeDtypeStructs; and what is known of them and of a result before a check."""
+"""Check values that have ShapeDtypeStructs in the place of arrays."""
 
 from __future__ import annotations
 
@@ -8,29 +8,13 @@ from typing import Any
 import jax
 
 from .. import _jax
-from ..errors.failures import Failure, Subject
-from ..notation.layout import Layout
-from . import structure
 from .check_tree import BoundArgument, TreeCheck, check_arguments
 from .context import MeshContext
-from .fitting import CheckedLeaf, Fit
-from .structure import ArrayLeaf, Node
-
-
-def array_leaves(given: Sequence[BoundArgument]) -> list[CheckedLeaf]:
-    """The unchecked leaves of arguments that hold arrays, whose mesh may be known."""
-    arrays = ((subject, value) for _, subject, node, value in given if structure.holds_arrays(node))
-    return [CheckedLeaf(leaf, None, subject) for subject, value in arrays for leaf in _jax.tree.leaves(value)]
+from .fitting import Fit
 
 
 def check_as_traced(check: Callable[[Any], TreeCheck], value: Any, has_shardings: bool) -> TreeCheck:
-    """Check a value with ShapeDtypeStructs instead of arrays, each as its tracer.
-
-    Args:
-      check: checks a value; the structs replace the tracers in its leaves.
-      value: the value.
-      has_shardings: whether to check the structs' shardings, too.
-    """
+    """Check a value with ShapeDtypeStructs by their tracers, with the shardings of the structs or without."""
     if not any(isinstance(leaf, _jax.array.SHAPES) for leaf in _jax.tree.leaves(value)):
         return check(value)
     leaves, structure = jax.tree_util.tree_flatten(value)
@@ -66,13 +50,3 @@ def check_arguments_as_traced(
     checked = check_as_traced(check, [value for *_, value in given], has_shardings)
     checked.given = given
     return checked
-
-
-def unknown_axes(node: Node, region: MeshContext, subject: Subject) -> list[Failure]:
-    """The failures of hints that name unknown mesh axes, which do not need a value."""
-    parts = [("", node)] if isinstance(node, ArrayLeaf) else structure.walk(node)
-    return [
-        Failure(layout, subject.at(path), part.hint.text)
-        for path, part in parts
-        if isinstance(part, ArrayLeaf) and not isinstance(layout := region.layout(part.hint), Layout)
-    ]
