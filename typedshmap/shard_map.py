@@ -45,7 +45,17 @@ from .inference.analysis import Refused, RegionAnalysis, analyze_region
 from .introspection import DecoratedInfo, caller_frame, decorate, wraps
 from .meshes import MeshLike, find_boundary, override_mesh, read_axis_names, read_mesh_or_sizes
 from .notation.layout import Layout
-from .observers import Boundary, HintedValue, ObservedCall, Observer, active, observed_by, observers, run_observed
+from .observers import (
+    Boundary,
+    HintedValue,
+    ObservedCall,
+    Observer,
+    active,
+    hinted_values,
+    observed_by,
+    observers,
+    run_observed,
+)
 
 F = TypeVar("F", bound="Callable[..., Any] | classmethod[Any, Any, Any] | property")
 
@@ -371,25 +381,17 @@ class _RegionCall:
             self.entered,
             self.outer_context,
             self.checked.sizes,
-            self._hinted_arguments(self.arrays),
+            hinted_values(self.checked.leaves, self.typed.hint_place),
             [(leaf.subject, leaf.value) for leaf in self.checked.leaves if leaf.hint is None],
             self._hinted_results,
             lambda: jax.jit(self.mapped()).lower(*self.arrays).as_text(),
         )
 
-    def _hinted_arguments(self, values: Iterable[Any]) -> list[HintedValue]:
-        typed, leaves = self.typed, [(leaf.hint, leaf.subject) for leaf in self.checked.leaves if leaf.hint is not None]
-        return [
-            HintedValue(value, hint, subject, partial(typed.hint_place, subject.name))
-            for value, (hint, subject) in zip(values, leaves, strict=True)
-        ]
-
     def _hinted_results(self, values: Iterable[Any]) -> list[HintedValue]:
-        return [
-            HintedValue(value, stated.hint, stated.subject, lambda: self.typed.return_place)
-            for value, stated in zip(values, self.results, strict=True)
-            if isinstance(stated, context.LayoutAssertion)
-        ]
+        pairs = zip(values, self.results, strict=True)
+        stated_values = [(value, stated) for value, stated in pairs if isinstance(stated, context.LayoutAssertion)]
+        leaves = [CheckedLeaf(value, stated.hint, stated.subject) for value, stated in stated_values]
+        return hinted_values(leaves, lambda _: self.typed.return_place)
 
     def mapped(self) -> Callable[..., Any]:
         """The body mapped over the shards by ``jax.shard_map``."""
@@ -473,9 +475,8 @@ class _RegionCall:
             results = self._check_result(result, scope)
             if active and self.entered and (observing := observers()):
                 arguments = [leaf.value for leaf in leaves if leaf.hint is not None]
-                inside = self._boundary()._replace(
-                    region=region, sizes=scope.sizes, arguments=self._hinted_arguments(arguments)
-                )
+                hinted = hinted_values(leaves, self.typed.hint_place)
+                inside = self._boundary()._replace(region=region, sizes=scope.sizes, arguments=hinted)
                 call = ObservedCall(self.typed.name, arguments, count(), lambda: inside, bool(self.outer))
                 for observer in observing:
                     observer.body(call, results)

@@ -401,18 +401,14 @@ def record_layouts(
     sizes: Sizes,
     is_assumed: bool,
 ) -> None:
-    """Record the assertions of many values, most of which have no record yet, without a call for each."""
+    """Record what hints assert of leaves."""
     if not leaves:
         return
     values, hints, subjects, invarying = zip(*leaves, strict=True)
     parts = (hints, repeat(region), subjects, repeat(function), repeat(sizes), invarying, repeat(is_assumed))
     stated = map(partial(tuple.__new__, LayoutAssertion), zip(*parts, strict=False))
     for value, what in zip(values, stated, strict=True):
-        key = id(value)
-        if key in _known or type(value) is not _jax.array.STAGED:
-            record_layout(value, what)
-        else:
-            _known[key] = (weakref.ref(value, partial(_known.pop, key)), what)
+        record_layout(value, what)
 
 
 StatedShard = tuple[Any, LayoutAssertion, Layout | None]

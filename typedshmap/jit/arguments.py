@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -72,10 +72,9 @@ def _parse_selector(function: Callable[..., Any], kind: str, options: dict[str, 
         found_numbers = tuple(map(operator.index, several))
     except TypeError:
         raise StructureError(f"{owner}: {by_number}= expects a number, or several; got {value_text(numbers)}") from None
-    is_one = isinstance(names, (str, *_jax.array.ARRAYS)) or not isinstance(names, Iterable)
     try:
-        found_names: tuple[Any, ...] = () if names is None else (names,) if is_one else tuple(names)
-    except TypeError:  # only its class is iterable, as of a type of typing
+        found_names: tuple[Any, ...] = () if names is None else (names,) if isinstance(names, str) else tuple(names)
+    except TypeError:
         found_names = (names,)
     if not all(isinstance(name, str) for name in found_names):
         raise StructureError(f"{owner}: {by_name}= expects a parameter's name, or several; got {value_text(names)}")

@@ -44,7 +44,7 @@ from ..hints.signature import HintedSignature, LazySignature, name_of
 from ..hints.structure import BareTree, Static, Untyped, array_hints, declares_arrays, holds_arrays
 from ..introspection import find_decorated
 from ..meshes import override_mesh
-from ..observers import Boundary, HintedValue, ObservedCall, run_observed
+from ..observers import Boundary, HintedValue, ObservedCall, hinted_values, run_observed
 from .arguments import ArgumentKey, StaticLeaf, flatten_argument, parse_options, place_unplaced, traced_leaf
 from .context import jit_context, sharding_failure
 
@@ -142,25 +142,18 @@ class JitFunction:
         call = JitCall(self, args, kwargs)
         typed, context = call.typed, call.context
 
-        def hinted(leaves: Iterable[CheckedLeaf], find_place: Callable[[str], str]) -> list[HintedValue]:
-            return [
-                HintedValue(leaf.value, leaf.hint, leaf.subject, functools.partial(find_place, leaf.subject.name))
-                for leaf in leaves
-                if leaf.hint is not None
-            ]
-
         def results(returned: Any) -> list[HintedValue]:
             assert typed.result is not None
             arguments = call.bound.arguments
             checked = check_value(typed.result, returned, RETURN, context.boundary_context, arguments, call.sizes)
-            return hinted(checked.leaves, lambda _: typed.return_place)
+            return hinted_values(checked.leaves, lambda _: typed.return_place)
 
         return Boundary(
             context.mesh,
             context.mesh.shape_tuple,
             context.boundary_context,
             call.sizes,
-            hinted(call.leaves, typed.hint_place),
+            hinted_values(call.leaves, typed.hint_place),
             call.static_values(),
             results,
             lambda: _run(self.program(call).lower, call.values, lambda: call).as_text(),
