@@ -401,14 +401,18 @@ def record_layouts(
     sizes: Sizes,
     is_assumed: bool,
 ) -> None:
-    """Record what hints assert of leaves."""
+    """Record what hints assert of leaves, most of which have no record yet, without a call for each."""
     if not leaves:
         return
     values, hints, subjects, invarying = zip(*leaves, strict=True)
     parts = (hints, repeat(region), subjects, repeat(function), repeat(sizes), invarying, repeat(is_assumed))
     stated = map(partial(tuple.__new__, LayoutAssertion), zip(*parts, strict=False))
     for value, what in zip(values, stated, strict=True):
-        record_layout(value, what)
+        key = id(value)
+        if key in _known or type(value) is not _jax.array.STAGED:
+            record_layout(value, what)
+        else:
+            _known[key] = (weakref.ref(value, partial(_known.pop, key)), what)
 
 
 StatedShard = tuple[Any, LayoutAssertion, Layout | None]
