@@ -165,7 +165,7 @@ def bound_self(f: Any) -> tuple[Any, ...]:
 def require_bool_or_none(verb: str, name: str, value: Any) -> None:
     """Raise unless an option is True, False or None."""
     if value is not None and not isinstance(value, bool):
-        raise StructureError(f"{verb}: {name}={value_text(value)} is neither True, False nor None")
+        raise StructureError(f"{verb}: {name}={value_text(value)} is not True, False or None")
 
 
 def require_integer(verb: str, name: str, value: Any, least: int, most: int = 2**63 - 1) -> int:

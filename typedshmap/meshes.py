@@ -102,7 +102,7 @@ def why_unusable(mesh: _jax.mesh.AnyMesh) -> str | None:
         return problem
     if manual := frozenset(mesh.manual_axes).difference(_jax.mesh.context_mesh().manual_axes):
         named = quoted_axes(tuple(name for name in mesh.axis_names if name in manual))
-        return f"has {named} of type Manual, which axes have only inside jax.shard_map"
+        return f"has {named} of type Manual, a type that axes have only inside jax.shard_map"
     return None
 
 

@@ -648,7 +648,5 @@ def _cure(error: Exception, axis_names: Iterable[str], aliases: Mapping[str, tup
     if _UNREDUCED.search(text):
         return "JAX types a value as unreduced, as it entered with '+axis' or by lax.pcast: take the sum first (psum)"
     if _REDUCED.search(text):
-        return (
-            "a value gathered with '-axis' takes no part in this: gather it with '~axis', which has the same gradient"
-        )
+        return "JAX refuses a value gathered with '-axis' here: gather it with '~axis', which has the same gradient"
     return None

@@ -452,13 +452,13 @@ def two(x: X, n: int) -> X:
         (
             {"in_shardings": dp},
             StructureError,
-            "two: in_shardings= is what the hints say, so that typed_jit does not take it",
+            "two: typed_jit does not take in_shardings=, since the hints give the shardings",
         ),
         ({"out_shardings": dp}, StructureError, None),
         (
             {"static_argnames": "z"},
             StructureError,
-            "two: static_argnames= names 'z', which is none of its parameters ('x', 'n')",
+            "two: static_argnames= names 'z', which is not one of its parameters ('x', 'n')",
         ),
         ({"donate_argnums": 2}, StructureError, "two: donate_argnums= has 2, but two takes 2 by position"),
         ({"donate_argnums": "x"}, StructureError, "two: donate_argnums= expects a number, or several; got 'x'"),
@@ -466,7 +466,7 @@ def two(x: X, n: int) -> X:
         (
             {"static_argnames": "n", "donate_argnums": 1},
             StructureError,
-            "two: parameter 'n' is both static and donated, but no static one has buffers",
+            "two: parameter 'n' is both static and donated, but a static argument has no buffers",
         ),
         ({"unknown": 1}, TypeError, "jit() got an unexpected keyword argument 'unknown'"),
     ],

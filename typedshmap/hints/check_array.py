@@ -21,7 +21,7 @@ from ..notation.spec import Dim
 from ..records import Record
 from .array_hint import ArrayHint, takes
 from .context import KnownLayout, MeshContext, Role, lookup_layout, with_cause
-from .global_sharding import sharding_mismatch, with_value_mesh
+from .global_sharding import auto_mark, sharding_mismatch, with_value_mesh
 
 
 class CompiledHint(Record):
@@ -187,17 +187,9 @@ def _wrong_mark(hint: ArrayHint, layout: Layout, region: MeshContext) -> Boundar
         return BoundaryMark("~", axis, "'~' has a meaning only inside a manual region")
     for axis in sorted(layout.unreduced & region.placed_axes):
         return BoundaryMark("+", axis, "an array cannot be placed as addends", "sum it first, and drop the mark")
-    for sign, axes in (("+", layout.unreduced), ("-", layout.reduced)):
-        for axis in sorted(axes & (region.boundary_axes | region.placed_axes) - region.explicit):
-            reason = (
-                f"mesh axis '{axis}' is of type Auto, and JAX has unreduced and reduced arrays over Explicit axes only"
-            )
-            # For a result of a region, the sum could be taken inside.
-            due = "take the sum inside (psum) and " if sign == "+" and region.manual else ""
-            return BoundaryMark(
-                sign, axis, reason, f"make '{axis}' an Explicit axis of the mesh, or {due}drop the mark"
-            )
-    return None
+    # For a result of a region, the sum could be taken inside.
+    due = "take the sum inside (psum) and " if region.manual else ""
+    return auto_mark(layout, (region.boundary_axes | region.placed_axes) - region.explicit, due)
 
 
 def _wrong_unreduced(

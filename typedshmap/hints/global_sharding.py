@@ -189,16 +189,23 @@ def wrong_marks(
     """The fault of marks that a global array cannot have: over Auto axes, or without a mesh in its type."""
     if region.mesh is None or not (layout.unreduced or layout.reduced):
         return None
-    auto = frozenset(axis for axis, _ in region.mesh) - region.explicit
-    for sign, axes in (("+", layout.unreduced), ("-", layout.reduced)):
-        for axis in sorted(axes & auto):
-            reason = (
-                f"mesh axis '{axis}' is of type Auto, and JAX has unreduced and reduced arrays over Explicit axes only"
-            )
-            return BoundaryMark(sign, axis, reason, f"make '{axis}' an Explicit axis of the mesh, or drop the mark")
+    if marked := auto_mark(layout, frozenset(axis for axis, _ in region.mesh) - region.explicit):
+        return marked
     if has_typed_mesh:
         return None
     return WrongSharding(_jax.array.spec_text(spec), "neither unreduced nor reduced in JAX's type")
+
+
+def auto_mark(layout: Layout, auto: Collection[str], due: str = "") -> BoundaryMark | None:
+    """The fault of a mark over an Auto axis; ``due`` is what else cures that of a partial sum."""
+    for sign, axes in (("+", layout.unreduced), ("-", layout.reduced)):
+        for axis in sorted(axes.intersection(auto)):
+            reason = (
+                f"mesh axis '{axis}' is of type Auto, and JAX has unreduced and reduced arrays over Explicit axes only"
+            )
+            cure = f"make '{axis}' an Explicit axis of the mesh, or {due if sign == '+' else ''}drop the mark"
+            return BoundaryMark(sign, axis, reason, cure)
+    return None
 
 
 def _mismatch_at_boundary(type_sharding: NamedSharding | None, want: Any, region: MeshContext) -> WrongSharding | None:

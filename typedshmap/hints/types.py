@@ -41,7 +41,7 @@ class CheckedMeta(type):
     __node__: Node
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        raise AnnotationSyntaxError(f"{cls.__name__} is a hint, of which there are no instances")
+        raise AnnotationSyntaxError(f"{cls.__name__} is a hint and has no instances")
 
     def __instancecheck__(cls, value: Any) -> bool:
         checked, scope = _check_value(cls.__node__, value)

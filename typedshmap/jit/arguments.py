@@ -54,10 +54,12 @@ def parse_options(
     name, others = name_of(function), dict(options)
     for given in ("in_shardings", "out_shardings"):
         if given in others:
-            raise StructureError(f"{name}: {given}= is what the hints say, so that typed_jit does not take it")
+            raise StructureError(f"{name}: typed_jit does not take {given}=, since the hints give the shardings")
     static, donated = _parse_selector(function, "static", others), _parse_selector(function, "donate", others)
     if both := sorted(static.names & donated.names):
-        raise StructureError(f"{name}: parameter '{both[0]}' is both static and donated, but no static one has buffers")
+        raise StructureError(
+            f"{name}: parameter '{both[0]}' is both static and donated, but a static argument has no buffers"
+        )
     # With in_shardings, as at every call: JAX refuses an option when the function is decorated.
     jax.jit(lambda: None, in_shardings=(), **others)
     return static, donated, others
@@ -84,7 +86,7 @@ def _parse_selector(function: Callable[..., Any], kind: str, options: dict[str, 
     known = [name for name, kind in kinds.items() if kind is not VAR_POSITIONAL]
     if VAR_KEYWORD not in kinds.values() and (unknown := [name for name in found_names if name not in known]):
         listed = ", ".join(map(repr, known)) or "none"
-        raise StructureError(f"{owner}: {by_name}= names '{unknown[0]}', which is none of its parameters ({listed})")
+        raise StructureError(f"{owner}: {by_name}= names '{unknown[0]}', which is not one of its parameters ({listed})")
     if VAR_POSITIONAL in kinds.values():
         return ArgSelector(frozenset(found_names), found_numbers)
     positional = [name for name, kind in kinds.items() if kind in POSITIONAL]
