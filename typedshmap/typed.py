@@ -13,7 +13,7 @@ from .errors import placed_at_decoration
 from .errors.failures import RETURN, Failure, Subject
 from .errors.varying import UnmentionedVarying
 from .hints import context
-from .hints.check_tree import check_arguments, check_value, result_place
+from .hints.check_tree import check_arguments, result_place
 from .hints.enforcement import enforced
 from .hints.fitting import find_fitting
 from .hints.resumption import AwaitedInScope, in_scope
@@ -128,10 +128,10 @@ def _check_result(
     if hint is None:
         return result
     region, sizes = scope.region, scope.sizes
-    fitting = find_fitting(hint.fits, (result,), (subject,), region, sizes)
+    fitting = find_fitting(typed.result_fits, (result,), (subject,), region, sizes)
     if fitting is not None and not fitting.unmentioned:
         return fitting.asserted((result,), typed.name, scope.sink)[0]
-    checked = check_value(hint, result, subject, region, scope.arguments, sizes)
+    checked = check_arguments([("", subject, hint, result)], scope.arguments, region, typed.result_fits, sizes)
     for value, leaf_hint, at, must_be_invarying in checked.leaves:
         # If a loss is the same on every shard, but JAX types it as varying, its gradient is too large.
         is_number = must_be_invarying and not _jax.array.aval_of(value).shape

@@ -111,7 +111,7 @@ class ArrayHint(KeepsFits, Record, eq=False):
     takes_rules: bool = True
     may_be_missing: bool = False
 
-    @cached_property
+    @property
     def reads_arguments(self) -> bool:
         """Whether a size is the value of an argument, as in ``{self.heads}``."""
         return "{" in str(self.spec)

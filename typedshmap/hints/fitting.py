@@ -7,7 +7,7 @@ their leaves. It is kept by the signature of a function, by the node of a value,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from itertools import compress, repeat
 from operator import attrgetter, is_, not_
 from typing import Any, NamedTuple
@@ -25,22 +25,21 @@ from .array_hint import ArrayHint
 from .check_array import axes_to_infer, unmentioned_by_type
 from .context import AssertionSink, LayoutAssertion, MeshContext, assert_each
 
-_MOST = 16
+_MOST = 8
 """How much is kept for one signature."""
 NO_AXES = frozenset[str]()
 _aval, _sharding, _committed = map(attrgetter, ("aval", "sharding", "committed"))
 
 
-@lru_cache(maxsize=256)  # a call of a typed_jit that is compared takes 1.3 times the calls without it
 def array_kind(cls: type) -> type:
-    """Which kind of array the instances of a class are; ``object`` if they are none."""
+    """Which kind of array the instances of a class are; ``object`` for any other class."""
     return next(
         kind for kind in (jax.core.Tracer, *_jax.array.SHAPES, *_jax.array.ARRAYS, object) if issubclass(cls, kind)
     )
 
 
 class Undecided(Exception):
-    """A leaf about which its kind does not decide."""
+    """A leaf that its kind does not decide about."""
 
 
 class LeafKinds:
@@ -99,7 +98,7 @@ _PLAIN = frozenset((bool, int, float, complex, str, bytes))
 
 
 def _key_of_other(leaf: Any) -> Any:
-    """The key of a leaf that is no array of JAX; its value for Python's own immutable types."""
+    """The key of a leaf that is not an array of JAX; its value for Python's own immutable types."""
     cls = type(leaf)
     if cls is np.ndarray or (cls is jax.ShapeDtypeStruct and leaf.sharding is None):
         return leaf.shape, leaf.dtype

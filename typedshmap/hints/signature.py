@@ -155,6 +155,11 @@ class HintedSignature(KeepsFits, Record):
         return replace(self, signature=_BY_POSITION, parameters={}, positional=())
 
     @cached_property
+    def result_fits(self) -> list[Any]:
+        """What fitted of its results; not by the node, since functions share those of hints."""
+        return []
+
+    @cached_property
     def plain_subjects(self) -> tuple[Subject, ...] | None:
         """The subjects of all parameters, if all have hints, are positional-or-keyword, and no partial binds one."""
         plain = self._plain_parameters
