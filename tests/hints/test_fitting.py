@@ -88,6 +88,32 @@ def of_varying() -> Callable[[Any], Any]:
     return lambda names: jax.eval_shape(lambda x, y: f(x, y, names), x, jnp.ones((32, 4)))
 
 
+def of_stated() -> Callable[[Any], Any]:
+    """Tracers of one type, of which the hints of the function state other shardings."""
+
+    @typed
+    def wide(z: Wide) -> None: ...
+
+    @typed_jit(mesh=on_mesh())
+    def f(x: Wide, y: Float[Array, "b [d/tp]"], names: str) -> Wide:
+        for name in names:
+            wide(x if name == "x" else y)
+        return x
+
+    return lambda names: f.eval_shape(x, x, names)
+
+
+class Config:
+    heads = 4
+
+
+def of_object() -> Callable[[Any], Any]:
+    @typed
+    def f(x: Float[Array, "b d"], config: Config) -> None: ...
+
+    return lambda config: f(x, config)
+
+
 CASES: dict[str, tuple[Callable[[], Callable[[Any], Any]], Any, Any]] = {
     "another literal": (of_literal, "sum", "max"),
     "a number equal to True": (of_flag, True, 1),
@@ -96,6 +122,8 @@ CASES: dict[str, tuple[Callable[[], Callable[[Any], Any]], Any, Any]] = {
     "another parameter": (of_keyword, "y", "z"),
     "another sharding": (of_placed, P("dp", None), P(None, "tp")),
     "another dtype of NumPy": (of_numpy, np.float32, np.int32),
+    "another sharding that is stated": (of_stated, "xx", "xy"),
+    "another object": (of_object, Config(), Config),
     "a shard of the type of a gathered one": (of_varying, "x", "y"),
     "the same in one trace": (of_varying, "xx", "xy"),
 }

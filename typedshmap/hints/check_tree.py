@@ -504,17 +504,13 @@ def check_arguments(
         )
     checked = TreeCheck(context, named, sizes, check=check, given=given)
     checked.visit_all()
-    if fits is not None and is_known and not checked.failures and _is_by_kinds(given, context):
-        keep_fit(fits, values, subjects, context, sizes, checked.leaves, checked.spans, checked.sizes)
+    if fits is not None and is_known and not checked.failures:
+        parts = [part for _, _, node, _ in given for _, part in structure.walk(node)]
+        # A size like {self.heads} may change.
+        if not any(part.hint.reads_arguments for part in parts if isinstance(part, ArrayLeaf)):
+            has_union = any(isinstance(part, UnionOf) for part in parts)
+            keep_fit(fits, values, subjects, context, sizes, checked.leaves, checked.spans, checked.sizes, has_union)
     return checked
-
-
-def _is_by_kinds(given: Sequence[BoundArgument], context: MeshContext) -> bool:
-    """Whether the kinds of leaves decide which hints they fit: not values of arguments, nor which shards agree."""
-    parts = [part for _, _, node, _ in given for _, part in structure.walk(node)]
-    if context.manual and any(isinstance(part, UnionOf) for part in parts):
-        return False
-    return not any(part.hint.reads_arguments for part in parts if isinstance(part, ArrayLeaf))
 
 
 def array_leaves(given: Sequence[BoundArgument]) -> list[CheckedLeaf]:

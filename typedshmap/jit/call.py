@@ -38,7 +38,7 @@ from ..hints.check_structs import check_arguments_as_traced
 from ..hints.check_tree import array_leaves, check_arguments, check_value, result_place, unknown_axes
 from ..hints.context import CallScope, current_axis_naming, decorator_axis_naming, scope_entered
 from ..hints.enforcement import enforced
-from ..hints.fitting import CheckedLeaf, LeafKinds, Undecided, array_kind
+from ..hints.fitting import CheckedLeaf, LeafKinds, Undecided, array_kind, sharding_at_rest
 from ..hints.global_sharding import original_error
 from ..hints.signature import HintedSignature, LazySignature, name_of
 from ..hints.structure import BareTree, Static, Untyped, array_hints, declares_arrays, holds_arrays
@@ -69,8 +69,8 @@ class JitFunction:
         self._typed: HintedSignature | None = None
         self._reads_values = False
         self._programs: dict[Any, Any] = {}
-        # By its surroundings what a call like an earlier one runs. Without it a call with 300 leaves takes 9 times the
-        # calls of Python.
+        # What a call like an earlier one runs, by the surroundings of the call. A call with 300 leaves takes 32 times
+        # the calls of Python without it.
         self._known_calls: dict[Any, list[tuple[LeafKinds, Dispatched]]] = {}
         # By the form of a call; None if its calls have run several programs. A call takes 2.5 times the calls without.
         self._trusted: dict[Any, TrustedForm | None] = {}
@@ -507,7 +507,7 @@ def dispatch_leaves(args: tuple[Any, ...], kwargs: dict[str, Any], naming: AxisN
 def _kinds_of(leaves: Sequence[Any]) -> LeafKinds | None:
     """The kinds of the leaves of a call; None if it must be checked, as one of tracers."""
     try:
-        return LeafKinds(leaves, _key_of_static, are_at_rest=True)
+        return LeafKinds(leaves, _key_of_static, sharding_at_rest)
     except Undecided:
         return None
 
