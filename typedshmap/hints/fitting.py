@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import compress, repeat
 from operator import attrgetter, is_, not_
 from typing import Any, NamedTuple
@@ -33,6 +33,7 @@ NO_AXES = frozenset[str]()
 _aval, sharding_at_rest, _committed = map(attrgetter, ("aval", "sharding", "committed"))
 
 
+@lru_cache(maxsize=256)  # what fits for the first time takes a call less for each leaf
 def array_kind(cls: type) -> type:
     """Which kind of array the instances of a class are; ``object`` for any other class."""
     return next(
