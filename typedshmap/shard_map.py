@@ -27,18 +27,10 @@ from .errors.phrases import mesh_text, quoted_axes, value_text
 from .errors.varying import DivergentCollective, UnmarkedUnreduced, UnmentionedVarying
 from .hints import context, enforcement
 from .hints.check_array import describe
-from .hints.check_tree import (
-    BoundArgument,
-    array_leaves,
-    assert_layouts,
-    check_arguments,
-    check_value,
-    result_place,
-    unknown_axes,
-)
+from .hints.check_tree import array_leaves, assert_layouts, check_arguments, check_value, result_place, unknown_axes
 from .hints.enforcement import enforced
 from .hints.fitting import CheckedLeaf, checked_leaves
-from .hints.signature import EMPTY, BoundCall, LazySignature, Specs
+from .hints.signature import EMPTY, BoundArgument, BoundCall, LazySignature, Specs
 from .hints.specs import Unreadable, disagreements, leaf_specs, says_sharding, specs_of_arguments, with_specs
 from .hints.structure import BySpec, Untyped, array_hints, holds_arrays
 from .inference.analysis import Refused, RegionAnalysis, analyze_region

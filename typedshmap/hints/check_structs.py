@@ -8,9 +8,10 @@ from typing import Any
 import jax
 
 from .. import _jax
-from .check_tree import BoundArgument, TreeCheck, check_arguments
+from .check_tree import TreeCheck, check_arguments
 from .context import MeshContext
 from .fitting import Fit
+from .signature import BoundArgument
 
 
 def check_as_traced(check: Callable[[Any], TreeCheck], value: Any, has_shardings: bool) -> TreeCheck:

@@ -30,7 +30,7 @@ from .context import LayoutAssertion, MeshContext, StatedShard, assert_each, cur
 from .fitting import NO_AXES, CheckedLeaf, Fit, Fitting, checked_leaves, find_fitting, keep_fit
 from .global_sharding import with_value_mesh
 from .python_types import describe_static, holds_array, is_instance, number_hint
-from .signature import HintedSignature
+from .signature import BoundArgument, HintedSignature
 from .structure import (
     ArrayLeaf,
     Container,
@@ -47,10 +47,6 @@ from .structure import (
 
 ArrayCheck = Callable[..., tuple[Match, frozenset[str]] | Failure]
 """`check_array`, or a function that checks another leaf instead of an array."""
-
-
-BoundArgument = tuple[str, Subject, Node, Any]
-"""The parameter, the subject in messages, the hint and the value."""
 
 
 class Deferred(Record):

@@ -112,8 +112,6 @@ class _Same:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Same) and self.ref() is other.ref()
 
-    __hash__ = None  # type: ignore[assignment]
-
 
 _PLAIN = frozenset((bool, int, float, complex, str, bytes))
 

@@ -39,6 +39,10 @@ _BY_POSITION = inspect.Signature([inspect.Parameter("args", inspect.Parameter.VA
 TAKEN_BY_SPECS = (*POSITIONAL, inspect.Parameter.VAR_POSITIONAL)
 
 
+BoundArgument = tuple[str, Subject, Node, Any]
+"""The parameter, the subject in messages, the hint and the value."""
+
+
 class Specs(Record, eq=False):
     """Specs instead of hints, as for ``jax.shard_map``.
 
@@ -201,9 +205,9 @@ class HintedSignature(KeepsFits, Record):
         bare = [p.replace(annotation=EMPTY, default=EMPTY) for p in parameters.values()]
         return StructureError(f"{self.name}: {problem}\n\n    {self.name}{inspect.Signature(bare)}")
 
-    def arguments(self, bound: BoundCall) -> list[tuple[str, Subject, Node, Any]]:
+    def arguments(self, bound: BoundCall) -> list[BoundArgument]:
         """All arguments except defaults of options: the parameter, the subject, the node, the value."""
-        bound_arguments: list[tuple[str, Subject, Node, Any]] = []
+        bound_arguments: list[BoundArgument] = []
         if (plain := self._plain_parameters) is not None:
             bound_arguments = [(name, *plain[name], value) for name, value in bound.arguments.items()]
             return [argument for argument in bound_arguments if argument[2] is not OPTION or argument[0] in bound.given]

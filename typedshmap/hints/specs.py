@@ -18,10 +18,9 @@ from .. import _jax
 from ..errors.failures import Failure, WrongSharding
 from ..notation.spec import Axes, Dim
 from .array_hint import ArrayHint
-from .check_tree import BoundArgument
 from .context import MeshContext
 from .fitting import CheckedLeaf
-from .signature import TAKEN_BY_SPECS, BoundCall, HintedSignature, Specs
+from .signature import TAKEN_BY_SPECS, BoundArgument, BoundCall, HintedSignature, Specs
 from .structure import BySpec, Node, Untyped, array_hints, holds_arrays
 
 INFER = inspect.signature(_jax.mesh.shard_map).parameters["in_specs"].default

@@ -17,9 +17,8 @@ from ..errors import StructureError
 from ..errors.failures import Subject
 from ..errors.phrases import value_text
 from ..hints.array_hint import ArrayHint, rank_of
-from ..hints.check_tree import BoundArgument
 from ..hints.fitting import CheckedLeaf
-from ..hints.signature import POSITIONAL, name_of
+from ..hints.signature import POSITIONAL, BoundArgument, name_of
 from .context import JitContext
 
 VAR_POSITIONAL, VAR_KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD

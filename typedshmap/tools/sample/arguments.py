@@ -17,8 +17,7 @@ from ...errors.failures import Subject
 from ...errors.phrases import did_you_mean, value_text
 from ...hints import structure
 from ...hints.array_hint import ArrayHint
-from ...hints.check_tree import BoundArgument
-from ...hints.signature import EMPTY, HintedSignature
+from ...hints.signature import EMPTY, BoundArgument, HintedSignature
 from ...hints.structure import ArrayLeaf, LikeOf, Node, declares_arrays, node_name
 from ...placement.structs import TreeBuilder, names_of, typed_key
 

@@ -25,10 +25,10 @@ from ...errors import ShapeError, StructureError
 from ...errors.failures import RETURN, Bound, Subject
 from ...errors.phrases import value_text
 from ...hints.array_hint import ArrayHint
-from ...hints.check_tree import BoundArgument, TreeCheck, check_arguments
+from ...hints.check_tree import TreeCheck, check_arguments
 from ...hints.context import MeshContext, current_axis_naming
 from ...hints.fitting import CheckedLeaf
-from ...hints.signature import EMPTY, HintedSignature
+from ...hints.signature import EMPTY, BoundArgument, HintedSignature
 from ...hints.structure import array_hints
 from ...introspection import bound_self, require_decorated, require_dict
 from ...notation.match import LARGEST_SIZE, NoValue, Sizes, evaluate
