@@ -37,7 +37,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from typedshmap import Array, Float, PyTree, assume, check, einsum, shard, typed, typed_jit, typed_shard_map
-from typedshmap.hints import check_array, containers, context, parse_hint
+from typedshmap.hints import context, parse_hint
 from typedshmap.jit import call
 
 WORTH = 1.05
@@ -125,23 +125,24 @@ def without_field(cls: Any, field: str, empty: Callable[[], Any] = Forgets) -> I
         yield
 
 
+@contextlib.contextmanager
+def without_fits() -> Iterator[None]:
+    """Keep nothing of what fits its hints."""
+    with contextlib.ExitStack() as stack:
+        for module in modules():
+            if hasattr(module, "keep_fit"):
+                stack.enter_context(mock.patch.object(module, "keep_fit", lambda *_: None))
+        yield
+
+
 FIELDS: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "hints.context.MeshContext.plans": partial(without_field, context.MeshContext, "plans"),
     "hints.context.CallScope.cached": lambda: mock.patch.object(
         context.CallScope, "cached", property(lambda self: None, lambda self, value: None), create=True
     ),
-    "hints.check_array.CompiledHint.kinds": partial(without_field, check_array.CompiledHint, "kinds", ForgetsMembers),
-    "hints.check_array.CompiledHint.last": partial(without_field, check_array.CompiledHint, "last"),
-    "hints.containers.LeafHints.fitting": lambda: mock.patch.object(
-        containers.LeafHints, "keep_fitting", lambda *_: None
-    ),
-    "hints.containers.known_structures": lambda: mock.patch.object(containers, "_structures", Forgets()),
-    "hints.fitting.fitting_values": lambda: mock.patch.object(
-        sys.modules["typedshmap.typed"], "fitting_values", lambda *_: None
-    ),
+    "hints.fitting.keep_fit": without_fits,
     "hints.parse_hint._trees": lambda: mock.patch.object(parse_hint, "_trees", Forgets()),
-    "jit.call.JitFunction._dispatch_cache": partial(without_field, call.JitFunction, "_dispatch_cache"),
-    "jit.call.JitFunction._last_calls": partial(without_field, call.JitFunction, "_last_calls"),
+    "jit.call.JitFunction._known_calls": partial(without_field, call.JitFunction, "_known_calls"),
     "jit.call.JitFunction._trusted": partial(without_field, call.JitFunction, "_trusted"),
 }
 

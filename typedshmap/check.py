@@ -13,9 +13,10 @@ from .errors.places import running_place
 from .hints import enforcement
 from .hints.array_hint import ArrayHint
 from .hints.check_array import check_array
-from .hints.check_tree import CheckedLeaf, TreeCheck, check_value
+from .hints.check_tree import TreeCheck, check_value
 from .hints.context import CallScope, MeshContext, current_mesh_context, current_scope
 from .hints.enforcement import enforced
+from .hints.fitting import CheckedLeaf
 from .hints.global_sharding import check_at_compile_time
 from .hints.parse_hint import parse_hint_or_dims
 from .hints.structure import ArrayLeaf, Node, UnionOf, array_hints, holds_arrays, walk

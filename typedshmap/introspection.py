@@ -114,17 +114,7 @@ def decorate(
     strict: bool = True,
     specs: Specs | None = None,
 ) -> Any:
-    """Wrap a function, or the functions of a ``classmethod``, a ``staticmethod`` or a ``property``.
-
-    Args:
-      f: the decorated object.
-      wrap: makes the wrapper from a function, its signature, and the info of a decorator below it.
-      frame: the frame in which it is decorated.
-      in_types: as for `LazySignature`, like the next two; by default those of a decorator below it.
-      out_types: the hint of the result.
-      strict: whether a parameter or a result without a hint is an error.
-      specs: the specs that replace hints.
-    """
+    """Decorate a function, or what a class makes of one, like a ``classmethod``; ``frame`` is the decorator's."""
 
     def decorated(function: Any) -> Any:
         below, takes, returns = find_decorated(function), in_types, out_types
@@ -151,11 +141,7 @@ def decorate(
 
 
 def require_decorated(f: Any, verb: str) -> DecoratedInfo:
-    """A decorated function's hints and options.
-
-    Raises:
-      StructureError: for a function that no decorator of this library made, or with specs where a hint is missing.
-    """
+    """A decorated function's hints and options."""
     info = find_decorated(f)
     if info is None and find_attribute(f, _ATTRIBUTE, DecoratedInfo) is not None:
         raise StructureError(
@@ -177,21 +163,13 @@ def bound_self(f: Any) -> tuple[Any, ...]:
 
 
 def require_bool_or_none(verb: str, name: str, value: Any) -> None:
-    """Raise unless an option is True, False or None.
-
-    Raises:
-      StructureError: for any other value.
-    """
+    """Raise unless an option is True, False or None."""
     if value is not None and not isinstance(value, bool):
-        raise StructureError(f"{verb}: {name}={value_text(value)} is neither True, False nor None")
+        raise StructureError(f"{verb}: {name}={value_text(value)} is not True, False or None")
 
 
 def require_integer(verb: str, name: str, value: Any, least: int, most: int = 2**63 - 1) -> int:
-    """An option as an integer.
-
-    Raises:
-      StructureError: for any other value, or an integer out of range.
-    """
+    """An option as an integer."""
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
         raise StructureError(f"{verb}: {name}={value_text(value)} is not a whole number from {least} on")
     if value > most:
@@ -203,9 +181,6 @@ def merge_sizes(verb: str, sizes: Any, dims: Mapping[str, Any]) -> dict[str, Any
     """The sizes in ``sizes=``, for dims with the name of an option, and those by keyword.
 
     A number or a tuple is the size of a dim called ``sizes``.
-
-    Raises:
-      StructureError: for anything else that is not a dict of names, and for a size that is given twice.
     """
     if isinstance(sizes, (int, np.integer, tuple)):
         sizes = {"sizes": sizes}
@@ -217,11 +192,7 @@ def merge_sizes(verb: str, sizes: Any, dims: Mapping[str, Any]) -> dict[str, Any
 
 
 def require_dict(verb: str, arguments: Any) -> None:
-    """Raise unless ``arguments=`` is None or a dict with names as keys.
-
-    Raises:
-      StructureError: for any other value.
-    """
+    """Raise unless ``arguments=`` is None or a dict with names as keys."""
     if not isinstance(arguments, Mapping | None) or not all(isinstance(name, str) for name in arguments or ()):
         raise StructureError(
             f"{verb}: arguments= expects a dict of arguments by name or path, got {value_text(arguments)}"

@@ -19,16 +19,12 @@ from .errors import MeshAxisError, ShardingError, StructureError
 from .errors.failures import Failure, PlainMessage
 from .errors.phrases import count_text, excerpt, mesh_text, quoted_axes, value_text
 from .errors.report import Report
-from .hints.check_tree import CheckedLeaf
 from .hints.context import SizedAxes
+from .hints.fitting import CheckedLeaf
 
 
 def read_mesh(mesh: Any) -> _jax.mesh.AnyMesh | None:
-    """The ``mesh=`` of a decorator; an empty mesh means the ambient one.
-
-    Raises:
-      MeshAxisError: for a value that is not a mesh.
-    """
+    """The ``mesh=`` of a decorator; an empty mesh means the ambient one."""
     if mesh is None:
         return None
     if not isinstance(mesh, (Mesh, AbstractMesh)):
@@ -48,9 +44,6 @@ def read_mesh_or_sizes(mesh: Any) -> _jax.mesh.AnyMesh | None:
     """The ``mesh=`` of a verb that needs no devices: also a dict of sizes, or a text like ``"dp=4,tp=2"``.
 
     Axes have the types that the ambient mesh gives them, else Auto.
-
-    Raises:
-      MeshAxisError: for something that is not a mesh.
     """
     if not isinstance(mesh, str | Mapping):
         return read_mesh(mesh)
@@ -77,11 +70,7 @@ def mesh_sizes(written: Any) -> dict[str, int] | None:
 
 
 def parse_mesh(text: str) -> dict[str, int]:
-    """The sizes of mesh axes in a text like ``"dp=4,tp=2"``.
-
-    Raises:
-      ValueError: for a text that cannot be read, with the reason.
-    """
+    """The sizes of mesh axes in a text like ``"dp=4,tp=2"``."""
     sizes: dict[str, int] = {}
     for part in filter(None, map(str.strip, text.split(","))):
         name, equals, size = map(str.strip, part.partition("="))
@@ -113,7 +102,7 @@ def why_unusable(mesh: _jax.mesh.AnyMesh) -> str | None:
         return problem
     if manual := frozenset(mesh.manual_axes).difference(_jax.mesh.context_mesh().manual_axes):
         named = quoted_axes(tuple(name for name in mesh.axis_names if name in manual))
-        return f"has {named} of type Manual, which axes have only inside jax.shard_map"
+        return f"has {named} of type Manual, a type that axes have only inside jax.shard_map"
     return None
 
 
@@ -145,21 +134,7 @@ def read_axis_names(axis_names: Any) -> frozenset[str]:
 def find_boundary(
     name: str, mesh: _jax.mesh.AnyMesh | None, axis_names: frozenset[str], leaves: Callable[[], list[CheckedLeaf]]
 ) -> tuple[_jax.mesh.AnyMesh, SizedAxes, SizedAxes]:
-    """The mesh of a call, and the axes that it makes manual.
-
-    Args:
-      name: the function's name.
-      mesh: the decorator's mesh.
-      axis_names: the decorator's manual axes; empty for all.
-      leaves: returns the arguments' arrays, which may be on a mesh; called only if they matter.
-
-    Returns:
-      The mesh for ``jax.shard_map``; the axes that are manual already, with their sizes; the axes that become manual.
-
-    Raises:
-      MeshAxisError: without a mesh, for meshes that contradict each other, or for an unknown axis name.
-      ShardingError: for arrays on other devices, or for unplaced arrays under an AbstractMesh.
-    """
+    """The mesh of a call, the axes that are manual already, and those that it makes manual."""
     context = _jax.mesh.context_mesh()
     call_mesh = find_mesh(name, mesh, leaves, context)
     if _jax.trace.is_outside_traces():
@@ -182,11 +157,7 @@ override_mesh = jax.make_user_context(default_value=None)
 def find_mesh(
     name: str, mesh: _jax.mesh.AnyMesh | None, leaves: Callable[[], list[CheckedLeaf]], context: _jax.mesh.AnyMesh
 ) -> _jax.mesh.AnyMesh:
-    """The mesh of a call: of the context, else of the decorator, of an enclosing typed_jit, or of the arguments.
-
-    Raises:
-      MeshAxisError: without a mesh, for a mesh that JAX cannot shard over, or for meshes that contradict each other.
-    """
+    """The mesh of a call: of the context, else of the decorator, of an enclosing typed_jit, or of the arguments."""
     call_mesh = _choose_mesh(name, mesh, leaves, context)
     if (problem := _impossible_shape(call_mesh)) is not None:
         raise MeshAxisError(f"{name}: its mesh {problem}")

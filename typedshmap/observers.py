@@ -17,6 +17,7 @@ from .errors.failures import Failure, Subject
 from .hints.array_hint import ArrayHint
 from .hints.check_tree import TreeCheck
 from .hints.context import MeshContext, SizedAxes
+from .hints.fitting import CheckedLeaf
 from .notation.match import Sizes
 
 
@@ -34,6 +35,15 @@ class HintedValue(NamedTuple):
     hint: ArrayHint
     subject: Subject
     find_place: Callable[[], str]
+
+
+def hinted_values(leaves: Iterable[CheckedLeaf], find_place: Callable[[str], str]) -> list[HintedValue]:
+    """The arrays among leaves; ``find_place`` returns the user's line with the hint of a subject."""
+    return [
+        HintedValue(leaf.value, leaf.hint, leaf.subject, partial(find_place, leaf.subject.name))
+        for leaf in leaves
+        if leaf.hint is not None
+    ]
 
 
 class Boundary(NamedTuple):

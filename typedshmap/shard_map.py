@@ -26,18 +26,28 @@ from .errors.failures import RETURN, Failure, PlainMessage, Subject, sizes_text
 from .errors.phrases import mesh_text, quoted_axes, value_text
 from .errors.varying import DivergentCollective, UnmarkedUnreduced, UnmentionedVarying
 from .hints import context, enforcement
-from .hints.check_arguments import BoundArgument, array_leaves, check_arguments, unknown_axes
 from .hints.check_array import describe
-from .hints.check_tree import CheckedLeaf, assert_layouts, check_value, checked_leaves, result_place
+from .hints.check_tree import array_leaves, assert_layouts, check_arguments, check_value, result_place, unknown_axes
 from .hints.enforcement import enforced
-from .hints.signature import EMPTY, BoundCall, LazySignature, Specs
+from .hints.fitting import CheckedLeaf, checked_leaves
+from .hints.signature import EMPTY, BoundArgument, BoundCall, LazySignature, Specs
 from .hints.specs import Unreadable, disagreements, leaf_specs, says_sharding, specs_of_arguments, with_specs
 from .hints.structure import BySpec, Untyped, array_hints, holds_arrays
 from .inference.analysis import Refused, RegionAnalysis, analyze_region
 from .introspection import DecoratedInfo, caller_frame, decorate, wraps
 from .meshes import MeshLike, find_boundary, override_mesh, read_axis_names, read_mesh_or_sizes
 from .notation.layout import Layout
-from .observers import Boundary, HintedValue, ObservedCall, Observer, active, observed_by, observers, run_observed
+from .observers import (
+    Boundary,
+    HintedValue,
+    ObservedCall,
+    Observer,
+    active,
+    hinted_values,
+    observed_by,
+    observers,
+    run_observed,
+)
 
 F = TypeVar("F", bound="Callable[..., Any] | classmethod[Any, Any, Any] | property")
 
@@ -261,7 +271,7 @@ class _RegionCall:
         self.has_vma = check_vma if self.manual else context.current_mesh_context().has_vma
         self.outer_context = self._context_around()
 
-        self.checked = check_arguments(given, self.bound.arguments, self.outer_context)
+        self.checked = check_arguments(given, self.bound.arguments, self.outer_context, typed.fits)
         unknown = unknown_axes(typed.result, self.outer_context, RETURN) if typed.result is not None else []
         failures = self.checked.failures and enforced(self.checked.failures)
         if failures := [*failures, *unknown]:
@@ -363,25 +373,17 @@ class _RegionCall:
             self.entered,
             self.outer_context,
             self.checked.sizes,
-            self._hinted_arguments(self.arrays),
+            hinted_values(self.checked.leaves, self.typed.hint_place),
             [(leaf.subject, leaf.value) for leaf in self.checked.leaves if leaf.hint is None],
             self._hinted_results,
             lambda: jax.jit(self.mapped()).lower(*self.arrays).as_text(),
         )
 
-    def _hinted_arguments(self, values: Iterable[Any]) -> list[HintedValue]:
-        typed, leaves = self.typed, [(leaf.hint, leaf.subject) for leaf in self.checked.leaves if leaf.hint is not None]
-        return [
-            HintedValue(value, hint, subject, partial(typed.hint_place, subject.name))
-            for value, (hint, subject) in zip(values, leaves, strict=True)
-        ]
-
     def _hinted_results(self, values: Iterable[Any]) -> list[HintedValue]:
-        return [
-            HintedValue(value, stated.hint, stated.subject, lambda: self.typed.return_place)
-            for value, stated in zip(values, self.results, strict=True)
-            if isinstance(stated, context.LayoutAssertion)
-        ]
+        pairs = zip(values, self.results, strict=True)
+        stated_values = [(value, stated) for value, stated in pairs if isinstance(stated, context.LayoutAssertion)]
+        leaves = [CheckedLeaf(value, stated.hint, stated.subject) for value, stated in stated_values]
+        return hinted_values(leaves, lambda _: self.typed.return_place)
 
     def mapped(self) -> Callable[..., Any]:
         """The body mapped over the shards by ``jax.shard_map``."""
@@ -465,9 +467,8 @@ class _RegionCall:
             results = self._check_result(result, scope)
             if active and self.entered and (observing := observers()):
                 arguments = [leaf.value for leaf in leaves if leaf.hint is not None]
-                inside = self._boundary()._replace(
-                    region=region, sizes=scope.sizes, arguments=self._hinted_arguments(arguments)
-                )
+                hinted = hinted_values(leaves, self.typed.hint_place)
+                inside = self._boundary()._replace(region=region, sizes=scope.sizes, arguments=hinted)
                 call = ObservedCall(self.typed.name, arguments, count(), lambda: inside, bool(self.outer))
                 for observer in observing:
                     observer.body(call, results)
@@ -639,7 +640,5 @@ def _cure(error: Exception, axis_names: Iterable[str], aliases: Mapping[str, tup
     if _UNREDUCED.search(text):
         return "JAX types a value as unreduced, as it entered with '+axis' or by lax.pcast: take the sum first (psum)"
     if _REDUCED.search(text):
-        return (
-            "a value gathered with '-axis' takes no part in this: gather it with '~axis', which has the same gradient"
-        )
+        return "JAX refuses a value gathered with '-axis' here: gather it with '~axis', which has the same gradient"
     return None

@@ -13,10 +13,9 @@ from .errors import placed_at_decoration
 from .errors.failures import RETURN, Failure, Subject
 from .errors.varying import UnmentionedVarying
 from .hints import context
-from .hints.check_arguments import check_arguments
-from .hints.check_tree import check_value, result_place
+from .hints.check_tree import check_arguments, result_place
 from .hints.enforcement import enforced
-from .hints.fitting import FittingValues, fitting_values
+from .hints.fitting import find_fitting
 from .hints.resumption import AwaitedInScope, in_scope
 from .hints.signature import HintedSignature, LazySignature, is_generator
 from .hints.structure import Node
@@ -71,18 +70,15 @@ def typed(
     def wrap(function: Callable[..., Any], hinted: LazySignature, below: DecoratedInfo | None) -> Callable[..., Any]:
         naming = own_naming if below is None else below.naming.then(own_naming)
 
-        # A call in a body takes 3 times the calls without it.
-        last: dict[str, FittingValues] = {}
-
         def typed_helper(*args: Any, **kwargs: Any) -> Any:
-            typed, args, kwargs, scope = _check_arguments(hinted, naming, args, kwargs, last)
+            typed, args, kwargs, scope = _check_arguments(hinted, naming, args, kwargs)
             with context.scope_entered(scope):
                 # From this frame: JAX records the whole stack with every equation that it traces.
                 result = typed.function(*args, **kwargs)
-            return _check_result(typed, typed.result, RETURN, scope, result, last)
+            return _check_result(typed, typed.result, RETURN, scope, result)
 
         def typed_generator(*args: Any, **kwargs: Any) -> Any:
-            typed, args, kwargs, scope = _check_arguments(hinted, naming, args, kwargs, {})
+            typed, args, kwargs, scope = _check_arguments(hinted, naming, args, kwargs)
             check_item = partial(_check_result, typed, typed.yielded, _YIELDED, scope)
             check_result = partial(_check_result, typed, typed.result, RETURN, scope)
             with context.scope_entered(scope):
@@ -90,7 +86,7 @@ def typed(
             return in_scope(body, scope, check_item, check_result)
 
         async def typed_coroutine(*args: Any, **kwargs: Any) -> Any:
-            typed, args, kwargs, scope = _check_arguments(hinted, naming, args, kwargs, {})
+            typed, args, kwargs, scope = _check_arguments(hinted, naming, args, kwargs)
             result = await AwaitedInScope(typed.function(*args, **kwargs), scope)
             return _check_result(typed, typed.result, RETURN, scope, result)
 
@@ -104,57 +100,38 @@ def typed(
 
 
 def _check_arguments(
-    hinted: LazySignature,
-    naming: AxisNaming,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    last: dict[str, FittingValues],
+    hinted: LazySignature, naming: AxisNaming, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[HintedSignature, tuple[Any, ...], dict[str, Any], context.CallScope]:
-    """Check the arguments of a call; return the function, the arguments with layouts asserted, and the call's scope.
-
-    Args:
-      hinted: the function.
-      naming: the aliases and rules of its decorators.
-      args: the positional arguments.
-      kwargs: the keyword arguments.
-      last: the arguments and the result of the last call that passed, if they are tracers.
-    """
+    """Check the arguments of a call; return the function, the arguments with layouts asserted, and the call's scope."""
     typed, region, sink = hinted.read(args), context.current_mesh_context(naming), context.current_sink()
-    like = None if kwargs else last.get("arguments")
-    asserted = like.asserted(args, region, NO_SIZES, sink) if like is not None else None
-    if like is not None and asserted is not None:
-        named, sizes, args = dict(zip(typed.parameters, args, strict=True)), like.sizes, asserted
+    subjects, fitting = typed.plain_subjects, None
+    if subjects is not None and not kwargs:
+        fitting = find_fitting(typed.fits, args, subjects, region, NO_SIZES)
+    if fitting is not None:
+        named, sizes = dict(zip(typed.parameters, args, strict=True)), fitting.fit.sizes
+        args = fitting.asserted(args, typed.name, sink)
     else:
         bound = typed.bind(args, kwargs)
-        checked = check_arguments(typed.arguments(bound), bound.arguments, region)
+        checked = check_arguments(typed.arguments(bound), bound.arguments, region, typed.fits)
         if checked.failures and enforced(checked.failures):
             raise checked.error(typed.name)
         named, sizes = bound.arguments, checked.sizes
-        is_plain = len(args) == len(typed.parameters) and typed.has_plain_parameters
-        fitting = fitting_values(checked, args, NO_SIZES, typed.name) if is_plain else None
-        if fitting is not None:
-            last["arguments"] = fitting
         args, kwargs = bound.with_arguments(checked.with_leaves(checked.stated_leaves(typed.name)))
     naming = context.decorator_axis_naming(naming)
     return typed, args, kwargs, context.CallScope(typed.name, named, sizes, naming, region, sink)
 
 
 def _check_result(
-    typed: HintedSignature,
-    hint: Node | None,
-    subject: Subject,
-    scope: context.CallScope,
-    result: Any,
-    last: dict[str, FittingValues] | None = None,
+    typed: HintedSignature, hint: Node | None, subject: Subject, scope: context.CallScope, result: Any
 ) -> Any:
     """Check a result or a yielded item, and return it with its layouts asserted."""
     if hint is None:
         return result
     region, sizes = scope.region, scope.sizes
-    like = None if last is None else last.get("result")
-    if like is not None and (asserted := like.asserted((result,), region, sizes, scope.sink)) is not None:
-        return asserted[0]
-    checked = check_value(hint, result, subject, region, scope.arguments, sizes)
+    fitting = find_fitting(typed.result_fits, (result,), (subject,), region, sizes)
+    if fitting is not None and not fitting.unmentioned:
+        return fitting.asserted((result,), typed.name, scope.sink)[0]
+    checked = check_arguments([("", subject, hint, result)], scope.arguments, region, typed.result_fits, sizes)
     for value, leaf_hint, at, must_be_invarying in checked.leaves:
         # If a loss is the same on every shard, but JAX types it as varying, its gradient is too large.
         is_number = must_be_invarying and not _jax.array.aval_of(value).shape
@@ -165,9 +142,4 @@ def _check_result(
     if checked.failures and enforced(checked.failures):
         place = result_place(typed, checked.failures, checked.leaves) if region.manual else ""
         raise checked.error(typed.name, place)
-    # A result of rank 0 is checked at every call.
-    has_scalar = any(not getattr(leaf.value, "shape", ()) for leaf in checked.leaves)
-    fitting = None if last is None or has_scalar else fitting_values(checked, (result,), sizes, typed.name)
-    if last is not None and fitting is not None:
-        last["result"] = fitting
     return checked.stated(result, typed.name)

@@ -737,7 +737,7 @@ IMPOSSIBLE = {
     "too many devices": (AbstractMesh((2**20, 2**20), ("dp", "tp")), "has more than 2147483647 devices"),
     "manual axes": (
         AbstractMesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Manual, AxisType.Auto)),
-        "has 'dp' of type Manual, which axes have only inside jax.shard_map",
+        "has 'dp' of type Manual, a type that axes have only inside jax.shard_map",
     ),
 }
 

@@ -520,7 +520,7 @@ REFUSED = {
     "a gradient of a while loop": (endless, (), {**ON, "grad": True}, StructureError,
                                    "explain: endless: grad=True, but it cannot be differentiated: ValueError: "),
     "grad": (mlp, (), {"mesh": "dp=2,tp=2", "grad": 1}, StructureError,
-             "explain: grad=1 is neither True, False nor None"),
+             "explain: grad=1 is not True, False or None"),
     "arguments": (mlp, (), {"mesh": "dp=2,tp=2", "arguments": 3}, StructureError,
                   "explain: arguments= expects a dict of arguments by name or path, got 3"),
 }  # fmt: skip

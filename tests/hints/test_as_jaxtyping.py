@@ -308,9 +308,9 @@ def test_a_hint_has_the_attributes_of_jaxtyping_hints():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda lib: lib.Float[Array, "a"](), 'Float[Array, "a"] is a hint, of which there are no instances'),
-        (lambda lib: lib.PyTree(), "PyTree is a hint, of which there are no instances"),
-        (lambda lib: lib.PyTree[int](3), "PyTree[int] is a hint, of which there are no instances"),
+        (lambda lib: lib.Float[Array, "a"](), 'Float[Array, "a"] is a hint and has no instances'),
+        (lambda lib: lib.PyTree(), "PyTree is a hint and has no instances"),
+        (lambda lib: lib.PyTree[int](3), "PyTree[int] is a hint and has no instances"),
         (lambda lib: lib.Float("a"), 'Float(...): a hint is written in square brackets, as in Float[Array, "b d"]'),
         (
             lambda lib: isinstance(np.ones(2), lib.Float),

@@ -183,8 +183,8 @@ def test_no_more_than_some_structures_are_kept(mesh: Mesh) -> None:
         return leaves[0]
 
     f = typed_shard_map(first, mesh=mesh)
-    flats = {id(each) for each in gc.get_objects() if type(each).__name__ == "LeafHints"}
+    known = {id(each) for each in gc.get_objects() if type(each).__name__ == "Fit"}
     for count in range(1, 100):
         assert reported(f, [array(4)] * count) is None
-    more = [each for each in gc.get_objects() if type(each).__name__ == "LeafHints" and id(each) not in flats]
+    more = [each for each in gc.get_objects() if type(each).__name__ == "Fit" and id(each) not in known]
     assert 0 < len(more) < 50

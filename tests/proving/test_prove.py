@@ -345,7 +345,7 @@ def test_bad_input() -> None:
         prove(mean, batch=1)
     with pytest.raises(StructureError, match=r"^prove: timeout=0 is not a number of seconds"):
         prove(mean, timeout=0)
-    with pytest.raises(StructureError, match=r"^prove: grad=1 is neither True, False nor None"):
+    with pytest.raises(StructureError, match=r"^prove: grad=1 is not True, False or None"):
         prove(mean, grad=1)
 
     @typed_jit

@@ -622,7 +622,7 @@ def test_bad_options_are_refused():
         ({"seed": 1.5}, "assert_mesh_invariant: seed=1.5 is not a whole number from 0 on"),
         ({"rtol": -1.0}, "assert_mesh_invariant: rtol=-1.0 is not a number from 0 on"),
         ({"atol": "x"}, "assert_mesh_invariant: atol='x' is not a number from 0 on"),
-        ({"grad": 1}, "assert_mesh_invariant: grad=1 is neither True, False nor None"),
+        ({"grad": 1}, "assert_mesh_invariant: grad=1 is not True, False or None"),
         ({"exclude": [0]}, 'assert_mesh_invariant: exclude= holds 0; it takes names of results, as "return[0]"'),
     ]:
         with pytest.raises(StructureError) as caught:

@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, ForwardRef, TypeVar
 
 import jax
@@ -81,7 +81,16 @@ def intersect(a: tuple[str, ...] | None, b: tuple[str, ...] | None) -> tuple[str
     return tuple(dtype for dtype in a if dtype in b)
 
 
-class ArrayHint(Record, eq=False):
+class KeepsFits:
+    """Something that values are checked against."""
+
+    @cached_property
+    def fits(self) -> list[Any]:
+        """What fitted, the latest first."""
+        return []
+
+
+class ArrayHint(KeepsFits, Record, eq=False):
     """The hint for one array.
 
     Attributes:
@@ -101,6 +110,11 @@ class ArrayHint(Record, eq=False):
     text: HintText
     takes_rules: bool = True
     may_be_missing: bool = False
+
+    @property
+    def reads_arguments(self) -> bool:
+        """Whether a size is the value of an argument, as in ``{self.heads}``."""
+        return "{" in str(self.spec)
 
     def takes_type(self, value: Any) -> bool:
         """Whether a value is an array of the hint's type."""
@@ -161,10 +175,6 @@ def parse_array_hint(
     """Read the items in a hint's brackets: ``(array_type, dims)`` or ``(array_type, dims, P(...))``.
 
     ``text`` is the user's text, if the hint is only a part of it.
-
-    Raises:
-      AnnotationSyntaxError: for dims that cannot be read, or brackets that hold something else.
-      MeshAxisError: for a mesh axis that is used twice.
     """
     items: tuple[Any, ...] = item if isinstance(item, tuple) else (item,)
     if len(items) not in (2, 3) or not isinstance(items[1], str):
@@ -223,12 +233,7 @@ def _nest_hints(
 
 
 def with_leading_dims(hint: ArrayHint, dims: str) -> ArrayHint:
-    """A hint with leading dims before its own.
-
-    Raises:
-      AnnotationSyntaxError: for dims that cannot be read, or that clash with the hint's own.
-      MeshAxisError: for a mesh axis that is used twice.
-    """
+    """A hint with leading dims before its own."""
     written = HintText('Stacked["', dims, f'", {hint.text}]')
     return _nest_hints(hint, None, hint.dtype_name, _parse_spec(dims, written), written)
 
@@ -277,11 +282,7 @@ _SCALAR_KINDS = {bool: "bool", int: "int", float: "float", complex: "complex"}
 
 
 def union_members(array_type: Any, aliases: tuple[Any, ...] = ()) -> Iterator[Any]:
-    """The members of a union of array types, or of hints, with aliases and type variables resolved.
-
-    Raises:
-      AnnotationSyntaxError: for a type alias that holds itself.
-    """
+    """The members of a union of array types, or of hints, with aliases and type variables resolved."""
     origin = typing.get_origin(array_type)
     if array_type in aliases:
         raise AnnotationSyntaxError(f"the type alias {array_type.__name__} holds itself")

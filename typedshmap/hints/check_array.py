@@ -1,12 +1,11 @@
 """Check one array against its hint: type, dtype, shape, and how it varies or is sharded over the mesh.
 
-A hint is compiled once per mesh context. The types of tracers recur, so the last types that fitted are cached, and a
-check of such a type is a lookup."""
+A hint is compiled once per mesh context."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -18,43 +17,27 @@ from ..errors.failures import BoundaryMark, Failure, NotAnArray, OpenDim, Subjec
 from ..errors.varying import NotUnreduced, UnmarkedReduced, UnmarkedUnreduced, UnmentionedVarying
 from ..notation.layout import Layout, Unresolved
 from ..notation.match import CompiledDim, Match, RankMismatch, SizeMismatch, Sizes, compile_dims, match
-from ..notation.spec import Anything, Dim, Name, Number
+from ..notation.spec import Dim
 from ..records import Record
 from .array_hint import ArrayHint, takes
 from .context import KnownLayout, MeshContext, Role, lookup_layout, with_cause
-from .global_sharding import sharding_mismatch, with_value_mesh
-
-_MOST_KINDS = 64
-_BY_TYPE = (Name, Number, Anything, type(None))  # None for "...", which has no size
-
-
-Fitting = tuple[Any, type, Sizes, Any, Match, frozenset[str]]
+from .global_sharding import auto_mark, sharding_mismatch, with_value_mesh
 
 
 class CompiledHint(Record):
-    """A hint compiled for one mesh context, with caches of values that fitted.
+    """A hint compiled for one mesh context.
 
     Attributes:
       layout: its layout.
       dims: its compiled dims.
       unmentioned: the axes over which a value must not vary, unless it is known to be invarying.
       wrong_mark: the fault of a mark or of an unconstrained dim, for any value.
-      is_by_type: whether the type of a value (of a global one with its sharding) and the bound sizes decide whether
-        it fits; for a NumPy array that will be placed, its shape and dtype.
-      kinds: the accepted kinds: class, class of type, and dtype. Bounded. The trace of a typed_jit takes 1.2 times the
-        calls without it.
-      last: the last values that fitted: the type, the class, the sizes bound before, the placement, the match, and the
-        unmentioned axes over which it varies. By subject; under None a value that bound nothing. Bounded. `isinstance`
-        takes 3.6 times the calls without it.
     """
 
     layout: Layout | Unresolved
     dims: tuple[CompiledDim, ...] = ()
     unmentioned: frozenset[str] = frozenset()
     wrong_mark: BoundaryMark | OpenDim | None = None
-    is_by_type: bool = False
-    kinds: set[tuple[type, type, Any]] = field(default_factory=set[tuple[type, type, Any]])
-    last: dict[Subject | None, Fitting] = field(default_factory=dict[Subject | None, Fitting])
 
 
 def _compile_hint(hint: ArrayHint, region: MeshContext) -> CompiledHint:
@@ -62,15 +45,12 @@ def _compile_hint(hint: ArrayHint, region: MeshContext) -> CompiledHint:
     layout = region.layout(hint)
     if not isinstance(layout, Layout):
         return region.keep(hint, CompiledHint(layout))
-    # The size of these dims depends on the arguments of the call, or on the leaf.
-    by_call = [dim for dim in hint.spec.dims if dim.per_leaf or not isinstance(getattr(dim, "size", None), _BY_TYPE)]
     compiled = CompiledHint(
         layout,
         compile_dims(hint.spec, layout, dict(region.mesh or ()), region.sizes, must_divide=region.role != "value"),
         # JAX checks the results of the region, and types values as varying over axes of size 1, too.
         (region.checked_axes | region.boundary_axes) - layout.sharded - layout.unreduced - layout.varying,
         _wrong_mark(hint, layout, region) if region.role != "value" else None,
-        not by_call,
     )
     return region.keep(hint, compiled)
 
@@ -84,68 +64,34 @@ def check_array(
     arguments: Mapping[str, Any],
     leaf: str | None = None,
 ) -> tuple[Match, frozenset[str]] | Failure:
-    """Check one array against its hint; nothing is bound unless it fits.
-
-    Returns:
-      The match; and the axes that the hint does not mention and over which JAX types the value as varying: the
-      analysis of the body decides whether it is the same on every shard there.
-    """
-    of_region: CompiledHint = region.plans.get(hint) or _compile_hint(hint, region)
-    compiled, cls, placed, what = of_region, type(value), None, None
-    aval = value.aval if cls is _jax.array.STAGED else _jax.array.aval_of(value)
-    type_ = None if aval is value else aval  # not the array itself, which must not be kept alive
-    if is_global := region.role == "value" and not region.manual:
-        type_, placed = _jax.array.type_at_rest(value)
-    elif region.role == "placement" and cls is np.ndarray:
-        type_, placed = cls, (value.shape, _dtype_in_jax(value.dtype))
-    # JAX interns types: one object has one dtype, shape and sharding.
-    for key in (None, subject):
-        last = of_region.last.get(key)
-        if last is not None and last[0] is type_ and last[1] is cls and last[2] is sizes and last[3] == placed:
-            result, unmentioned = last[4:]
-            break
-    else:
-        if is_global:
-            region = with_value_mesh(value, region)
-            compiled = region.plans.get(hint) or _compile_hint(hint, region)
-        kind = (cls, type(aval), _dtype_in_jax(getattr(aval, "dtype", None)))
-        is_new_kind, layout, unmentioned = kind not in compiled.kinds, compiled.layout, frozenset[str]()
-        if is_new_kind and (wrong := _wrong_type(value, hint, region.role)) is not None:
-            return Failure(wrong, subject, hint.text)
-        if not isinstance(layout, Layout):
-            return Failure(layout, subject, hint.text, _jax.array.type_text(value))
-        result = match(tuple(getattr(aval, "shape", ())), compiled.dims, sizes, subject, arguments, leaf)
-        if not isinstance(result, Match):
-            if isinstance(result, RankMismatch):
-                result = replace(result, cure=key_cure(hint.dtype_name, _jax.array.dtype_name_of(value)))
-            elif isinstance(result, SizeMismatch) and region.manual:
-                result = replace(result, missing=_missing_axes(result, region))
-            return Failure(result, subject, hint.text, _jax.array.type_text(value))
-        if is_new_kind and hint.dtypes is not None:
-            dtype = _jax.array.canonical_dtype(value) if region.role != "value" else _jax.array.dtype_name_of(value)
-            fits = takes(hint.dtypes, dtype) or (region.role == "value" and hint.takes_number(value))
-            what = None if fits else WrongDtype(hint.dtype_name, dtype)
-        if what is None and is_new_kind and kind[2] is not None and len(compiled.kinds) < _MOST_KINDS:
-            compiled.kinds.add(kind)
-        what = what or compiled.wrong_mark
-        if what is None and region.manual:
-            if region.has_vma and (region.checked_axes or region.boundary_axes):
-                manual_type = _jax.array.manual_type_in(aval)
-                unmentioned = manual_type.varying & compiled.unmentioned
-                if manual_type.unreduced or manual_type.reduced or layout.unreduced:
-                    wrong_sum = _wrong_unreduced(manual_type, layout, region)
-                    what = None if wrong_sum is None else with_cause(value, wrong_sum, layout)
-        elif what is None and (
-            region.role == "boundary"
-            or (region.role == "value" and not layout.is_silent and isinstance(value, jax.Array))
-        ):
-            what = sharding_mismatch(value, layout, hint, region)
-        if what is None and compiled.is_by_type and type_ is not None:
-            if len(of_region.last) >= _MOST_KINDS:
-                of_region.last.clear()
-            of_region.last[subject] = fitting = (type_, cls, sizes, placed, result, unmentioned)
-            if result.sizes is sizes:
-                of_region.last[None] = fitting
+    """Check one array: its match, and the axes over which the analysis of the body must find it invarying."""
+    region = with_value_mesh(value, region)
+    compiled: CompiledHint = region.plans.get(hint) or _compile_hint(hint, region)
+    layout, unmentioned = compiled.layout, frozenset[str]()
+    if (wrong := _wrong_type(value, hint, region.role)) is not None:
+        return Failure(wrong, subject, hint.text)
+    if not isinstance(layout, Layout):
+        return Failure(layout, subject, hint.text, _jax.array.type_text(value))
+    aval = _jax.array.aval_of(value)
+    result = match(tuple(getattr(aval, "shape", ())), compiled.dims, sizes, subject, arguments, leaf)
+    if not isinstance(result, Match):
+        if isinstance(result, RankMismatch):
+            result = replace(result, cure=key_cure(hint.dtype_name, _jax.array.dtype_name_of(value)))
+        elif isinstance(result, SizeMismatch) and region.manual:
+            result = replace(result, missing=_missing_axes(result, region))
+        return Failure(result, subject, hint.text, _jax.array.type_text(value))
+    what = _wrong_dtype(value, hint, region.role) or compiled.wrong_mark
+    if what is None and region.manual:
+        if region.has_vma and (region.checked_axes or region.boundary_axes):
+            manual_type = _jax.array.manual_type_in(aval)
+            unmentioned = manual_type.varying & compiled.unmentioned
+            if manual_type.unreduced or manual_type.reduced or layout.unreduced:
+                wrong_sum = _wrong_unreduced(manual_type, layout, region)
+                what = None if wrong_sum is None else with_cause(value, wrong_sum, layout)
+    elif what is None and (
+        region.role == "boundary" or (region.role == "value" and not layout.is_silent and isinstance(value, jax.Array))
+    ):
+        what = sharding_mismatch(value, layout, hint, region)
     if unmentioned:
         unmentioned, known, is_wrong = axes_to_infer(value, unmentioned, region)
         # The analysis of the body may still find the value invarying: report this only beside another fault.
@@ -177,20 +123,10 @@ def _missing_axes(mismatch: SizeMismatch, region: MeshContext) -> tuple[str, ...
     return next(fits, ())
 
 
-def _dtype_in_jax(dtype: Any) -> Any:
-    """The key of a dtype; JAX narrows 64-bit dtypes depending on its settings."""
-    is_wide = isinstance(dtype, np.dtype) and dtype.itemsize >= 8
-    return (dtype, 32) if is_wide and not _jax.trace.has_64_bits() else dtype
-
-
 def axes_to_infer(
     value: Any, unmentioned: frozenset[str], region: MeshContext
 ) -> tuple[frozenset[str], KnownLayout | None, bool]:
-    """The unmentioned axes over which the analysis must still find a value invarying.
-
-    Returns:
-      The axes; the value's known layout; and whether it is wrong already, since the analysis cannot find that.
-    """
+    """The unmentioned axes still to be inferred, the known layout, and whether the value is known to be wrong."""
     known = lookup_layout(value)
     if known is None:
         return unmentioned, known, not unmentioned <= region.inferred_axes
@@ -199,15 +135,18 @@ def axes_to_infer(
     return unmentioned, known, not unmentioned <= region.inferred_axes or known.differs_over(unmentioned)
 
 
-def unmentioned_by_type(value: Any, hint: ArrayHint, region: MeshContext) -> frozenset[str] | None:
-    """The axes over which the type of a traced shard varies, and which its hint does not mention.
+def unmentioned_by_type(value: Any, hint: ArrayHint, region: MeshContext) -> frozenset[str]:
+    """The axes over which the type of a checked shard varies, and which its hint does not mention."""
+    compiled: CompiledHint | None = region.plans.get(hint)
+    return frozenset() if compiled is None else _jax.array.manual_type(value).varying & compiled.unmentioned
 
-    None if more than the type decides whether it fits.
-    """
-    compiled = region.plans.get(hint)
-    if compiled is None or not compiled.is_by_type or not _jax.array.is_tracer(value):
+
+def _wrong_dtype(value: Any, hint: ArrayHint, role: Role) -> WrongDtype | None:
+    if hint.dtypes is None:
         return None
-    return _jax.array.manual_type(value).varying & compiled.unmentioned
+    dtype = _jax.array.canonical_dtype(value) if role != "value" else _jax.array.dtype_name_of(value)
+    fits = takes(hint.dtypes, dtype) or (role == "value" and hint.takes_number(value))
+    return None if fits else WrongDtype(hint.dtype_name, dtype)
 
 
 def _wrong_type(value: Any, hint: ArrayHint, role: Role) -> NotAnArray | None:
@@ -248,17 +187,9 @@ def _wrong_mark(hint: ArrayHint, layout: Layout, region: MeshContext) -> Boundar
         return BoundaryMark("~", axis, "'~' has a meaning only inside a manual region")
     for axis in sorted(layout.unreduced & region.placed_axes):
         return BoundaryMark("+", axis, "an array cannot be placed as addends", "sum it first, and drop the mark")
-    for sign, axes in (("+", layout.unreduced), ("-", layout.reduced)):
-        for axis in sorted(axes & (region.boundary_axes | region.placed_axes) - region.explicit):
-            reason = (
-                f"mesh axis '{axis}' is of type Auto, and JAX has unreduced and reduced arrays over Explicit axes only"
-            )
-            # For a result of a region, the sum could be taken inside.
-            due = "take the sum inside (psum) and " if sign == "+" and region.manual else ""
-            return BoundaryMark(
-                sign, axis, reason, f"make '{axis}' an Explicit axis of the mesh, or {due}drop the mark"
-            )
-    return None
+    # For a result of a region, the sum could be taken inside.
+    due = "take the sum inside (psum) and " if region.manual else ""
+    return auto_mark(layout, (region.boundary_axes | region.placed_axes) - region.explicit, due)
 
 
 def _wrong_unreduced(

@@ -1,21 +1,18 @@
 """Check a value against the tree of its hints: every leaf, named by its path.
 
-A walk finds the hint of each leaf; afterwards the value's treedef leads to the hints. Unions, static values and
-``PyTree`` depend on more than the treedef, and are walked each time.
+A walk finds the hint of each leaf, unless values like these fitted before (`fitting`).
 
 Invariant: the leaves of a value are in the order of ``jax.tree_util``, each with its hint, so that the value can be
 flattened at a boundary and unflattened after it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import repeat
-from operator import attrgetter, is_
-from typing import Any, NamedTuple
-
-import numpy as np
+from operator import is_
+from typing import Any
 
 from .. import _jax
 from ..errors import TypedShmapError, failures
@@ -28,22 +25,12 @@ from ..records import Record
 from . import enforcement, structure
 from .array_hint import ArrayHint, hint_of_spec, is_of_rank, rank_of
 from .check_array import check_array, describe
-from .containers import (
-    MOST_STRUCTURES,
-    LeafHints,
-    by_fields,
-    items_of,
-    key_name,
-    known_structures,
-    may_match,
-    subjects_at,
-    wrong_container,
-    wrong_structure,
-)
+from .containers import by_fields, items_of, key_name, may_match, wrong_container, wrong_structure
 from .context import LayoutAssertion, MeshContext, StatedShard, assert_each, current_sink, record_layouts
+from .fitting import NO_AXES, CheckedLeaf, Fit, Fitting, checked_leaves, find_fitting, keep_fit
 from .global_sharding import with_value_mesh
 from .python_types import describe_static, holds_array, is_instance, number_hint
-from .signature import HintedSignature
+from .signature import BoundArgument, HintedSignature
 from .structure import (
     ArrayLeaf,
     Container,
@@ -60,30 +47,6 @@ from .structure import (
 
 ArrayCheck = Callable[..., tuple[Match, frozenset[str]] | Failure]
 """`check_array`, or a function that checks another leaf instead of an array."""
-
-
-_NO_AXES = frozenset[str]()
-_aval = attrgetter("aval")
-
-
-class CheckedLeaf(NamedTuple):
-    """One leaf of a value: the array and its hint, or a static leaf without one.
-
-    Attributes:
-      must_be_invarying: mesh axes over which it is varying by JAX's type, and invarying by its hint.
-    """
-
-    value: Any
-    hint: ArrayHint | None
-    subject: Subject
-    must_be_invarying: frozenset[str] = _NO_AXES
-
-
-def checked_leaves(
-    values: Iterable[Any], hints: Iterable[ArrayHint | None], subjects: Iterable[Subject]
-) -> list[CheckedLeaf]:
-    """Make leaves that fit, without a call for each."""
-    return list(map(partial(tuple.__new__, CheckedLeaf), zip(values, hints, subjects, repeat(_NO_AXES))))
 
 
 class Deferred(Record):
@@ -109,6 +72,9 @@ class TreeCheck:
       deferred: subtrees with an expression over names that are not bound yet.
       is_second_visit: whether all names are bound, so that nothing can be deferred.
       check: checks one array.
+      given: the arguments of the call, or the value.
+      spans: the range of each one's leaves among all leaves.
+      fitting: the earlier values that these are like; None if all leaves were checked.
     """
 
     region: MeshContext
@@ -119,6 +85,36 @@ class TreeCheck:
     deferred: list[Deferred] = field(default_factory=list)
     is_second_visit: bool = False
     check: ArrayCheck = check_array
+    given: Sequence[BoundArgument] = ()
+    spans: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    fitting: Fitting | None = None
+
+    def by_argument(self) -> Iterator[tuple[BoundArgument, list[CheckedLeaf]]]:
+        """Each argument with its leaves."""
+        for argument, (first, last) in zip(self.given, self.spans, strict=True):
+            yield argument, self.leaves[first:last]
+
+    def with_leaves(
+        self, leaves: list[CheckedLeaf], copies_containers: bool = False
+    ) -> Iterator[tuple[str, Subject, Any]]:
+        """The arguments that change with other leaves, for `BoundCall.with_arguments`."""
+        if leaves is self.leaves:
+            return
+        for (name, subject, node, value), (first, last) in zip(self.given, self.spans, strict=True):
+            new = with_other_leaves(value, self.leaves[first:last], leaves[first:last])
+            is_static = isinstance(node, structure.BareTree) and all(leaf.hint is None for leaf in leaves[first:last])
+            if new is value and copies_containers and not is_static and structure.holds_arrays(node):
+                new = _jax.tree.unflatten_like(value, [leaf.value for leaf in leaves[first:last]])
+            if new is not value:
+                yield name, subject, new
+
+    def visit_all(self) -> None:
+        """Check all that is given."""
+        for _, subject, node, value in self.given:
+            first = len(self.leaves)
+            self.visit(node, value, subject)
+            self.spans.append((first, len(self.leaves)))
+        self.check_deferred()
 
     def visit(self, node: Node, value: Any, subject: Subject, leaf: str | None = None) -> None:
         """Check a value against a node."""
@@ -154,8 +150,10 @@ class TreeCheck:
                 self._visit_tree(node, value, subject, leaf)
             case Fields(cls) if node.goes_by_names and _jax.tree.is_variable_class(cls) and not _jax.tree.is_box(value):
                 self.visit(node.fields["value"], value, subject, leaf)  # as in a dict of arrays alone
-            case FixedTuple() | SequenceOf() | MappingOf() | Fields() | LikeOf():
-                self._visit_container(node, value, subject, leaf)
+            case FixedTuple() | SequenceOf() | MappingOf() | Fields():
+                self._visit_children(node, value, subject, leaf)
+            case LikeOf():
+                self._visit_like(node, value, subject)
 
     def _places(self, subject: Subject) -> bool:
         """Whether a value will be placed, also in a region, and not only checked."""
@@ -178,6 +176,8 @@ class TreeCheck:
 
     def stated(self, value: Any, function: str, is_assumed: bool = False) -> Any:
         """The checked value with its layouts asserted; outside of manual regions the value itself."""
+        if self.fitting is not None and not is_assumed:
+            return self.fitting.asserted((value,), function, current_sink())[0]
         return with_other_leaves(value, self.leaves, self.stated_leaves(function, is_assumed))
 
     def stated_leaves(self, function: str, is_assumed: bool = False) -> list[CheckedLeaf]:
@@ -192,7 +192,7 @@ class TreeCheck:
 
     def _visit_array(self, hint: ArrayHint, value: Any, subject: Subject, leaf: str | None = None) -> None:
         result = self.check(value, hint, self.region, self.sizes, subject, self.arguments, leaf)
-        must_be_invarying = _NO_AXES
+        must_be_invarying = NO_AXES
         if isinstance(result, Failure):
             if hint.may_be_missing and _jax.tree.is_empty(value):
                 return
@@ -219,7 +219,7 @@ class TreeCheck:
         except _jax.tree.BadTree as bad:
             self._note_bad_tree(bad, value, subject)
             return [], (), None
-        return leaves, subjects_at(subject, paths), treedef
+        return leaves, tuple(map(subject.at, paths)), treedef
 
     def _note_bad_tree(self, bad: _jax.tree.BadTree, value: Any, subject: Subject) -> None:
         what = failures.PlainMessage(f"is {describe(value)} that JAX cannot take apart: {bad}")
@@ -255,7 +255,7 @@ class TreeCheck:
                 self._note_bad_tree(bad, value, subject)
             return
         shapes = _jax.array.SHAPES if self.region.role == "placement" else ()
-        for part, at in zip(leaves, subjects_at(subject, paths), strict=True):
+        for part, at in zip(leaves, map(subject.at, paths), strict=True):
             if self.region.role != "value" and isinstance(part, (*_jax.array.ARRAYS, *shapes)):
                 self._visit_array(hint, part, at)
             else:
@@ -332,68 +332,6 @@ class TreeCheck:
             self.visit(node.leaf, part, at, f"{written}{at.path[len(subject.path) :]}" if node.structure else leaf)
         if unbound and not self.is_second_visit and len(self.failures) == failed:
             self.deferred.append(Deferred(node, value, subject, leaf, first))
-
-    def _visit_container(self, node: Container | LikeOf, value: Any, subject: Subject, leaf: str | None) -> None:
-        """Check the children; for a known treedef, check the leaves directly by their hints."""
-        is_fixed, known = known_structures(node)
-        try:
-            leaves, treedef = _jax.tree.flatten(value) if is_fixed and leaf is None else (None, None)
-        except _jax.tree.BadTree:
-            leaves, treedef = None, None  # the walk reports where
-        key = (treedef, self.region.role == "value")  # in a value, leaves of bare containers have no hint
-        if leaves is not None and (hints := known.get(key)) is not None:
-            self._visit_leaves(hints, leaves, subject)
-            return
-        first, failed = len(self.leaves), len(self.failures)
-        if isinstance(node, LikeOf):
-            self._visit_like(node, value, subject)
-        else:
-            self._visit_children(node, value, subject, leaf)
-        visited = self.leaves[first:]
-        # A value that JAX flattens may be one array to its hint.
-        if (
-            leaves is None
-            or len(visited) != len(leaves)
-            or not all(map(is_, [visited_leaf.value for visited_leaf in visited], leaves))
-        ):
-            return
-        hints = tuple([visited_leaf.hint for visited_leaf in visited if visited_leaf.hint is not None])
-        if len(self.failures) == failed and len(hints) == len(visited):
-            if len(known) >= MOST_STRUCTURES:
-                known.clear()
-            known[key] = LeafHints(
-                hints, tuple([visited_leaf.subject.path[len(subject.path) :] for visited_leaf in visited])
-            )
-
-    def _visit_leaves(self, hints: LeafHints, leaves: list[Any], subject: Subject) -> None:
-        """Check the leaves of a value of a known treedef, unless all have the types that fitted last."""
-        region, before, subjects = self.region, self.sizes, subjects_at(subject, hints.paths)
-        types = self._types(leaves) if self.check is check_array else list[Any]()
-        fitting = hints.fitting.get(subject)
-        if types and fitting and fitting[0] is region and fitting[1] is before and fitting[2] == types:
-            self.sizes = fitting[3]
-            self.leaves += checked_leaves(leaves, hints.hints, subjects)
-            return
-        before_counts, first = (len(self.failures), len(self.deferred)), len(self.leaves)
-        for part, hint, at in zip(leaves, hints.hints, subjects, strict=True):
-            self._visit_array(hint, part, at)
-        # Whether a leaf is invarying depends on the value, not on its type.
-        if not types or any(leaf.must_be_invarying for leaf in self.leaves[first:]):
-            return
-        compiled = [region.plans.get(hint) for hint in hints.hints]
-        if before_counts == (len(self.failures), len(self.deferred)) and all(
-            known_hint and known_hint.is_by_type for known_hint in compiled
-        ):
-            hints.keep_fitting(subject, (region, before, types, self.sizes))
-
-    def _types(self, leaves: list[Any]) -> list[Any]:
-        """The types that decide whether leaves fit a hint that `is_by_type`; empty if they do not decide."""
-        classes = set(map(type, leaves))
-        if classes == {_jax.array.STAGED} and (self.region.role == "boundary" or self.region.manual):
-            return list(map(_aval, leaves))
-        if classes == {np.ndarray} and self.region.role == "placement":
-            return [_jax.trace.has_64_bits(), *[(leaf.shape, leaf.dtype) for leaf in leaves]]
-        return []
 
     def _visit_children(self, node: Container, value: Any, subject: Subject, leaf: str | None) -> None:
         wrong, children = wrong_container(node, value), None
@@ -540,10 +478,51 @@ def check_value(
     check: ArrayCheck = check_array,
 ) -> TreeCheck:
     """Check one value, such as a result; the check has the failures."""
-    checked = TreeCheck(context, named, sizes, check=check)
-    checked.visit(node, value, subject)
-    checked.check_deferred()
+    return check_arguments([("", subject, node, value)], named, context, node.fits, sizes, check)
+
+
+def check_arguments(
+    given: Sequence[BoundArgument],
+    named: Mapping[str, Any],
+    context: MeshContext,
+    fits: list[Fit] | None = None,
+    sizes: Sizes = NO_SIZES,
+    check: ArrayCheck = check_array,
+) -> TreeCheck:
+    """Check the arguments of a call together, unless ``fits`` has such a call; the check has the failures."""
+    values, subjects = tuple([value for *_, value in given]), tuple([subject for _, subject, *_ in given])
+    is_known = fits is not None and check is check_array
+    fitting = find_fitting(fits, values, subjects, context, sizes) if fits and is_known else None
+    if fitting is not None:
+        fit = fitting.fit
+        return TreeCheck(
+            context, named, fit.sizes, fitting.checked(), given=given, spans=fit.spans, fitting=fitting, check=check
+        )
+    checked = TreeCheck(context, named, sizes, check=check, given=given)
+    checked.visit_all()
+    if fits is not None and is_known and not checked.failures:
+        parts = [part for _, _, node, _ in given for _, part in structure.walk(node)]
+        # A size like {self.heads} may change.
+        if not any(part.hint.reads_arguments for part in parts if isinstance(part, ArrayLeaf)):
+            has_union = any(isinstance(part, UnionOf) for part in parts)
+            keep_fit(fits, values, subjects, context, sizes, checked.leaves, checked.spans, checked.sizes, has_union)
     return checked
+
+
+def array_leaves(given: Sequence[BoundArgument]) -> list[CheckedLeaf]:
+    """The unchecked leaves of arguments that hold arrays, whose mesh may be known."""
+    arrays = ((subject, value) for _, subject, node, value in given if structure.holds_arrays(node))
+    return [CheckedLeaf(leaf, None, subject) for subject, value in arrays for leaf in _jax.tree.leaves(value)]
+
+
+def unknown_axes(node: Node, region: MeshContext, subject: Subject) -> list[Failure]:
+    """The failures of hints that name unknown mesh axes, which do not need a value."""
+    parts = [("", node)] if isinstance(node, ArrayLeaf) else structure.walk(node)
+    return [
+        Failure(layout, subject.at(path), part.hint.text)
+        for path, part in parts
+        if isinstance(part, ArrayLeaf) and not isinstance(layout := region.layout(part.hint), Layout)
+    ]
 
 
 def with_other_leaves(value: Any, before: list[CheckedLeaf], after: list[CheckedLeaf]) -> Any:
@@ -567,19 +546,9 @@ def assert_layouts(
     is_assumed: bool = False,
     is_proven: bool = False,
 ) -> list[CheckedLeaf]:
-    """Record the layouts of shards by their hints, for later operations, and pass them to the analysis.
+    """Record the layouts of shards by their hints, and pass them to the analysis unless they are proven.
 
-    Args:
-      leaves: the shards, and static leaves.
-      region: the mesh context.
-      function: the function with the hints.
-      sizes: the sizes of its dims.
-      is_assumed: whether the analysis trusts the hints.
-      is_proven: whether the layouts are known already, as at the boundary of a region.
-
-    Returns:
-      The leaves, in a loop or a call within the region perhaps with claims in the jaxpr; the same list if no leaf
-      changed.
+    In a loop or a call within the region the leaves are others, with claims in the jaxpr.
     """
     sink = None if is_proven else current_sink()
     if sink is None:

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
-from functools import lru_cache
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import jax
 
 from .. import _jax
 from ..errors import failures
-from ..errors.failures import Subject
 from ..errors.phrases import count_text, quoted_axes, shortened
 from ..notation.match import Sizes
-from ..records import Record
 from . import structure
-from .array_hint import ArrayHint
 from .check_array import describe
-from .context import MeshContext
 from .python_types import holds_array, is_instance
 from .structure import (
     ArrayLeaf,
@@ -141,53 +134,3 @@ def wrong_structure(names: tuple[str, ...], treedef: Any, sizes: Sizes) -> str |
         return f"has another tree structure than {named}: {text}, not {shortened(str(expected))}"
     where = ", ".join(f"{name}={shortened(str(piece))} ({origin})" for name, piece, origin in known)
     return f"has tree structure {text}, which is not '{' '.join(names)}' for {where}"
-
-
-MOST_STRUCTURES = 16
-"""How many structures are kept for one node."""
-_MOST_FITTING = 4  # the weights of a call, those that it returns
-FittingTree = tuple[MeshContext, Sizes, list[Any], Sizes]
-
-
-class LeafHints(Record):
-    """The leaves of all values of one structure.
-
-    Attributes:
-      hints: their hints.
-      paths: their paths within the value.
-      fitting: what fitted last, by the subject of the value: where, the sizes that were bound before, the types of the
-        leaves (JAX has one object for all types that are equal), and the sizes that are bound then; of a few values.
-        Without it `shard` of a tree takes 1.07 times the calls.
-    """
-
-    hints: tuple[ArrayHint, ...]
-    paths: tuple[str, ...]
-    fitting: dict[Subject, FittingTree] = field(default_factory=dict[Subject, "FittingTree"])
-
-    def keep_fitting(self, root: Subject, fitting: FittingTree) -> None:
-        """Keep what fitted."""
-        if len(self.fitting) >= _MOST_FITTING:
-            self.fitting.clear()
-        self.fitting[root] = fitting
-
-
-@lru_cache(maxsize=64)  # `check` of a tree takes 1.08 times the calls without it
-def subjects_at(root: Subject, paths: tuple[str, ...]) -> tuple[Subject, ...]:
-    """The subjects of the leaves of a value, by their paths."""
-    return tuple(map(root.at, paths))
-
-
-# Weak, since a node goes with the function or the class that it was made for. Without it `check` of a tree takes twice
-# the calls.
-_structures: WeakKeyDictionary[Container | LikeOf, tuple[bool, dict[Any, LeafHints]]] = WeakKeyDictionary()
-
-
-def known_structures(node: Container | LikeOf) -> tuple[bool, dict[Any, LeafHints]]:
-    """Whether the structure of a value determines the hints of its leaves, and the structures so far; bounded."""
-    known = _structures.get(node)
-    if known is None:
-        kinds = (ArrayLeaf, FixedTuple, SequenceOf, MappingOf, Fields, LikeOf)
-        parts = [part for _, part in structure.walk(node)]
-        by_rank = any(isinstance(part, LikeOf) and not structure.is_named(part.parameters) for part in parts)
-        known = _structures[node] = (all(isinstance(part, kinds) for part in parts) and not by_rank, {})
-    return known

@@ -173,24 +173,11 @@ class AssertionSink(Protocol):
     def assert_layout(
         self, value: Any, assertion: LayoutAssertion, layout: Layout | None, known: KnownLayout | None
     ) -> Any:
-        """The value, with the assertion recorded.
-
-        Args:
-          value: a value.
-          assertion: the assertion.
-          layout: the asserted layout for its rank; None for a hint that names unknown mesh axes.
-          known: the known layout of the value.
-        """
+        """The value, with the assertion recorded."""
         ...
 
     def with_cause(self, value: Any, what: Fault, layout: Layout | None) -> Fault:
-        """A fault of a value, with its cause, as far as the body has been traced.
-
-        Args:
-          value: the value.
-          what: the fault.
-          layout: the expected layout, if it is known.
-        """
+        """A fault of a value with an expected layout, with its cause, as far as the body has been traced."""
         ...
 
 
@@ -297,12 +284,7 @@ def isinstance_scope() -> CallScope:
 
 
 def current_mesh_context(naming: AxisNaming = NO_NAMING, is_stated: bool = True) -> MeshContext:
-    """The current mesh context: JAX's mesh, and the naming and checked axes of the innermost scope.
-
-    Args:
-      naming: the naming of the calling decorator.
-      is_stated: whether a match is asserted in the jaxpr, so that the analysis of the body may decide it.
-    """
+    """The mesh context of the innermost scope; ``is_stated`` if the analysis of the body may decide a match."""
     mesh, context, scope = _jax.mesh.context_mesh(), naming_context.value, _scope.get()
     flax = flax_naming() if FLAX in modules else NO_NAMING
     if mesh.empty and (of_jit := _jax.mesh.jit_mesh.value) is not None:
@@ -350,11 +332,7 @@ def with_cause(value: Any, what: Fault, layout: Layout | None = None) -> Fault:
 
 
 def current_axis_naming(naming: AxisNaming = NO_NAMING) -> AxisNaming:
-    """The current naming: the innermost of decorators and context managers wins.
-
-    Args:
-      naming: the naming of the calling decorator, which is the innermost.
-    """
+    """The current naming: the innermost of decorators and context managers wins; that of the caller is innermost."""
     scope, contexts = _scope.get(), naming_context.value
     flax = flax_naming() if FLAX in modules else NO_NAMING
     if scope is None and not contexts and flax is NO_NAMING:
@@ -423,7 +401,7 @@ def record_layouts(
     sizes: Sizes,
     is_assumed: bool,
 ) -> None:
-    """Record the assertions of many values, most of which have no record yet, without a call for each."""
+    """Record what hints assert of leaves, most of which have no record yet, without a call for each."""
     if not leaves:
         return
     values, hints, subjects, invarying = zip(*leaves, strict=True)
@@ -444,8 +422,7 @@ StatedShard = tuple[Any, LayoutAssertion, Layout | None]
 def assert_each(shards: Sequence[StatedShard], sink: AssertionSink | None) -> list[Any]:
     """Record the layouts of shards for later operations, and pass what is new to the analysis, if there is one.
 
-    Returns:
-      The shards; in a loop or a call within the region perhaps other values, with a claim in the jaxpr.
+    In a loop or a call within the region the shards are others, with claims in the jaxpr.
     """
     values: list[Any] = []
     for at, (value, stated, layout) in enumerate(shards):  # every argument of a helper comes by here

@@ -11,7 +11,7 @@ Invariant: an array on another mesh is compared over its own mesh."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cache
 from math import prod
@@ -42,19 +42,7 @@ def place_stated(
     source: str,
     memory_kind: str | None = None,
 ) -> Any:
-    """Place a value by a layout of its rank; for a tracer, record the layout.
-
-    Args:
-      value: a global value, or a shard in a region that is not manual over all axes.
-      layout: the layout, over axes that are not manual.
-      mesh: the mesh; in a region the region's mesh.
-      region: the mesh context.
-      source: the name of the statement in messages.
-      memory_kind: the kind of memory; None for the current one.
-
-    Raises:
-      ShardingError: for a layout that crashes XLA.
-    """
+    """Place a value by a layout of its rank, over axes that are not manual; for a tracer, record the layout."""
     before, added = _jax.placing.fatal_axes(value, layout)
     if added:
         what = AddedMark(tuple(sorted(before)), tuple(sorted(added)))
@@ -85,10 +73,7 @@ def sharding_mismatch(
 ) -> WrongSharding | BoundaryMark | None:
     """The mismatch of the sharding of a global array, as far as it is known while tracing.
 
-    Args:
-      region: the mesh context, with the array's own mesh. At a boundary on Auto axes
-        ``jax.shard_map`` reshards, so there is no mismatch.
-      reads_stated: whether to compare the stated sharding of a tracer.
+    At a boundary on Auto axes ``jax.shard_map`` reshards, so there is none.
     """
     type_sharding = _jax.array.explicit_spec(value)
     is_boundary = region.role == "boundary"
@@ -149,53 +134,38 @@ def stated_mismatch(value: Any, want: Any, region: MeshContext) -> WrongSharding
 def named_sharding_mismatch(
     placed: NamedSharding, want: Any, dims: tuple[int, ...], rank: int, cure: str
 ) -> WrongSharding | None:
-    """The mismatch of a NamedSharding.
+    """The mismatch of a NamedSharding; ``jax.vmap`` maps over the dims that are not in ``dims``."""
+    wanted, have = _jax.array.spec_entries(want), _jax.array.spec_entries(placed.spec, rank)
+    seen = replace(have, dim_axes=tuple([have.dim_axes[at] for at in dims]), unconstrained=frozenset[int]())
+    trivial = [axis for axis, size in placed.mesh.shape.items() if size == 1]
+    if _dims_agree(seen, wanted, (seen.sharded | wanted.sharded).difference(trivial)) and _marks_agree(seen, wanted):
+        return None
+    return _mismatch(want, placed.spec if len(dims) == rank else _jax.array.spec_of(seen), cure)
 
-    Args:
-      placed: the sharding of an array.
-      want: the PartitionSpec of its hint.
-      dims: the dims of the array that the hint describes; ``jax.vmap`` maps over the others, which may have any
-        sharding.
-      rank: the rank of the array.
-      cure: the cure in the message.
-    """
-    wanted = _jax.array.spec_entries(want)
-    if len(dims) == rank and not wanted.unconstrained:
-        return None if _is_equivalent(placed, want, rank) else _mismatch(want, placed.spec, cure)
-    dim_axes = [*_jax.array.spec_entries(placed.spec).dim_axes]
-    dim_axes += [()] * (rank - len(dim_axes))
-    seen = _jax.array.partition_spec(dim_axes[at] for at in dims)
-    for index, (at, axes) in enumerate(zip(dims, wanted.dim_axes, strict=True)):
-        dim_axes[at] = dim_axes[at] if index in wanted.unconstrained else axes
-    used = [axis for axes in dim_axes for axis in axes]
-    merged = _jax.array.partition_spec(dim_axes, wanted.unreduced, wanted.reduced)
-    # The hint may shard a dim over an axis that a mapped dim has.
-    is_right = len(used) == len(set(used)) and _is_equivalent(placed, merged, rank)
-    return None if is_right else _mismatch(want, seen, cure)
+
+def _dims_agree(have: Layout, wanted: Layout, axes: Collection[str]) -> bool:
+    """Whether dims are sharded in the same way over some mesh axes, except those that may be sharded in any way."""
+    pairs = enumerate(zip(have.over(axes).dim_axes, wanted.over(axes).dim_axes, strict=True))
+    return all(axes == asked or at in have.unconstrained | wanted.unconstrained for at, (axes, asked) in pairs)
+
+
+def _marks_agree(have: Layout, wanted: Layout) -> bool:
+    return (have.unreduced, have.reduced) == (wanted.unreduced, wanted.reduced)
 
 
 def _compare_stated(inner: _jax.array.Underlying, want: Any, region: MeshContext) -> WrongSharding | None:
-    stated, dims = stated_sharding(inner.value), inner.dims
+    stated = stated_sharding(inner.value)
     if stated is None or stated.mesh != region.mesh:
         return None
-    wanted, known = _jax.array.spec_entries(want), stated.layout
-    for index, at in enumerate(dims):
-        is_open = index in wanted.unconstrained or at in known.unconstrained
-        claimed = tuple(filter(stated.axes.__contains__, wanted.dim_axes[index]))
-        if not is_open and claimed != known.dim_axes[at]:
-            break
-    else:
-        return None
+    known = stated.layout
     seen = Layout(
-        tuple(known.dim_axes[at] for at in dims),
-        unconstrained=frozenset(index for index, at in enumerate(dims) if at in known.unconstrained),
+        tuple(known.dim_axes[at] for at in inner.dims),
+        unconstrained=frozenset(index for index, at in enumerate(inner.dims) if at in known.unconstrained),
     )
+    if _dims_agree(seen, _jax.array.spec_entries(want), stated.axes):
+        return None
     got = f"sharded {_jax.array.spec_text(_jax.array.spec_of(seen))} by {stated.source}"
     return WrongSharding(_jax.array.spec_text(want), got, PLACE_IT)
-
-
-def _is_equivalent(placed: NamedSharding, spec: Any, rank: int) -> bool:
-    return placed.is_equivalent_to(NamedSharding(placed.mesh, spec, memory_kind=placed.memory_kind), rank)
 
 
 def shard_counts(spec: Any, region: MeshContext) -> tuple[int, ...]:
@@ -219,16 +189,23 @@ def wrong_marks(
     """The fault of marks that a global array cannot have: over Auto axes, or without a mesh in its type."""
     if region.mesh is None or not (layout.unreduced or layout.reduced):
         return None
-    auto = frozenset(axis for axis, _ in region.mesh) - region.explicit
-    for sign, axes in (("+", layout.unreduced), ("-", layout.reduced)):
-        for axis in sorted(axes & auto):
-            reason = (
-                f"mesh axis '{axis}' is of type Auto, and JAX has unreduced and reduced arrays over Explicit axes only"
-            )
-            return BoundaryMark(sign, axis, reason, f"make '{axis}' an Explicit axis of the mesh, or drop the mark")
+    if marked := auto_mark(layout, frozenset(axis for axis, _ in region.mesh) - region.explicit):
+        return marked
     if has_typed_mesh:
         return None
     return WrongSharding(_jax.array.spec_text(spec), "neither unreduced nor reduced in JAX's type")
+
+
+def auto_mark(layout: Layout, auto: Collection[str], due: str = "") -> BoundaryMark | None:
+    """The fault of a mark over an Auto axis; ``due`` is what else cures that of a partial sum."""
+    for sign, axes in (("+", layout.unreduced), ("-", layout.reduced)):
+        for axis in sorted(axes.intersection(auto)):
+            reason = (
+                f"mesh axis '{axis}' is of type Auto, and JAX has unreduced and reduced arrays over Explicit axes only"
+            )
+            cure = f"make '{axis}' an Explicit axis of the mesh, or {due if sign == '+' else ''}drop the mark"
+            return BoundaryMark(sign, axis, reason, cure)
+    return None
 
 
 def _mismatch_at_boundary(type_sharding: NamedSharding | None, want: Any, region: MeshContext) -> WrongSharding | None:
@@ -259,9 +236,7 @@ def _type_mismatch(type_sharding: NamedSharding, want: Any) -> WrongSharding | N
     wanted, sizes = _jax.array.spec_entries(want), type_sharding.mesh.shape
     have = _jax.array.spec_entries(type_sharding.spec, len(wanted.dim_axes))
     known = [axis for axis in _jax.mesh.explicit_axes(type_sharding.mesh) if sizes[axis] > 1]
-    pairs = enumerate(zip(have.over(known).dim_axes, wanted.over(known).dim_axes, strict=True))
-    is_right = all(axes == asked or at in wanted.unconstrained for at, (axes, asked) in pairs)
-    if is_right and (have.unreduced, have.reduced) == (wanted.unreduced, wanted.reduced):
+    if _dims_agree(have, wanted, known) and _marks_agree(have, wanted):
         return None
     return _mismatch(want, type_sharding.spec, f"{PLACE_IT}, or by {_with_sharding('jax.reshard', want)}")
 
@@ -303,17 +278,7 @@ def check_at_compile_time(
     sizes: Sizes,
     place: str,
 ) -> None:
-    """Compare the sharding of a traced value with its hint when the program is compiled, if it is not known earlier.
-
-    Args:
-      value: a value that fits the hint as far as is known.
-      hints: its hint; several for a union, of which one must fit.
-      subject: the value's name.
-      region: the mesh context.
-      function: the function that an error names.
-      sizes: the sizes bound so far.
-      place: the place of the check in the user's program.
-    """
+    """Compare the sharding of a traced value with one of its hints when the program is compiled, if not earlier."""
     region, inner = with_value_mesh(value, region), _jax.array.strip_transforms(value).value
     if region.manual or not _jax.array.is_tracer(inner) or any(_is_silent(hint, region) for hint in hints):
         return
@@ -329,14 +294,7 @@ def check_at_compile_time(
 
     # This closure must not hold the value: the program keeps the closure alive.
     def compare(sharding: Any, dims: tuple[int, ...], rank: int, mesh: Any) -> None:
-        """Compare at every compilation.
-
-        Args:
-          sharding: the sharding of the value in the compiled program.
-          dims: the dims that the hint describes; ``jax.vmap`` maps over the others.
-          rank: the value's rank.
-          mesh: the abstract mesh of the program; None if it has none.
-        """
+        """Compare the sharding that XLA chose, at every compilation; `dims` are those that the hint describes."""
         is_late = region.mesh is None
         here = with_mesh(mesh, region) if is_late and mesh is not None and not mesh.empty else region
         compared = [(hint, _compiled_mismatch(hint, here, is_late, sharding, dims, rank)) for hint in hints]

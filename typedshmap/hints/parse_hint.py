@@ -62,11 +62,7 @@ from .structure import (
 
 
 def parse_hint_or_dims(hint: Any) -> Node:
-    """The tree of a hint, which may be just its dims as a string, or a tuple, list or dict of hints.
-
-    Raises:
-      AnnotationSyntaxError: for a value that is not a hint.
-    """
+    """The tree of a hint, which may be just its dims as a string, or a tuple, list or dict of hints."""
     if isinstance(getattr(hint, "__typedshmap__", None), ArrayHint):
         return hint.__node__
     try:
@@ -88,11 +84,7 @@ _MOST_TREES = 64
 
 
 def parse_given_hint(hint: Any, names: NameScope, may_be_dims: bool = False) -> Node:
-    """The tree of a hint of ``in_types`` or ``out_types``, which may be a tuple, list or dict of hints.
-
-    Raises:
-      AnnotationSyntaxError: for something that is not a hint.
-    """
+    """The tree of a hint of ``in_types`` or ``out_types``, which may be a tuple, list or dict of hints."""
     if may_be_dims and isinstance(hint, str):
         return _parse_dims(hint)
     if type(hint) in (tuple, list):
@@ -158,11 +150,7 @@ NESTED_TOO_DEEPLY = "a hint that is nested too deeply, or holds itself"
 
 
 def parse_hint(hint: Any, names: NameScope | None = None) -> Node:
-    """The tree of a hint.
-
-    Raises:
-      AnnotationSyntaxError: for something that is not a hint.
-    """
+    """The tree of a hint."""
     names = names or NameScope()
     if hint is None or hint is type(None):
         return NONE
@@ -236,11 +224,7 @@ def _parse_tree(hint: Any, names: NameScope) -> Node | None:
 
 
 def parse_structure(text: Any) -> tuple[str, ...]:
-    """The names of a tree's structure, ``"S"``, ``"S T"``, ``"S ..."`` or ``"... S"``.
-
-    Raises:
-      AnnotationSyntaxError: for anything else.
-    """
+    """The names of a tree's structure, ``"S"``, ``"S T"``, ``"S ..."`` or ``"... S"``."""
     cure = 'write a name, as in "S", names of structures inside of each other, "S T", or "S ..." or "... S"'
     if not isinstance(text, str):
         raise AnnotationSyntaxError(f"PyTree[..., {value_text(text)}]: the structure is a string\n\nHint: {cure}")

@@ -26,11 +26,7 @@ RecursiveTree.__module__, RecursiveTree.__qualname__ = "typing", "PyTree"  # as 
 
 
 def class_hints(cls: type, local: Mapping[str, Any]) -> dict[str, Any]:
-    """The annotations of a class and its bases.
-
-    Raises:
-      NameError: for an undefined name; in a class of a library the annotation counts as ``Any`` instead.
-    """
+    """The annotations of a class and its bases."""
     try:
         return typing.get_type_hints(cls, localns=dict(local), include_extras=True)
     except NameError:
@@ -59,17 +55,7 @@ def is_users_class(cls: type) -> bool:
 
 
 def resolved_hint(hint: Any, names: dict[str, Any], local: Mapping[str, Any], owner: Any) -> Any:
-    """One annotation, its strings evaluated.
-
-    Args:
-      hint: the annotation.
-      names: the globals of the place where it is written.
-      local: names beside them.
-      owner: the class or function that is annotated, whose type parameters it may name.
-
-    Raises:
-      NameError: for a name that is not defined.
-    """
+    """One annotation of a class or a function, its strings evaluated among its module's names and local ones."""
     variables = getattr(owner, "__type_params__", ())
 
     def evaluated(hint: Any) -> Any:
@@ -88,79 +74,54 @@ def resolved_hint(hint: Any, names: dict[str, Any], local: Mapping[str, Any], ow
         return evaluated(plain)
 
 
+_UNIONS = (typing.Union, types.UnionType)
+
+
 def without_recursive_aliases(hint: Any) -> Any:
     """A hint with `RecursiveTree` for each alias of bare arrays that names itself; the same object if it has none."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if not args or origin in (typing.Literal, Callable) or not (names := _forward_names(hint)):
+    if not args or origin in (typing.Literal, Callable):
         return hint
-    if origin in (typing.Union, types.UnionType):
-        for name in dict.fromkeys(names):
-            if (alias := _recursive_alias(name, args)) is not None:
-                return without_recursive_aliases(_with_tree(args, alias))
-    plain = tuple(map(without_recursive_aliases, args))
-    if origin in (typing.Union, types.UnionType):
-        # Where a string was looked up, the alias stands in itself once more.
-        parts = (
-            zip(typing.get_args(arg), typing.get_args(made), strict=False)
-            for arg, made in zip(args, plain, strict=True)
-        )
-        for inner in (old for pairs in parts for old, new in pairs if new is RecursiveTree):
-            if set(map(_member, typing.get_args(inner))) <= set(map(_member, args)):
-                return without_recursive_aliases(_with_tree(args, inner))
-    if all(new is old for new, old in zip(plain, args, strict=True)):
+    members = args
+    for name in dict.fromkeys(_forward_names(hint)) if origin in _UNIONS else ():
+        if _is_recursive_alias(name):
+            members = (RecursiveTree, *(member for member in members if not _is_bare(member, name)))
+    plain = tuple(map(without_recursive_aliases, members))
+    if len(plain) == len(args) and all(new is old for new, old in zip(plain, args, strict=True)):
         return hint
-    if origin in (typing.Union, types.UnionType):
+    if origin in _UNIONS:
         return typing.Union[plain]  # noqa: UP007 (made from a tuple)
     return typing.Annotated[plain] if origin is typing.Annotated else origin[plain]  # type: ignore[index]
-
-
-def _member(hint: Any) -> Any:
-    """A member of a union, without what a container holds."""
-    return typing.get_origin(hint) or hint
-
-
-def _with_tree(members: tuple[Any, ...], alias: Any) -> Any:
-    """A union with a tree in the place of the members of an alias."""
-    replaced = set(map(_member, typing.get_args(alias)))
-    return typing.Union[(RecursiveTree, *(member for member in members if _member(member) not in replaced))]
 
 
 def _forward_names(hint: Any) -> list[str]:
     """The names that strings in the items of containers are."""
     names: list[str] = []
     for arg in typing.get_args(hint):
-        names += [_content(arg)] if isinstance(arg, (str, ForwardRef)) else _forward_names(arg)
+        names += [_text(arg)] if isinstance(arg, (str, ForwardRef)) else _forward_names(arg)
     return names
 
 
-def _recursive_alias(name: str, members: tuple[Any, ...]) -> Any:
-    """The alias of a name in the module that defines it: a union that names itself, all of whose members are here."""
-    known = list(map(_content, members))
-    for module in list(sys.modules.values()):
-        alias = getattr(module, "__dict__", {}).get(name)
-        if typing.get_origin(alias) in (typing.Union, types.UnionType):
-            args = typing.get_args(alias)
-            is_here = all(_content(arg) in known and _is_bare(arg, name) for arg in args)
-            if is_here and any(name in _forward_names(arg) for arg in args):
-                return alias
-    return None
+def _text(name: str | ForwardRef) -> str:
+    return name.__forward_arg__ if isinstance(name, ForwardRef) else name
 
 
-def _content(hint: Any) -> Any:
-    """What a hint says, to be compared; two strings are not equal if only one of them was looked up."""
-    if isinstance(hint, ForwardRef):
-        return hint.__forward_arg__
-    args = typing.get_args(hint)
-    return (typing.get_origin(hint), *map(_content, args)) if args else hint
+def _is_recursive_alias(name: str) -> bool:
+    """Whether a module defines a name as a union of bare arrays and trees that names itself."""
+    aliases = (getattr(module, "__dict__", {}).get(name) for module in list(sys.modules.values()))
+    return any(
+        typing.get_origin(alias) in _UNIONS and name in _forward_names(alias) and _is_bare(alias, name)
+        for alias in aliases
+    )
 
 
 def _is_bare(hint: Any, name: str) -> bool:
-    """Whether a member of the alias of a name says no more than that it is an array, a number, or a tree of them."""
+    """Whether a part of the alias of a name says no more than that it is an array, a number, or a tree of them."""
     if isinstance(hint, (str, ForwardRef)):
-        return _content(hint) == name
+        return _text(hint) == name
     if args := typing.get_args(hint):
         return all(_is_bare(arg, name) for arg in args)
-    return hint in (Any, ...) or (isinstance(hint, type) and issubclass(hint, _PLAIN))
+    return hint in (Any, ...) or (isinstance(hint, type) and issubclass(hint, (*_PLAIN, RecursiveTree)))
 
 
 _PLAIN = (jax.Array, np.ndarray, np.generic, bool, int, float, complex, str, bytes, type(None))

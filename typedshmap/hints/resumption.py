@@ -16,14 +16,7 @@ Check = Callable[[Any], Any]
 
 
 def in_scope(body: Any, scope: CallScope, check_item: Check, check_result: Check) -> Any:
-    """A generator, or an asynchronous one, that runs in a scope.
-
-    Args:
-      body: the generator; what a decorator made of one is handed on as it is.
-      scope: the scope of the call.
-      check_item: checks what it yields.
-      check_result: checks what it returns in the end.
-    """
+    """A generator, or an asynchronous one, that runs in a scope."""
     if inspect.isasyncgen(body):
         return _async_generator(body, scope, check_item)
     return _generator(body, scope, check_item, check_result) if inspect.isgenerator(body) else body

@@ -27,7 +27,7 @@ from ..errors.phrases import value_text
 from ..errors.places import Place, hint_line, hint_place, return_place, running_place
 from ..notation.spelling import misspelt_name
 from ..records import Record
-from .array_hint import ArrayHint
+from .array_hint import ArrayHint, KeepsFits
 from .parse_hint import NESTED_TOO_DEEPLY, NameScope, parse_given_hint, parse_hint
 from .postponed import resolved_hint
 from .structure import OPTION, Node, Static, Untyped, array_hints, hint_name, walk
@@ -37,6 +37,10 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _BY_POSITION = inspect.Signature([inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)])
 TAKEN_BY_SPECS = (*POSITIONAL, inspect.Parameter.VAR_POSITIONAL)
+
+
+BoundArgument = tuple[str, Subject, Node, Any]
+"""The parameter, the subject in messages, the hint and the value."""
 
 
 class Specs(Record, eq=False):
@@ -57,32 +61,19 @@ class Specs(Record, eq=False):
 
 
 class BoundCall(Record):
-    """A call's arguments by name, defaults included, and the arguments as passed.
-
-    Attributes:
-      is_plain: whether all parameters are positional-or-keyword, and all are passed.
-    """
+    """A call's arguments by name, defaults included, and the arguments as passed."""
 
     signature: inspect.Signature
     arguments: dict[str, Any]
     given: frozenset[str]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    is_plain: bool = False
 
     def with_arguments(self, changes: Iterable[tuple[str, Subject, Any]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments for the function, some of them replaced; the function fills in its defaults.
-
-        Args:
-          changes: the parameter, the subject and the new value of each.
-        """
+        """The arguments for the function, some of them replaced; the function fills in its defaults."""
         changed: dict[str, Any] = {}
         if not (changes := list(changes)):
             return self.args, self.kwargs
-        if self.is_plain:
-            changed = {name: value for name, _, value in changes}
-            args = [changed.get(name, value) for name, value in zip(self.arguments, self.args, strict=False)]
-            return tuple(args), {name: changed.get(name, value) for name, value in self.kwargs.items()}
         for name, subject, value in changes:
             kind = self.signature.parameters[name].kind
             new = changed.get(name, self.arguments[name])
@@ -98,7 +89,7 @@ class BoundCall(Record):
         return call.args, call.kwargs
 
 
-class HintedSignature(Record):
+class HintedSignature(KeepsFits, Record):
     """A function with its hints read.
 
     Attributes:
@@ -141,11 +132,7 @@ class HintedSignature(Record):
         return hint_place(_unwrap_annotations(self.function), parameter)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundCall:
-        """The call's arguments by name, defaults included.
-
-        Raises:
-          StructureError: for a missing or an extra argument.
-        """
+        """The call's arguments by name, defaults included."""
         args = (*self.given, *args)
         plain = self._plain_parameters
         if plain is not None and len(args) + len(kwargs) == len(plain):
@@ -153,7 +140,7 @@ class HintedSignature(Record):
             named = {**dict(zip(plain, args, strict=False)), **kwargs}
             if named.keys() == plain.keys():
                 ordered = {name: named[name] for name in plain} if kwargs else named
-                return BoundCall(self.signature, ordered, frozenset(named), args, kwargs, is_plain=True)
+                return BoundCall(self.signature, ordered, frozenset(named), args, kwargs)
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -171,11 +158,18 @@ class HintedSignature(Record):
         """The function with positional arguments only, and without hints."""
         return replace(self, signature=_BY_POSITION, parameters={}, positional=())
 
-    @property
-    def has_plain_parameters(self) -> bool:
-        """Whether all parameters have hints, are positional-or-keyword, and are not bound by a partial."""
+    @cached_property
+    def result_fits(self) -> list[Any]:
+        """What fitted of its results; not by the node, since functions share those of hints."""
+        return []
+
+    @cached_property
+    def plain_subjects(self) -> tuple[Subject, ...] | None:
+        """The subjects of all parameters, if all have hints, are positional-or-keyword, and no partial binds one."""
         plain = self._plain_parameters
-        return plain is not None and len(plain) == len(self.parameters) and not self.given
+        if plain is None or len(plain) != len(self.parameters) or self.given:
+            return None
+        return tuple([subject for subject, _ in plain.values()])
 
     @cached_property
     def _plain_parameters(self) -> dict[str, tuple[Subject, Node]] | None:
@@ -211,9 +205,9 @@ class HintedSignature(Record):
         bare = [p.replace(annotation=EMPTY, default=EMPTY) for p in parameters.values()]
         return StructureError(f"{self.name}: {problem}\n\n    {self.name}{inspect.Signature(bare)}")
 
-    def arguments(self, bound: BoundCall) -> list[tuple[str, Subject, Node, Any]]:
+    def arguments(self, bound: BoundCall) -> list[BoundArgument]:
         """All arguments except defaults of options: the parameter, the subject, the node, the value."""
-        bound_arguments: list[tuple[str, Subject, Node, Any]] = []
+        bound_arguments: list[BoundArgument] = []
         if (plain := self._plain_parameters) is not None:
             bound_arguments = [(name, *plain[name], value) for name, value in bound.arguments.items()]
             return [argument for argument in bound_arguments if argument[2] is not OPTION or argument[0] in bound.given]
@@ -260,19 +254,7 @@ class LazySignature:
         strict: bool = True,
         specs: Specs | None = None,
     ) -> None:
-        """Read a function's hints.
-
-        Args:
-          function: the function to decorate.
-          frame: the frame in which it is decorated, for names local to an enclosing function.
-          in_types: a tuple of hints, one per positional argument, or a single hint; instead of annotations.
-          out_types: the hint of the result, instead of the annotation.
-          strict: whether a parameter or a result without a hint is an error.
-          specs: the specs that replace missing or unreadable hints.
-
-        Raises:
-          AnnotationSyntaxError: for a hint that is missing or cannot be read.
-        """
+        """Read a function's hints."""
         if not callable(function):
             got = f"{value_text(function)} of type {type(function).__name__}"
             raise StructureError(f"expects a function, got {got}", running_place())
@@ -303,11 +285,7 @@ class LazySignature:
         return made
 
     def read(self, args: tuple[Any, ...]) -> HintedSignature:
-        """The function with its hints read, for a call with these arguments.
-
-        Raises:
-          AnnotationSyntaxError: for a name in a hint that is still not defined.
-        """
+        """The function with its hints read, for a call with these arguments."""
         if self.known is None:
             try:
                 self.known = _read(*self._given, self._string_locals)
@@ -456,15 +434,7 @@ def _missing_hint(name: str, what: str, example: str, place: str) -> AnnotationS
 
 
 def _node(hint: Any, names: NameScope, name: str, what: str, source: Any = None) -> Node:
-    """The node of a hint: of an annotation, of ``in_types`` or of ``out_types``.
-
-    Args:
-      hint: the hint.
-      names: the scope of its names.
-      name: the function's name in messages.
-      what: the parameter, or ``"return"``; for a hint that is not an annotation, its name in messages.
-      source: the function with the annotation; None for a hint that is not one.
-    """
+    """The node of a hint: of an annotation of ``source``, or of ``in_types`` and ``out_types``."""
     try:
         return parse_given_hint(hint, names) if source is None else parse_hint(hint, names)
     except (AnnotationSyntaxError, NameError, RecursionError) as error:
@@ -525,16 +495,7 @@ def _resolved_hints(
     may_be_text: bool = False,
     may_be_undefined: bool = False,
 ) -> dict[str, Any]:
-    """A function's annotations, with strings evaluated.
-
-    Args:
-      function: the object with the annotations.
-      local: names in addition to the function's globals.
-      name: the function's name in messages.
-      covered: the parameters whose annotations are not read, and may use undefined names.
-      may_be_text: whether to omit an annotation that is not an expression.
-      may_be_undefined: whether to omit an annotation with an undefined name.
-    """
+    """A function's annotations, with strings evaluated, except for parameters that ``in_types`` covers."""
     annotations = getattr(function, "__annotations__", None) or {}
     resolved = {parameter: hint for parameter, hint in annotations.items() if parameter not in covered}
     module = sys.modules.get(getattr(function, "__module__", None) or "")
@@ -596,11 +557,8 @@ def _closure_variables(function: Any) -> dict[str, Any]:
 def _enclosing_locals(function: Any, frame: types.FrameType | None) -> Mapping[str, Any]:
     """The local names around a function's definition; names of a class body first.
 
-    Args:
-      function: the function whose hints are read.
-      frame: the frame in which it is decorated. If a helper decorates, the definition is further up
-        the stack; if it is not on the stack at all, the frame's names are used, and do not hide the
-        function's own globals.
+    If a helper decorates, the definition is further up the stack than the frame. If it is not on the stack at all, the
+    frame's names do not hide the function's own globals.
     """
     name, module, home = str(getattr(function, "__qualname__", "")), getattr(function, "__globals__", None), frame
     while home is not None and not (home.f_globals is module and name.startswith(f"{home.f_code.co_qualname}.")):

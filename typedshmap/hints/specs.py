@@ -18,10 +18,9 @@ from .. import _jax
 from ..errors.failures import Failure, WrongSharding
 from ..notation.spec import Axes, Dim
 from .array_hint import ArrayHint
-from .check_arguments import BoundArgument
-from .check_tree import CheckedLeaf
 from .context import MeshContext
-from .signature import TAKEN_BY_SPECS, BoundCall, HintedSignature, Specs
+from .fitting import CheckedLeaf
+from .signature import TAKEN_BY_SPECS, BoundArgument, BoundCall, HintedSignature, Specs
 from .structure import BySpec, Node, Untyped, array_hints, holds_arrays
 
 INFER = inspect.signature(_jax.mesh.shard_map).parameters["in_specs"].default
@@ -39,18 +38,7 @@ def specs_of_arguments(
     arguments: Sequence[BoundArgument],
     infer: Callable[[Any], PartitionSpec] | None,
 ) -> list[tuple[Any, ...] | None]:
-    """The specs of the leaves of each argument; None if its hint suffices, or if it is static.
-
-    Args:
-      specs: the specs that replace hints.
-      typed: the function.
-      bound: the call.
-      arguments: its arguments.
-      infer: returns the spec in an array's type; None if the mesh axes are not Explicit.
-
-    Raises:
-      Unreadable: for specs that do not fit the arguments.
-    """
+    """The specs of the leaves of each argument; None if its hint suffices, or if it is static."""
     kinds = {name: parameter.kind for name, parameter in typed.signature.parameters.items()}
     positional = [at for at, (name, *_) in enumerate(arguments) if kinds[name] in TAKEN_BY_SPECS]
     taken = positional[len(typed.given) :]
@@ -74,16 +62,7 @@ def specs_of_arguments(
 
 
 def leaf_specs(specs: Any, tree: Any, takes_none: bool) -> list[Any]:
-    """The specs of the leaves of a tree, from a prefix tree of specs.
-
-    Args:
-      specs: the prefix tree.
-      tree: the tree.
-      takes_none: whether None is the spec of a static subtree; otherwise it has no leaves.
-
-    Raises:
-      Unreadable: for specs that are not a prefix.
-    """
+    """The specs of the leaves of a tree, by a prefix tree of specs; None may be the spec of a static subtree."""
     try:
         leaves, structure = jax.tree_util.tree_flatten(tree)
         by_leaf, specs_structure = jax.tree_util.tree_flatten(specs)
@@ -134,14 +113,7 @@ def says_sharding(node: Node | None) -> bool:
 def disagreements(
     leaves: Iterable[CheckedLeaf], specs: Iterable[Any], name: str, context: MeshContext
 ) -> list[Failure]:
-    """The failures of leaves whose hints and specs disagree.
-
-    Args:
-      leaves: the leaves of an argument or a result with a hint.
-      specs: their specs.
-      name: ``in_specs`` or ``out_specs``.
-      context: the mesh context of the boundary.
-    """
+    """The failures of leaves whose hints disagree with ``in_specs`` or ``out_specs``."""
     failures: list[Failure] = []
     for leaf, spec in zip(leaves, specs, strict=True):
         given = f"{'None (static)' if spec is None else _jax.array.spec_text(spec)} in {name}"

@@ -14,16 +14,16 @@ from jax.typing import ArrayLike
 from .. import _jax
 from ..errors.failures import HintText
 from ..records import Record
-from .array_hint import ArrayHint, bare_array_hint
+from .array_hint import ArrayHint, KeepsFits, bare_array_hint
 
 
-class ArrayLeaf(Record, eq=False):
+class ArrayLeaf(KeepsFits, Record, eq=False):
     """One array."""
 
     hint: ArrayHint
 
 
-class Static(Record, eq=False):
+class Static(KeepsFits, Record, eq=False):
     """A value without arrays, of this Python type.
 
     Attributes:
@@ -35,33 +35,33 @@ class Static(Record, eq=False):
     parts: Node | None = None
 
 
-class Untyped(Record, eq=False):
+class Untyped(KeepsFits, Record, eq=False):
     """Any value, arrays included (``Any``)."""
 
 
-class FixedTuple(Record, eq=False):
+class FixedTuple(KeepsFits, Record, eq=False):
     """A tuple of fixed length, or a list for hints in a list."""
 
     items: tuple[Node, ...]
     kind: type = tuple
 
 
-class SequenceOf(Record, eq=False):
+class SequenceOf(KeepsFits, Record, eq=False):
     """A list or a tuple of any length, whose items have one hint."""
 
     kind: type | tuple[type, ...]
     item: Node
 
 
-class MappingOf(Record, eq=False):
+class MappingOf(KeepsFits, Record, eq=False):
     """A dict with any keys, whose values have one hint."""
 
     kind: type | tuple[type, ...]
     value: Node
 
 
-@dataclass(eq=False, slots=True, weakref_slot=True)
-class Fields:
+@dataclass(eq=False)
+class Fields(KeepsFits):
     """Named fields: a NamedTuple, a TypedDict or a dataclass; with ``goes_by_names``, any class with these fields.
 
     ``fields`` is filled after the record is made, so that a class may hold itself; until then the
@@ -76,14 +76,14 @@ class Fields:
     goes_by_names: bool = False
 
 
-class UnionOf(Record, eq=False):
+class UnionOf(KeepsFits, Record, eq=False):
     """A union."""
 
     options: tuple[Node, ...]
     hint: Any
 
 
-class PyTreeOf(Record, eq=False):
+class PyTreeOf(KeepsFits, Record, eq=False):
     """Any pytree of such leaves.
 
     ``structure`` has the names of its structure, outermost first: each is the structure at the leaves of the one
@@ -94,7 +94,7 @@ class PyTreeOf(Record, eq=False):
     structure: tuple[str, ...] = ()
 
 
-class LikeOf(Record, eq=False):
+class LikeOf(KeepsFits, Record, eq=False):
     """Any pytree: subtrees with the parameters' structure have their hints, and other arrays are unsharded.
 
     Attributes:
@@ -116,14 +116,14 @@ class LikeOf(Record, eq=False):
         return tuple(option for option in options if not isinstance(option, PyTreeOf | Static | Untyped)) or options
 
 
-class BareTree(Record, eq=False):
+class BareTree(KeepsFits, Record, eq=False):
     """Any pytree of a class, a bare ``dict`` or ``PyTree``: its arrays have one hint, its other leaves are static."""
 
     kind: type
     leaf: ArrayHint
 
 
-class BySpec(Record, eq=False):
+class BySpec(KeepsFits, Record, eq=False):
     """Any pytree: each leaf has a PartitionSpec instead of a hint, or None if it is static."""
 
     specs: tuple[Any, ...]

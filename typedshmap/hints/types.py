@@ -41,7 +41,7 @@ class CheckedMeta(type):
     __node__: Node
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        raise AnnotationSyntaxError(f"{cls.__name__} is a hint, of which there are no instances")
+        raise AnnotationSyntaxError(f"{cls.__name__} is a hint and has no instances")
 
     def __instancecheck__(cls, value: Any) -> bool:
         checked, scope = _check_value(cls.__node__, value)
@@ -91,6 +91,11 @@ def _replaced(item: Any, old: type, new: type) -> Any:
     return new if item is old else item
 
 
+def _made(meta: Any, name: str, made_of: tuple[str, Any], **members: Any) -> Any:
+    """A class for a hint; ``made_of`` is what its pickle holds."""
+    return meta(name, (), {"__module__": "typedshmap", "__made_of__": made_of, **members})
+
+
 def _make_cached(make: Any, *items: Any) -> Any:
     """The class that a cached function makes from a hint's items, which may be unhashable."""
     try:
@@ -138,17 +143,10 @@ class Dtype:
 @lru_cache(maxsize=4096)  # one class for equal hints
 def _hint_class(dtype: Dtype, item: Any) -> Any:
     hint = parse_array_hint(dtype.__name__, dtype.dtypes, item)
-    members = {
-        "__module__": "typedshmap",
-        "__typedshmap__": hint,
-        "__node__": ArrayLeaf(hint),
-        "__made_of__": (dtype.__name__, item),
-        "dtype": DTYPES.get(hint.dtype_name, dtype),
-        "dim_str": str(hint.spec),
-        "dtypes": hint.dtypes,
-        "array_type": hint.array_type,
-    }
-    return CheckedMeta(str(hint.text), (), members)
+    as_jaxtyping = {"dtype": DTYPES.get(hint.dtype_name, dtype), "dim_str": str(hint.spec), "dtypes": hint.dtypes}
+    as_jaxtyping["array_type"] = hint.array_type
+    made_of = (dtype.__name__, item)
+    return _made(CheckedMeta, str(hint.text), made_of, __typedshmap__=hint, __node__=ArrayLeaf(hint), **as_jaxtyping)
 
 
 @lru_cache(maxsize=1024)  # `isinstance` of a tree takes 1.8 times the calls without it
@@ -184,13 +182,8 @@ def _tree_class(leaf: Any, structure: str | None) -> Any:
     except NameError:  # a class with names that are defined later; it is read at its first use
         leaf_name = hint_name(leaf)
     name = f"PyTree[{leaf_name}{f', {structure!r}' if structure else ''}]"
-    members = {
-        "__module__": "typedshmap",
-        "leaftype": leaf,
-        "structure": structure,
-        "__made_of__": ("PyTree", leaf if structure is None else (leaf, structure)),
-    }
-    return _TreeMeta(name, (), members)
+    made_of = ("PyTree", leaf if structure is None else (leaf, structure))
+    return _made(_TreeMeta, name, made_of, leaftype=leaf, structure=structure)
 
 
 class _StackedMeta(_LateMeta):
@@ -206,8 +199,8 @@ class _StackedMeta(_LateMeta):
             )
         if isinstance(hint, str) and not hint.isprintable():  # a class cannot have it in its name
             raise AnnotationSyntaxError(f"Stacked[{dims!r}, {value_text(hint)}]: {value_text(hint)} is not a hint")
-        members = {"__module__": "typedshmap", "__stacked__": (dims, hint), "__made_of__": ("Stacked", (dims, hint))}
-        return _StackedMeta(f"Stacked[{dims!r}, {hint_name(hint)}]", (), members)
+        name = f"Stacked[{dims!r}, {hint_name(hint)}]"
+        return _made(_StackedMeta, name, ("Stacked", (dims, hint)), __stacked__=(dims, hint))
 
 
 class _LikeMeta(_LateMeta):
@@ -220,7 +213,7 @@ class _LikeMeta(_LateMeta):
         name = f"Like[{hint_name(kind) if isinstance(kind, type) or kind is Any else '...'}, {_item_name(hint)}]"
         # An alias such as optax.OptState names classes that cannot be pickled, and requires nothing.
         made_of = ("Like", (kind if plain_classes(kind) else Any, hint))
-        return _LikeMeta(name, (), {"__module__": "typedshmap", "__like__": item, "__made_of__": made_of})
+        return _made(_LikeMeta, name, made_of, __like__=item)
 
 
 def _item_name(hint: Any) -> str:

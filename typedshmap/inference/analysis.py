@@ -12,8 +12,8 @@ from ..errors import TypedShmapError, warn_of_suspect
 from ..errors.failures import Failure, Fault, Subject
 from ..errors.places import Place, is_ignored
 from ..errors.varying import UnmarkedUnreduced, UnmentionedVarying
-from ..hints.check_tree import CheckedLeaf
 from ..hints.context import KnownLayout, LayoutAssertion, MeshContext, current_sink, lookup_assertion, recorded_values
+from ..hints.fitting import CheckedLeaf
 from ..hints.signature import HintedSignature
 from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, Sizes

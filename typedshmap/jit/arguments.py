@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,9 +17,8 @@ from ..errors import StructureError
 from ..errors.failures import Subject
 from ..errors.phrases import value_text
 from ..hints.array_hint import ArrayHint, rank_of
-from ..hints.check_arguments import BoundArgument
-from ..hints.check_tree import CheckedLeaf
-from ..hints.signature import POSITIONAL, name_of
+from ..hints.fitting import CheckedLeaf
+from ..hints.signature import POSITIONAL, BoundArgument, name_of
 from .context import JitContext
 
 VAR_POSITIONAL, VAR_KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
@@ -50,23 +49,16 @@ class ArgSelector(NamedTuple):
 def parse_options(
     function: Callable[..., Any], options: Mapping[str, Any]
 ) -> tuple[ArgSelector, ArgSelector, dict[str, Any]]:
-    """Read the options of a ``typed_jit``.
-
-    Returns:
-      The arguments that ``static_argnums`` and ``static_argnames`` select; those that ``donate_argnums`` and
-      ``donate_argnames`` select; and the options that are passed to ``jax.jit``.
-
-    Raises:
-      StructureError: for a parameter that does not exist, or for shardings, which the hints determine.
-      TypeError, ValueError: from ``jax.jit``, for an option that it does not accept.
-    """
+    """What the options of a ``typed_jit`` select as static and as donated, and the options for ``jax.jit``."""
     name, others = name_of(function), dict(options)
     for given in ("in_shardings", "out_shardings"):
         if given in others:
-            raise StructureError(f"{name}: {given}= is what the hints say, so that typed_jit does not take it")
+            raise StructureError(f"{name}: typed_jit does not take {given}=, since the hints give the shardings")
     static, donated = _parse_selector(function, "static", others), _parse_selector(function, "donate", others)
     if both := sorted(static.names & donated.names):
-        raise StructureError(f"{name}: parameter '{both[0]}' is both static and donated, but no static one has buffers")
+        raise StructureError(
+            f"{name}: parameter '{both[0]}' is both static and donated, but a static argument has no buffers"
+        )
     # With in_shardings, as at every call: JAX refuses an option when the function is decorated.
     jax.jit(lambda: None, in_shardings=(), **others)
     return static, donated, others
@@ -81,10 +73,9 @@ def _parse_selector(function: Callable[..., Any], kind: str, options: dict[str, 
         found_numbers = tuple(map(operator.index, several))
     except TypeError:
         raise StructureError(f"{owner}: {by_number}= expects a number, or several; got {value_text(numbers)}") from None
-    is_one = isinstance(names, (str, *_jax.array.ARRAYS)) or not isinstance(names, Iterable)
     try:
-        found_names: tuple[Any, ...] = () if names is None else (names,) if is_one else tuple(names)
-    except TypeError:  # only its class is iterable, as of a type of typing
+        found_names: tuple[Any, ...] = () if names is None else (names,) if isinstance(names, str) else tuple(names)
+    except TypeError:
         found_names = (names,)
     if not all(isinstance(name, str) for name in found_names):
         raise StructureError(f"{owner}: {by_name}= expects a parameter's name, or several; got {value_text(names)}")
@@ -94,7 +85,7 @@ def _parse_selector(function: Callable[..., Any], kind: str, options: dict[str, 
     known = [name for name, kind in kinds.items() if kind is not VAR_POSITIONAL]
     if VAR_KEYWORD not in kinds.values() and (unknown := [name for name in found_names if name not in known]):
         listed = ", ".join(map(repr, known)) or "none"
-        raise StructureError(f"{owner}: {by_name}= names '{unknown[0]}', which is none of its parameters ({listed})")
+        raise StructureError(f"{owner}: {by_name}= names '{unknown[0]}', which is not one of its parameters ({listed})")
     if VAR_POSITIONAL in kinds.values():
         return ArgSelector(frozenset(found_names), found_numbers)
     positional = [name for name, kind in kinds.items() if kind in POSITIONAL]
@@ -181,18 +172,7 @@ class ArgumentKey(NamedTuple):
 def flatten_argument(
     parameter: str, subject: Subject, value: Any, checked: Sequence[CheckedLeaf], is_any: bool
 ) -> tuple[ArgumentKey, Any]:
-    """Separate the traced leaves of an argument from the static ones.
-
-    Args:
-      parameter: the parameter's name.
-      subject: the argument.
-      value: its value.
-      checked: its leaves, with their hints.
-      is_any: whether all its leaves are traced (a parameter hinted ``Any``).
-
-    Returns:
-      The key of the argument, and its value for ``jax.jit``.
-    """
+    """The key of an argument, and its value for ``jax.jit``: all its traced leaves, or itself."""
     try:
         structure = jax.tree_util.tree_structure(value)
     except Exception:  # a value that JAX cannot flatten is one static leaf

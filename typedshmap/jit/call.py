@@ -2,17 +2,15 @@
 
 A program is one function compiled by ``jax.jit``, for a mesh, the types and the tree structure of the arguments, their
 static values, and the meaning of names. Its key is made when the arguments are checked. A call like an earlier one is
-not checked again: a dispatch key, for which the arguments are only flattened, leads to its program. Both keys are
-needed. Several dispatch keys may lead to one program, which must be traced once: an argument may be positional or
-keyword, placed or not. A call under a transformation has no dispatch key, so that no tracer is kept.
+not checked again, but compared with it, leaf by leaf: types and shardings are mostly the same objects, so that the
+comparison is cheap. Several such calls may run one program, which must be traced once: an argument may be positional or
+keyword, placed or not. A call under a transformation is not kept, so that no tracer is.
 
 The form of a call is its number of arguments and its keywords. If all calls of a form have run one program, JAX's own
-cache decides: a call is checked only if that cache misses. If they have run several, a call is compared with the last
-one, leaf by leaf, before its leaves are hashed: types and shardings are mostly the same objects, so that the
-comparison is cheap.
+cache decides: a call is checked only if that cache misses.
 
 Invariant: everything that the function of a program reads at trace time is in the program's key, and everything that a
-check depends on is in the dispatch key."""
+check depends on is compared."""
 
 from __future__ import annotations
 
@@ -24,11 +22,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from itertools import compress, count
+from itertools import count
 from typing import Any, TypeVar
 
 import jax
-import jax.core
 import numpy as np
 from jax.sharding import Mesh
 
@@ -36,24 +33,25 @@ from .. import _jax
 from ..axis_names import FLAX, AxisNaming, flax_naming
 from ..errors import StructureError
 from ..errors.failures import RETURN, Failure, PlainMessage, Subject
-from ..hints.check_arguments import array_leaves, check_arguments, check_arguments_as_traced, unknown_axes
 from ..hints.check_array import describe
-from ..hints.check_tree import CheckedLeaf, check_value, result_place
+from ..hints.check_structs import check_arguments_as_traced
+from ..hints.check_tree import array_leaves, check_arguments, check_value, result_place, unknown_axes
 from ..hints.context import CallScope, current_axis_naming, decorator_axis_naming, scope_entered
 from ..hints.enforcement import enforced
+from ..hints.fitting import CheckedLeaf, LeafKinds, Undecided, array_kind, sharding_at_rest
 from ..hints.global_sharding import original_error
 from ..hints.signature import HintedSignature, LazySignature, name_of
 from ..hints.structure import BareTree, Static, Untyped, array_hints, declares_arrays, holds_arrays
 from ..introspection import find_decorated
 from ..meshes import override_mesh
-from ..observers import Boundary, HintedValue, ObservedCall, run_observed
+from ..observers import Boundary, HintedValue, ObservedCall, hinted_values, run_observed
 from .arguments import ArgumentKey, StaticLeaf, flatten_argument, parse_options, place_unplaced, traced_leaf
 from .context import jit_context, sharding_failure
 
 T = TypeVar("T")
 Dispatched = tuple[Any, tuple[int | str, ...]]
 """A program, and for each of its arguments the position or the keyword in the call."""
-_MOST = 4096
+_MOST, _MOST_SHAPES = 4096, 64
 _STATIC = Static(Any)
 _LEAVE_OUT = "return the arrays alone, as eqx.filter(x, eqx.is_array) does, or make it a static field"
 _CURE = "annotate it by its own type, or name it in static_argnames, so that it is static"
@@ -71,10 +69,9 @@ class JitFunction:
         self._typed: HintedSignature | None = None
         self._reads_values = False
         self._programs: dict[Any, Any] = {}
-        # By all that a check depends on. Calls with two shapes by turns take 4 times the calls of Python without it.
-        self._dispatch_cache: dict[Any, Dispatched] = {}
-        # The last call, by its surroundings. A call with 300 leaves takes 9 times the calls without it.
-        self._last_calls: dict[Any, LastCall] = {}
+        # What a call like an earlier one runs, by the surroundings of the call. A call with 300 leaves takes 32 times
+        # the calls of Python without it.
+        self._known_calls: dict[Any, list[tuple[LeafKinds, Dispatched]]] = {}
         # By the form of a call; None if its calls have run several programs. A call takes 2.5 times the calls without.
         self._trusted: dict[Any, TrustedForm | None] = {}
         self._trusts_jax = True
@@ -87,11 +84,7 @@ class JitFunction:
             self.read(())
 
     def read(self, args: tuple[Any, ...]) -> HintedSignature:
-        """The function with its hints read.
-
-        Raises:
-          StructureError: for an option that contradicts a hint.
-        """
+        """The function with its hints read."""
         typed = self.signature.read(args)
         if typed is self._typed:
             return typed
@@ -103,7 +96,7 @@ class JitFunction:
                 problem = f"parameter '{name}' is to be donated, but its hint holds no arrays"
                 raise StructureError(f"{typed.name}: {problem}", typed.hint_place(name))
         # A size like {self.heads} may change without a change of the key.
-        self._reads_values = any("{" in str(h.spec) for node in typed.parameters.values() for h in array_hints(node))
+        self._reads_values = any(h.reads_arguments for node in typed.parameters.values() for h in array_hints(node))
         self._typed = typed
         return typed
 
@@ -124,26 +117,19 @@ class JitFunction:
         is_compiled = not _jax.trace.is_jit_disabled()
         if is_outside and is_compiled:
             leaves, surroundings = dispatch_leaves(args, kwargs, self.naming)
-        last, key = self._last_calls.get(surroundings), None
-        if last is not None and last.has_leaves_like(leaves):
-            cached = last.dispatched
-        else:
-            key = None if surroundings is None else dispatch_key(leaves, surroundings)
-            cached = self._dispatch_cache.get(key)
-            if cached is not None:
-                self._keep_last(surroundings, LastCall(leaves, cached))
-        if cached is not None:
-            program, sources = cached
-            values = [args[source] if isinstance(source, int) else kwargs[source] for source in sources]
-            # JAX may trace it again at any time; then the call is checked again.
-            return _run(program, values, lambda: JitCall(self, args, kwargs))
+        for kinds, (program, sources) in self._known_calls.get(surroundings, ()):
+            if kinds.are_of(leaves):
+                values = [args[source] if isinstance(source, int) else kwargs[source] for source in sources]
+                # JAX may trace it again at any time; then the call is checked again.
+                return _run(program, values, lambda: JitCall(self, args, kwargs))
+        kinds = None if surroundings is None or self._reads_values else _kinds_of(leaves)  # before they are donated
         call = JitCall(self, args, kwargs)
         program = self.program(call) if is_compiled else call.traceable()
         result = _run(program, call.values, lambda: call)
-        if key is not None and not self._reads_values and (sources := call.sources(args, kwargs)) is not None:
-            dispatched = self._keep(self._dispatch_cache, key, (program, sources))
-            self._keep_last(surroundings, LastCall(leaves, dispatched))
-            self._trust(form, call, dispatched, args, kwargs)
+        if kinds is not None and (sources := call.sources(args, kwargs)) is not None:
+            known = self._keep(self._known_calls, surroundings, [])
+            known[:] = [(kinds, (program, sources)), *known[: _MOST_SHAPES - 1]]
+            self._trust(form, call, (program, sources), args, kwargs)
         return result
 
     def run_observed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -156,25 +142,18 @@ class JitFunction:
         call = JitCall(self, args, kwargs)
         typed, context = call.typed, call.context
 
-        def hinted(leaves: Iterable[CheckedLeaf], find_place: Callable[[str], str]) -> list[HintedValue]:
-            return [
-                HintedValue(leaf.value, leaf.hint, leaf.subject, functools.partial(find_place, leaf.subject.name))
-                for leaf in leaves
-                if leaf.hint is not None
-            ]
-
         def results(returned: Any) -> list[HintedValue]:
             assert typed.result is not None
             arguments = call.bound.arguments
             checked = check_value(typed.result, returned, RETURN, context.boundary_context, arguments, call.sizes)
-            return hinted(checked.leaves, lambda _: typed.return_place)
+            return hinted_values(checked.leaves, lambda _: typed.return_place)
 
         return Boundary(
             context.mesh,
             context.mesh.shape_tuple,
             context.boundary_context,
             call.sizes,
-            hinted(call.leaves, typed.hint_place),
+            hinted_values(call.leaves, typed.hint_place),
             call.static_values(),
             results,
             lambda: _run(self.program(call).lower, call.values, lambda: call).as_text(),
@@ -222,7 +201,7 @@ class JitFunction:
     def clear_cache(self) -> None:
         """Clear all caches."""
         with self._lock:
-            programs, self._programs, self._dispatch_cache, self._last_calls = self._programs, {}, {}, {}
+            programs, self._programs, self._known_calls = self._programs, {}, {}
             self._trusted, self._trusts_jax = {}, True
         for program in programs.values():
             program.clear_cache()
@@ -247,14 +226,6 @@ class JitFunction:
         finally:
             _running.reset(token)
         return self._keep(self._programs, key, jax.jit(function, out_shardings=call.out_shardings, **options))
-
-    def _keep_last(self, surroundings: Any, call: LastCall) -> None:
-        """Set the last call of its surroundings; evict the oldest entry."""
-        with self._lock:
-            self._last_calls.pop(surroundings, None)
-            if len(self._last_calls) >= _MOST:
-                self._last_calls.pop(next(iter(self._last_calls)))
-            self._last_calls[surroundings] = call
 
     def _keep(self, cache: dict[Any, T], key: Any, value: T) -> T:
         """Keep a value, unless another thread was faster; evict the oldest entry."""
@@ -288,9 +259,9 @@ class JitCall:
         self.context = jit_context(typed.name, jitted.mesh, self.naming, lambda: array_leaves(arguments), is_running)
         boundary = self.context.boundary_context
         if is_running:
-            checked = check_arguments(arguments, self.bound.arguments, boundary)
+            checked = check_arguments(arguments, self.bound.arguments, boundary, typed.fits)
         else:
-            checked = check_arguments_as_traced(arguments, self.bound.arguments, boundary, has_shardings=True)
+            checked = check_arguments_as_traced(arguments, self.bound.arguments, boundary, typed.fits)
         self.sizes, self.leaves = checked.sizes, checked.leaves
         failures, failed = list(checked.failures), {failure.subject for failure in checked.failures}
         failures += [
@@ -318,11 +289,7 @@ class JitCall:
         self.out_shardings: Any = None
 
     def key(self) -> Any:
-        """Everything that a trace depends on.
-
-        Raises:
-          StructureError: for a static value without a hash.
-        """
+        """Everything that a trace depends on."""
         types = tuple(map(_jax.array.type_key, jax.tree_util.tree_leaves(self.values)))
         key = (self.context, decorator_axis_naming(self.naming), tuple(self.keys), types)
         try:
@@ -474,11 +441,7 @@ class TrustedForm:
         self._static = [(at, _static_key(value)) for at, value in given.items() if at not in self._sources]
 
     def run(self, jitted: JitFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the program for a call.
-
-        Raises:
-          _OtherProgramError: for a call that runs another one.
-        """
+        """Run the program for a call."""
         program, values = self._program, args
         if not self._takes_args:
             given = {**dict(enumerate(args)), **kwargs}
@@ -517,7 +480,7 @@ class TrustedForm:
 
 def _static_key(value: Any) -> Any:
     leaves, structure = jax.tree_util.tree_flatten(value)
-    return structure, list(map(_dispatch_leaf_key, leaves))
+    return structure, list(map(_key_of_static, leaves))
 
 
 def dispatch_leaves(args: tuple[Any, ...], kwargs: dict[str, Any], naming: AxisNaming) -> tuple[list[Any], Any]:
@@ -541,64 +504,18 @@ def dispatch_leaves(args: tuple[Any, ...], kwargs: dict[str, Any], naming: AxisN
     return leaves, surroundings
 
 
-def dispatch_key(leaves: Sequence[Any], surroundings: Any) -> Any:
-    """Everything that a check of a call depends on; None if it must be checked."""
+def _kinds_of(leaves: Sequence[Any]) -> LeafKinds | None:
+    """The kinds of the leaves of a call; None if it must be checked, as one of tracers."""
     try:
-        key = (surroundings, tuple(map(_dispatch_leaf_key, leaves)))
-        hash(key)
-    except Exception:  # a tracer, or a static value without a hash, which the check reports
+        return LeafKinds(leaves, _key_of_static, sharding_at_rest)
+    except Undecided:
         return None
-    return key
 
 
-def _dispatch_leaf_key(leaf: Any) -> Any:
-    kind = _array_kind(type(leaf))
-    if kind is jax.Array:
-        # Its type has its shape and dtype, and JAX interns types.
-        return (jax.typeof(leaf), leaf.sharding if leaf.committed else None)
+def _key_of_static(leaf: Any) -> Any:
+    kind = array_kind(type(leaf))
     if kind is np.ndarray:
-        return (type(leaf), leaf.shape, leaf.dtype)
+        return leaf.shape, leaf.dtype
     if kind is object:
         return StaticLeaf(leaf)
-    raise TypeError("a value that is being traced")
-
-
-_aval, _sharding, _committed = map(operator.attrgetter, ("aval", "sharding", "committed"))
-
-
-class LastCall:
-    """A call with a dispatch key: the key's entries of all leaves, in lists, and the program of the call."""
-
-    def __init__(self, leaves: Sequence[Any], dispatched: Dispatched) -> None:
-        self.dispatched, self._classes = dispatched, list(map(type, leaves))
-        self._is_array = [_array_kind(cls) is jax.Array for cls in self._classes]
-        self._is_other = list(map(operator.not_, self._is_array))
-        arrays = list(compress(leaves, self._is_array))
-        self._avals, self._shardings = list(map(_aval, arrays)), list(map(_sharding, arrays))
-        # None if all are committed: an uncommitted array fits wherever a committed one of its sharding does.
-        self._committed = None if all(map(_committed, arrays)) else list(map(_committed, arrays))
-        self._others = list(map(_dispatch_leaf_key, compress(leaves, self._is_other)))
-
-    def has_leaves_like(self, leaves: Sequence[Any]) -> bool:
-        """Whether leaves have the same key as those of the call."""
-        if list(map(type, leaves)) != self._classes:
-            return False
-        arrays = list(compress(leaves, self._is_array))
-        if self._committed is not None and list(map(_committed, arrays)) != self._committed:
-            return False
-        avals, shardings = list(map(_aval, arrays)), list(map(_sharding, arrays))
-        if avals != self._avals or shardings != self._shardings:
-            return False
-        # The next call is more likely to have these objects.
-        self._avals, self._shardings = avals, shardings
-        try:
-            return list(map(_dispatch_leaf_key, compress(leaves, self._is_other))) == self._others
-        except Exception:  # of the user's __eq__
-            return False
-
-
-@functools.lru_cache(maxsize=256)  # a call that is compared takes 1.3 times the calls without it
-def _array_kind(cls: type) -> type:
-    return next(
-        kind for kind in (jax.core.Tracer, *_jax.array.SHAPES, *_jax.array.ARRAYS, object) if issubclass(cls, kind)
-    )
+    raise Undecided

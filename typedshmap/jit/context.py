@@ -15,8 +15,8 @@ from ..errors import MeshAxisError
 from ..errors.failures import BoundaryMark, Failure, WrongSharding
 from ..errors.phrases import mesh_text
 from ..hints.array_hint import ArrayHint, rank_of
-from ..hints.check_tree import CheckedLeaf
 from ..hints.context import MeshContext, current_axis_naming, state_sharding
+from ..hints.fitting import CheckedLeaf
 from ..hints.global_sharding import (
     PLACE_IT,
     named_sharding_mismatch,
@@ -76,19 +76,7 @@ def jit_context(
     leaves: Callable[[], list[CheckedLeaf]],
     is_running: bool,
 ) -> JitContext:
-    """The mesh of a call, with the devices of the mesh, the ambient mesh or the arguments, if any are known.
-
-    Args:
-      name: the function's name.
-      mesh: the decorator's mesh.
-      naming: the decorator's aliases and rules.
-      leaves: returns the arguments' arrays.
-      is_running: whether the call computes, which needs devices.
-
-    Raises:
-      MeshAxisError: without a mesh, for meshes that contradict each other, or for a call inside a manual region.
-      ShardingError: under an AbstractMesh, for arrays that are not placed on an equal mesh.
-    """
+    """The mesh of a call, with the devices of the mesh, the ambient mesh or the arguments, if any are known."""
     ambient = _jax.mesh.context_mesh()
     if manual := _jax.mesh.manual_axes(ambient):
         axes = ", ".join(f"'{axis}'" for axis, _ in manual)

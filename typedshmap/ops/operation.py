@@ -21,6 +21,7 @@ from ..errors.varying import UnmentionedVarying
 from ..hints import context
 from ..hints.array_hint import KEYS, ArrayHint, takes
 from ..hints.check_array import check_array, describe
+from ..hints.fitting import NO_AXES, CheckedLeaf, find_fitting, keep_fit
 from ..hints.global_sharding import mismatch_beside_manual, place_stated, with_mesh
 from ..meshes import mesh_of_values
 from ..notation.layout import AxisTwice, Layout, UnknownAxis
@@ -334,10 +335,7 @@ class Operation(Record):
             if self.is_plain or self.spacing_cure is not None:
                 self._refuse_for_einops(index, value, subject)
             if not self.is_plain:
-                checked = check_array(value, hint, self.region, NO_SIZES, subject, {})
-                if isinstance(checked, Failure):
-                    raise self.error(checked)
-                must_be_invarying = checked[1]
+                must_be_invarying = self._check_operand(value, hint, subject)
                 if self.region.manual and self.mesh is not None and self.placed_axes:
                     self._refuse_placed(index, value, subject)
             shape = tuple(_jax.array.aval_of(value).shape)
@@ -350,6 +348,18 @@ class Operation(Record):
                 invarying |= _jax.array.manual_type(value).reduced
             operands.append(Operand(value, shape, subject, layout, invarying - layout.differing))
         return operands
+
+    def _check_operand(self, value: Any, hint: ArrayHint, subject: Subject) -> frozenset[str]:
+        """Check a value against its side; the axes over which it must be the same on every shard."""
+        fitting = find_fitting(hint.fits, (value,), (subject,), self.region, NO_SIZES)
+        if fitting is not None:
+            return fitting.unmentioned[0] if fitting.unmentioned else NO_AXES
+        checked = check_array(value, hint, self.region, NO_SIZES, subject, {})
+        if isinstance(checked, Failure):
+            raise self.error(checked)
+        leaf = CheckedLeaf(value, hint, subject, checked[1])
+        keep_fit(hint.fits, (value,), (subject,), self.region, NO_SIZES, [leaf], [(0, 1)], checked[0].sizes)
+        return leaf.must_be_invarying
 
     def _refuse_axes(self) -> None:
         """Raise for brackets over mesh axes if no mesh is known."""

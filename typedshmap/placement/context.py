@@ -15,8 +15,9 @@ from ..errors.failures import Failure, Subject
 from ..errors.phrases import value_text
 from ..hints.array_hint import ArrayHint
 from ..hints.check_array import check_array
-from ..hints.check_tree import ArrayCheck, CheckedLeaf, check_value
+from ..hints.check_tree import ArrayCheck, check_value
 from ..hints.context import MeshContext, current_axis_naming
+from ..hints.fitting import CheckedLeaf
 from ..hints.structure import Node
 from ..meshes import mesh_of_values, read_mesh_or_sizes
 from ..notation.layout import Layout

@@ -17,7 +17,7 @@ from ..errors.failures import Failure, HintText, Subject, WrongSharding
 from ..errors.phrases import value_text
 from ..hints.array_hint import ArrayHint, bare_array_hint, rank_of
 from ..hints.check_array import check_array
-from ..hints.check_tree import CheckedLeaf
+from ..hints.fitting import CheckedLeaf
 from ..hints.structure import Node
 from ..notation.layout import Rules
 from ..notation.match import NO_SIZES

@@ -19,8 +19,9 @@ from ..errors.phrases import mesh_text, value_text
 from ..errors.varying import LostMark
 from ..hints.array_hint import ArrayHint, rank_of, takes
 from ..hints.check_array import describe
-from ..hints.check_tree import CheckedLeaf, assert_layouts, with_other_leaves
+from ..hints.check_tree import assert_layouts, with_other_leaves
 from ..hints.context import current_mesh_context
+from ..hints.fitting import CheckedLeaf
 from ..hints.global_sharding import place_stated
 from ..hints.parse_hint import parse_hint_or_dims
 from ..hints.signature import EMPTY

@@ -19,8 +19,9 @@ from ..errors.report import Report
 from ..hints import structure
 from ..hints.array_hint import KEYS, ArrayHint, rank_of
 from ..hints.check_array import check_array
-from ..hints.check_tree import ArrayCheck, CheckedLeaf
+from ..hints.check_tree import ArrayCheck
 from ..hints.context import current_mesh_context
+from ..hints.fitting import CheckedLeaf
 from ..hints.parse_hint import parse_hint_or_dims
 from ..hints.structure import ArrayLeaf, Node, Static, array_hints, declares_arrays, node_name
 from ..introspection import merge_sizes

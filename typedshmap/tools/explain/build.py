@@ -15,9 +15,10 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from ... import _jax
 from ...errors import MeshAxisError, StructureError, TypedShmapError
 from ...errors.failures import RETURN
-from ...hints.check_arguments import check_as_traced
-from ...hints.check_tree import CheckedLeaf, check_value
+from ...hints.check_structs import check_as_traced
+from ...hints.check_tree import check_value
 from ...hints.context import MeshContext, current_axis_naming
+from ...hints.fitting import CheckedLeaf
 from ...inspection import keeping_claims, on_mesh
 from ...introspection import require_decorated
 from ...meshes import mesh_like, read_mesh_or_sizes

@@ -18,8 +18,8 @@ from ...errors import MeshAxisError
 from ...errors.phrases import mesh_text, quoted_axes, titled
 from ...hints.array_hint import ArrayHint
 from ...hints.check_array import check_array
-from ...hints.check_tree import CheckedLeaf
 from ...hints.context import current_axis_naming
+from ...hints.fitting import CheckedLeaf
 from ...hints.parse_hint import parse_hint_or_dims
 from ...introspection import merge_sizes
 from ...meshes import MeshLike

@@ -25,10 +25,10 @@ from ...errors import ShapeError, StructureError
 from ...errors.failures import RETURN, Bound, Subject
 from ...errors.phrases import value_text
 from ...hints.array_hint import ArrayHint
-from ...hints.check_arguments import BoundArgument, CheckedArguments, check_arguments
-from ...hints.check_tree import CheckedLeaf, TreeCheck
+from ...hints.check_tree import TreeCheck, check_arguments
 from ...hints.context import MeshContext, current_axis_naming
-from ...hints.signature import TAKEN_BY_SPECS, BoundCall, HintedSignature
+from ...hints.fitting import CheckedLeaf
+from ...hints.signature import TAKEN_BY_SPECS, BoundArgument, BoundCall, HintedSignature
 from ...hints.structure import array_hints
 from ...introspection import bound_self, require_decorated, require_dict
 from ...notation.match import LARGEST_SIZE, NoValue, Sizes, evaluate
@@ -109,7 +109,7 @@ def plan_inputs(
     )
 
 
-def _check(given: Sequence[BoundArgument], named: Mapping[str, Any], context: PlacementContext) -> CheckedArguments:
+def _check(given: Sequence[BoundArgument], named: Mapping[str, Any], context: PlacementContext) -> TreeCheck:
     """Check arguments against their hints, and raise what is wrong."""
     checked = check_arguments(given, named, context.context)
     if checked.failures:
@@ -250,7 +250,7 @@ class UnplacedInputs:
 
     def leaves_on(
         self, mesh: _jax.mesh.AnyMesh | None, as_structs: bool = True
-    ) -> tuple[CheckedArguments, list[CheckedLeaf]]:
+    ) -> tuple[TreeCheck, list[CheckedLeaf]]:
         """The arguments checked against their hints, and their leaves with the arrays placed on a mesh."""
         plan, values = self.plan, self._fill_arrays(True) if as_structs else self._values
         context = placement_context_over(plan.source, mesh, plan.naming, plan.takes_sums)
@@ -270,7 +270,7 @@ class UnplacedInputs:
 
         return checked, [leaf._replace(value=place(leaf)) for leaf in checked.leaves]
 
-    def call_with(self, checked: CheckedArguments, leaves: list[CheckedLeaf]) -> Inputs:
+    def call_with(self, checked: TreeCheck, leaves: list[CheckedLeaf]) -> Inputs:
         """The call with other leaves."""
         plan, parameters = self.plan, self.plan.typed.signature.parameters
         changed = {subject: value for _, subject, value in checked.with_leaves(leaves)}

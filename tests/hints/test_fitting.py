@@ -1,0 +1,146 @@
+"""What is like a value that fitted fits, and what only looks like one is found all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from typedshmap import Array, Float, TypedShmapError, all_gather, check, typed, typed_jit, typed_shard_map
+
+Wide = Float[Array, "[b/dp] d"]
+x = jnp.ones((8, 4))
+
+
+def on_mesh() -> Mesh:
+    return Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"))
+
+
+def of_literal() -> Callable[[Any], Any]:
+    @typed
+    def f(mode: Literal["sum", "mean"]) -> None: ...
+
+    return f
+
+
+def of_flag() -> Callable[[Any], Any]:
+    @typed
+    def f(flag: bool) -> None: ...
+
+    return f
+
+
+def of_option() -> Callable[[Any], Any]:
+    @typed
+    def f(x: Float[Array, "b d"], axis: int | None) -> None: ...
+
+    return lambda axis: f(x, axis)
+
+
+def of_size() -> Callable[[Any], Any]:
+    @typed
+    def f(x: Float[Array, "b {size}"], size: int) -> None: ...
+
+    return lambda size: f(x, size)
+
+
+def of_keyword() -> Callable[[Any], Any]:
+    @typed
+    def f(
+        x: Float[Array, "b d"], y: Float[Array, "b d"] | None = None, z: Float[Array, "d b"] | None = None
+    ) -> None: ...
+
+    return lambda name: f(x, **{name: x})
+
+
+def of_placed() -> Callable[[Any], Any]:
+    return lambda spec: check(jax.device_put(x, NamedSharding(on_mesh(), spec)), Wide)
+
+
+def of_numpy() -> Callable[[Any], Any]:
+    @typed_jit(mesh=on_mesh())
+    def f(x: Wide) -> Wide:
+        return x
+
+    return lambda dtype: f(np.ones((8, 4), dtype))
+
+
+def of_varying() -> Callable[[Any], Any]:
+    """A shard of ``y`` has the type of all of ``x``, gathered so that JAX types it as varying."""
+
+    @typed
+    def same(z: Float[Array, "n d"]) -> Float[Array, "n d"]:
+        return z
+
+    @typed_shard_map(mesh=on_mesh())
+    def f(x: Wide, y: Float[Array, "[c/dp] d"], names: str) -> Wide:
+        gathered = all_gather(x, "[b/dp] d -> b d ~dp")
+        for name in names:
+            same(gathered if name == "x" else y)
+        return x
+
+    return lambda names: jax.eval_shape(lambda x, y: f(x, y, names), x, jnp.ones((32, 4)))
+
+
+def of_stated() -> Callable[[Any], Any]:
+    """Tracers of one type, of which the hints of the function state other shardings."""
+
+    @typed
+    def wide(z: Wide) -> None: ...
+
+    @typed_jit(mesh=on_mesh())
+    def f(x: Wide, y: Float[Array, "b [d/tp]"], names: str) -> Wide:
+        for name in names:
+            wide(x if name == "x" else y)
+        return x
+
+    return lambda names: f.eval_shape(x, x, names)
+
+
+class Config:
+    heads = 4
+
+
+def of_object() -> Callable[[Any], Any]:
+    @typed
+    def f(x: Float[Array, "b d"], config: Config) -> None: ...
+
+    return lambda config: f(x, config)
+
+
+CASES: dict[str, tuple[Callable[[], Callable[[Any], Any]], Any, Any]] = {
+    "another literal": (of_literal, "sum", "max"),
+    "a number equal to True": (of_flag, True, 1),
+    "a value beside an array": (of_option, None, "rows"),
+    "the size that an argument says": (of_size, 4, 5),
+    "another parameter": (of_keyword, "y", "z"),
+    "another sharding": (of_placed, P("dp", None), P(None, "tp")),
+    "another dtype of NumPy": (of_numpy, np.float32, np.int32),
+    "another sharding that is stated": (of_stated, "xx", "xy"),
+    "another object": (of_object, Config(), Config),
+    "a shard of the type of a gathered one": (of_varying, "x", "y"),
+    "the same in one trace": (of_varying, "xx", "xy"),
+}
+
+
+def said(f: Callable[[Any], Any], value: Any) -> str | None:
+    try:
+        f(value)
+    except TypedShmapError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize(("make", "right", "wrong"), CASES.values(), ids=CASES)
+def test_what_only_looks_like_a_value_that_fitted_is_found(
+    make: Callable[[], Callable[[Any], Any]], right: Any, wrong: Any
+) -> None:
+    alone, f = said(make(), wrong), make()
+    assert alone is not None
+    assert [said(f, right), said(f, wrong), said(f, right)] == [None, alone, None]
