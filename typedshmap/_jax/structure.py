@@ -39,42 +39,52 @@ def jaxpr_key(jaxpr: Any, notes: Mapping[Any, Any] | None = None) -> tuple[Any, 
 
     Args:
       jaxpr: the jaxpr.
-      notes: what else is compared of its variables; then its claims are compared, too.
+      notes: what else is compared of its variables. Then claims are compared, too, but nothing that only lowering asks.
 
     Raises:
       NoKey: for a jaxpr that cannot be compared.
     """
     key: list[Any] = [len(jaxpr.constvars), len(jaxpr.invars)]
-    literal, numbers = extend_core().Literal, dict[Any, int]()
+    core, numbers, count, is_lowered = extend_core(), dict[Any, int](), 0, notes is None
+    literal, jaxprs, notes = core.Literal, (core.Jaxpr, core.ClosedJaxpr), notes or {}
     for var in (*jaxpr.constvars, *jaxpr.invars):
-        numbers[var] = len(numbers)
-        key += (var.aval, notes[var]) if notes and var in notes else (var.aval,)
+        numbers[var] = count = count + 1
+        key += (var.aval, notes[var]) if var in notes else (var.aval,)
     for eqn in jaxpr.eqns:
-        params = eqn.params
-        key += (eqn.primitive, eqn.ctx)
+        name, params = eqn.primitive.name, eqn.params
+        key += (eqn.primitive, eqn.ctx) if is_lowered else (eqn.primitive,)
         for atom in eqn.invars:
-            key += (numbers[atom],) if atom.__class__ is not literal else _literal_key(atom)
-        if eqn.primitive.name == CLAIM:
+            if atom.__class__ is not literal:
+                key += (numbers[atom],)
+            else:
+                value = atom.val
+                key += (atom.aval, value if value.__class__ in _PLAIN else np.asarray(value).tobytes())
+        if name == CLAIM:
             claim = params["claim"]
-            key += (claim and claim.meaning, params["own"]) if notes is not None else ()
+            key += () if is_lowered else (claim and claim.meaning, params["own"])
             params = {}
-        elif eqn.primitive.name == "scan":
+        elif name == "scan":
             key += scan_counts(params)
-        for name, value in params.items():
-            if name not in _NOT_LOWERED:
-                kind = value.__class__
-                key += (name, kind, value) if kind in _PLAIN else (name, _value_key(value, notes))
+        for param in params:
+            if param in _NOT_LOWERED:
+                continue
+            value = params[param]
+            kind, parts = value.__class__, value if value.__class__ is tuple else (value,)
+            if kind in _PLAIN:
+                key += (param, kind, value)
+            elif is_lowered or (parts and parts[0].__class__ in jaxprs):
+                key += (param, _value_key(value, None if is_lowered else notes))
+            else:
+                key += (param, value)
         for var in eqn.outvars:
-            numbers[var] = len(numbers)
-            key += (var.aval, notes[var]) if notes and var in notes else (var.aval,)
+            numbers[var] = count = count + 1
+            if is_lowered:
+                key += (var.aval,)
+            elif var in notes:
+                key += (count, notes[var])
     for atom in jaxpr.outvars:
-        key += (numbers[atom],) if atom.__class__ is not literal else _literal_key(atom)
+        key += (numbers[atom],) if atom.__class__ is not literal else (atom.aval, np.asarray(atom.val).tobytes())
     return tuple(key)
-
-
-def _literal_key(atom: Any) -> tuple[Any, ...]:
-    value = atom.val
-    return atom.aval, value if value.__class__ in _PLAIN else np.asarray(value).tobytes()
 
 
 def _value_key(value: Any, notes: Any) -> Any:

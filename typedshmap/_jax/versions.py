@@ -100,7 +100,7 @@ def extend_core() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         running = {name: getattr(jax.core, name) for name in ("get_opaque_trace_state", "take_current_trace")}
-    classes = {name: getattr(core, name) for name in ("Literal", "Primitive")}
+    classes = {name: getattr(core, name) for name in ("ClosedJaxpr", "Jaxpr", "Literal", "Primitive")}
     return SimpleNamespace(**classes, **running)
 
 
