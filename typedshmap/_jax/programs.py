@@ -18,6 +18,7 @@ from .mesh import ambient_devices
 from .structure import NoKey, jaxpr_key
 from .versions import CPU_FAST_COMPILE
 
+
 def compiled(traced: Any, arrays: Sequence[Any], name: str) -> Callable[..., Any] | None:
     """A traced program, compiled, perhaps for an earlier call.
 

@@ -94,11 +94,6 @@ def equation_of(value: Any) -> Any:
     return value.parent if type(value) is STAGED else None
 
 
-def result_index(value: Any, eqn: Any) -> int:
-    """The index of a value among the results of its equation."""
-    return next(at for at, var in enumerate(eqn.outvars) if var is value.val) if len(eqn.outvars) > 1 else 0
-
-
 def is_constant(value: Any) -> bool:
     """Whether a value is a literal of the jaxpr being traced."""
     return is_literal(getattr(value, "val", None))

@@ -2,13 +2,12 @@
 
 A claim is kept beside the jaxpr, or as an equation of it. The operation is the identity: it keeps
 the value's type, and nothing of it is left when the jaxpr is lowered. Differentiation keeps it on the value and
-leaves the tangent alone; under ``jax.vmap`` the mapped dim is unconstrained. A claim that already follows from the
-values that the value was computed from needs no operation where that would have to be differentiated and transposed
-with it: the same transfer rules are followed back to values whose layout a hint or a pattern gave."""
+leaves the tangent alone; under ``jax.vmap`` the mapped dim is unconstrained. A claim that follows from the operands of
+the value's equation needs no operation where that would have to be differentiated and transposed with it."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
@@ -283,73 +282,39 @@ def _refine_fact(claim: Claim, fact: ShardingFact, own: tuple[int, ...], axes: A
     return fact._replace(varying=varying, unreduced=unreduced, dims=drop_repeated_axes(tuple(dims)), due=due)
 
 
-_MOST_EQUATIONS = 32
-
-# A loop or a region is interpreted once, with all that is around it.
-_NOT_FOLLOWED = frozenset(["scan", "while", "cond", "shard_map", "pallas_call"])
-
-
 def is_implied(value: Any, claim: Claim, interpreter: FactInterpreter) -> bool:
-    """Whether a claim follows from what is known of the values that a value was computed from.
+    """Whether a claim follows from what is known of the operands of the value's equation.
 
-    One that the value is invarying where JAX's types do not say so is left to the analysis, as are partial sums.
+    A claim that the value is invarying where JAX's types do not say so is left to the analysis, as are partial sums.
     """
-    if claim.assertion.is_assumed or claim.assertion.must_be_invarying or claim.layout.unreduced:
+    stated, eqn = claim.assertion, _jax.staging.equation_of(value)
+    if stated.is_assumed or stated.must_be_invarying or claim.layout.unreduced or eqn is None:
         return False
-    fact = _fact_of(value, interpreter, {}, iter(range(_MOST_EQUATIONS)))
-    found, interpreter.observations = interpreter.observations, []
-    if fact is None or found or fact.unreduced or fact.due or not has_layout(fact.dims, claim.layout.dim_axes):
+    # A jaxpr is interpreted once, with all that is around it.
+    if len(eqn.outvars) > 1 or _jax.primitives.primitive(eqn.primitive.name).kind in ("loop", "branch", "call"):
+        return False
+    facts = [fact_of_operand(operand, interpreter.axes, interpreter.has_vma) for operand in eqn.invars]
+    known = [fact for fact in facts if fact is not None]
+    if len(known) < len(facts):
+        return False
+    (fact,) = interpreter.results_of(eqn, known)
+    conflicts, interpreter.observations = interpreter.observations, []
+    if conflicts or fact.unreduced or fact.due or not has_layout(fact.dims, claim.layout.dim_axes):
         return False
     return contradiction(claim, fact, _jax.array.aval_of(value).shape, interpreter) is None
 
 
-def _fact_of(
-    value: Any, interpreter: FactInterpreter, found: dict[int, ShardingFact | None], budget: Iterator[int]
-) -> ShardingFact | None:
-    """What follows of a value from those that it was computed from; None where that depends on too many equations.
-
-    Args:
-      found: what follows of the values that were looked at before, by their ids.
-      budget: an item for each equation that may still be followed.
-    """
-    key, axes = id(value), interpreter.axes
-    if key in found:
-        return found[key]
-    found[key] = None
-    known = lookup_layout(value)
-    if known is not None:
-        found[key] = _fact_of_layout(known, axes)
-        return found[key]
-    if interpreter.has_vma:
-        kind = _jax.array.manual_type(value)
-        is_invarying = axes.isdisjoint(kind.varying) and axes.isdisjoint(kind.unreduced)
-    else:
-        is_invarying = _jax.staging.is_constant(value)
-    if is_invarying:
-        found[key] = invarying(len(_jax.array.aval_of(value).shape))
-        return found[key]
-    eqn = _jax.staging.equation_of(value)
-    if eqn is None or eqn.primitive.name in _NOT_FOLLOWED or next(budget, None) is None:
-        return None
-    facts: list[ShardingFact] = []
-    for operand in eqn.invars:
-        fact = _fact_of(operand, interpreter, found, budget)
-        if fact is None:
-            return None
-        facts.append(fact)
-    found[key] = interpreter.results_of(eqn, facts)[_jax.staging.result_index(value, eqn)]
-    return found[key]
-
-
 def fact_of_operand(value: Any, axes: AxisSet, has_vma: bool) -> ShardingFact | None:
-    """What is known of a value that a program which is being traced starts from."""
+    """What is known of an operand of an equation that is being traced."""
     known = lookup_layout(value)
     fact = _fact_of_layout(known, axes) if known is not None else None
-    if fact is not None or not has_vma:
+    if fact is not None:
         return fact
+    rank = len(_jax.array.aval_of(value).shape)
+    if not has_vma:
+        return invarying(rank) if _jax.staging.is_constant(value) else None
     kind = _jax.array.manual_type(value)
     varies = axes & (kind.varying | kind.unreduced)
-    rank = len(_jax.array.aval_of(value).shape)
     return unknown(varies, rank) if varies else invarying(rank)
 
 
