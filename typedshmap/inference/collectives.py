@@ -272,14 +272,3 @@ def cast_unreduced(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingF
         ShardingFact(fact.varying - axes, fact.unreduced | (fact.varying & axes), fact.dims, fact.due - axes)
         for fact in facts
     ]
-
-
-_RULES_BY_OPERATION = {"all-reduce": total, "all-gather": gather, "reduce-scatter": scatter, "all-to-all": exchange}
-RULES = {
-    **{name: rule for name, what in _jax.jaxpr.COLLECTIVES.items() if (rule := _RULES_BY_OPERATION.get(what))},
-    "pbroadcast": total,
-    "ppermute": permute,
-    "axis_index": axis_index,
-    "reshard_shards": reshard,
-    **dict.fromkeys(("vary_unreduced_cast", "vary_unreduced_cast_p"), cast_unreduced),
-}

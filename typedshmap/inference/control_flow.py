@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, reduce
 from typing import Any
 
 from .. import _jax
 from ..errors.varying import DivergentCollective
 from .collectives import awaited_axes
-from .facts import FactInterpreter, Observation, TransferRule
-from .interpreter import CALLS
+from .facts import FactInterpreter, Observation
 from .lattice import UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact, add_varying, join, join_dims
 
 CAST = "pvary"
@@ -98,7 +97,3 @@ def fact_of_spec(spec: Any, rank: int, axes: AxisSet) -> ShardingFact:
     """What a spec says of an argument where it enters the region."""
     layout = _jax.array.spec_entries(spec, rank).over(axes)
     return ShardingFact(layout.sharded, layout.unreduced, tuple(map(DimFact, layout.dim_axes)))
-
-
-# Those of a nested region are over the axes of this one only.
-RULES: Mapping[str, TransferRule] = {**CALLS, "cond": cond, "scan": scan, "while": while_loop}

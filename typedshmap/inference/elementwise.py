@@ -9,7 +9,6 @@ from .. import _jax
 from . import lattice
 from .facts import FactInterpreter
 from .indices import IndexFact, combine_indices
-from .interpreter import CLAIM
 from .lattice import UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact, combine, summed_axes
 
 _SCALAR, _ZERO = lattice.invarying(0), lattice.zeros(0)
@@ -152,21 +151,3 @@ def keys(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> l
     behind = UNSHARDED if sharded and lattice.varying_of(facts) <= sharded else UNKNOWN
     dims = (*given, *(behind,) * (rank - len(given)))[:rank]
     return [combine(eqn.primitive.name, tuple(facts), dims)]
-
-
-_OF_SAME_SHAPE = ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
-_OF_KEYS = ("random_bits", "random_clone", "random_split", "random_unwrap", "random_wrap")
-RULES = {
-    **{
-        name: same_shape if found.kind == "cast" else elementwise
-        for name, found in _jax.primitives.PRIMITIVES.items()
-        if found.is_entry_by_entry and name != CLAIM
-    },
-    **dict.fromkeys(_OF_SAME_SHAPE, same_shape),
-    **dict.fromkeys(_OF_KEYS, keys),
-    **dict.fromkeys(("complex", "random_fold_in", "threefry2x32"), elementwise),
-    "pvary": vary,
-    "bitcast_convert_type": bitcast,
-    "dot_general": dot_general,
-    "conv_general_dilated": convolution,
-}

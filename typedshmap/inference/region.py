@@ -12,6 +12,7 @@ from ..notation.layout import Layout
 from . import collectives, control_flow, elementwise, reshape
 from .control_flow import fact_of_spec
 from .facts import FactInterpreter, Observation, TransferRule
+from .interpreter import CALLS
 from .kinds.cause import find_cause, predicate_origin
 from .kinds.known import is_known, note_known
 from .kinds.region import Kinds, NameOfDim
@@ -19,11 +20,75 @@ from .kinds.suspects import Suspicion, suspects
 from .lattice import unknown
 from .tangents import has_gradient_through
 
+_OF_OPERATIONS = {
+    "all-reduce": collectives.total,
+    "all-gather": collectives.gather,
+    "reduce-scatter": collectives.scatter,
+    "all-to-all": collectives.exchange,
+}
+
+
+def _rule_of(name: str, known: _jax.primitives.Primitive) -> TransferRule | None:
+    """The transfer rule that follows from the class of a primitive."""
+    match known.kind:
+        case "cast":
+            return elementwise.same_shape
+        case "reducing":
+            return reshape.along(reshape.remove_dims, name)
+        case "placing":
+            return reshape.scatter
+        case "ordering":
+            return {"axis": elementwise.same_shape, "window_dimensions": reshape.reduce_window}.get(known.along)
+        case "collective":
+            return _OF_OPERATIONS.get(_jax.jaxpr.COLLECTIVES.get(name, ""))
+        case _:
+            return elementwise.elementwise if known.is_entry_by_entry else None
+
+
 RULES: Mapping[str, TransferRule] = {
-    **elementwise.RULES,
-    **reshape.RULES,
-    **collectives.RULES,
-    **control_flow.RULES,
+    **{name: rule for name, known in _jax.primitives.PRIMITIVES.items() if (rule := _rule_of(name, known)) is not None},
+    **CALLS,  # those of a nested region are over the axes of this one only
+    "axis_index": collectives.axis_index,
+    "bitcast_convert_type": elementwise.bitcast,
+    "broadcast_in_dim": reshape.broadcast_in_dim,
+    "complex": elementwise.elementwise,
+    "concatenate": reshape.concatenate,
+    "cond": control_flow.cond,
+    "conv_general_dilated": elementwise.convolution,
+    "dot_general": elementwise.dot_general,
+    "dynamic_slice": reshape.dynamic_slice,
+    "dynamic_update_slice": reshape.update_slice,
+    "fft": reshape.fft,
+    "gather": reshape.gather,
+    "iota": reshape.iota,
+    "pad": reshape.pad,
+    "pbroadcast": collectives.total,
+    "ppermute": collectives.permute,
+    "pvary": elementwise.vary,
+    "random_bits": elementwise.keys,
+    "random_clone": elementwise.keys,
+    "random_fold_in": elementwise.elementwise,
+    "random_split": elementwise.keys,
+    "random_unwrap": elementwise.keys,
+    "random_wrap": elementwise.keys,
+    "reduce_sum": reshape.reduce_sum,
+    "reshape": reshape.reshape,
+    "reshard_shards": collectives.reshard,
+    "rev": reshape.along(reshape.slice_dims_at, "rev"),
+    "scan": control_flow.scan,
+    "slice": reshape.strided_slice,
+    "sort": reshape.sort,
+    "split": reshape.along(reshape.slice_dims_at, "split"),
+    "squeeze": reshape.along(reshape.remove_dims, "squeeze"),
+    "stack": reshape.stack,
+    "threefry2x32": elementwise.elementwise,
+    "tile": reshape.tile,
+    "top_k": reshape.top_k,
+    "transpose": reshape.along(reshape.permute_dims, "transpose"),
+    "unstack": reshape.along(reshape.remove_dims, "unstack"),
+    "vary_unreduced_cast": collectives.cast_unreduced,
+    "vary_unreduced_cast_p": collectives.cast_unreduced,
+    "while": control_flow.while_loop,
 }
 
 

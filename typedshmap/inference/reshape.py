@@ -37,7 +37,7 @@ def _combine(eqn: Any, facts: Sequence[ShardingFact], dims: Sequence[DimFact]) -
     return [combine(eqn.primitive.name, tuple(facts), lattice.drop_repeated_axes(tuple(dims)))]
 
 
-def _along(how: DimsRule, name: str) -> TransferRule:
+def along(how: DimsRule, name: str) -> TransferRule:
     """The rule of an operation of which one parameter says all about what becomes of the dims of its operand."""
     param = _jax.primitives.primitive(name).along
     return lambda interpreter, eqn, facts: _map_dims(eqn, facts, how, eqn.params[param])
@@ -59,11 +59,12 @@ def _broadcast(dims: Dims, before: Any, after: Any, places: Any) -> Dims:
     return tuple(kept.get(to, UNSHARDED) for to in range(len(after)))
 
 
-def _permute_dims(dims: Dims, order: Any) -> Dims:
+def permute_dims(dims: Dims, order: Any) -> Dims:
+    """Dims in another order."""
     return tuple(dims[at] for at in order)
 
 
-def _remove_dims(dims: Dims, gone: Any) -> Dims:
+def remove_dims(dims: Dims, gone: Any) -> Dims:
     """Dims without those that were of size 1, are reduced, or are unstacked."""
     places = {at % len(dims) for at in (gone if isinstance(gone, tuple) else (gone,))}
     return tuple(dim for at, dim in enumerate(dims) if at not in places)
@@ -72,7 +73,7 @@ def _remove_dims(dims: Dims, gone: Any) -> Dims:
 def reduce_sum(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A sum over dims; of one that is sharded, each shard has its part of the sum."""
     axes, dims = eqn.params["axes"], facts[0].dims
-    (found,) = _map_dims(eqn, facts, _remove_dims, axes)
+    (found,) = _map_dims(eqn, facts, remove_dims, axes)
     for at in axes:
         if dims[at].axes:
             return [interpreter.due_sum(eqn, found, summed_axes([dims[at] for at in axes]))]
@@ -220,7 +221,7 @@ def _distribute_parts(parts: list[Part], sizes: Sequence[int], behind: tuple[str
     return found
 
 
-def _slice_dims_at(dims: Dims, places: Any) -> Dims:
+def slice_dims_at(dims: Dims, places: Any) -> Dims:
     """Dims, some of them sliced, reversed, split or sorted on each shard."""
     places = places if isinstance(places, tuple) else (places,)
     return tuple(_sliced_dim(dim) if at in places else dim for at, dim in enumerate(dims))
@@ -254,20 +255,20 @@ def _slice_resized(dims: Dims, before: Any, after: Any, is_same_part: bool) -> D
 def tile(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Dims that are repeated."""
     places = tuple(at for at, times in enumerate(eqn.params["reps"]) if times != 1)
-    return _map_dims(eqn, facts, _slice_dims_at, places)
+    return _map_dims(eqn, facts, slice_dims_at, places)
 
 
 def fft(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A Fourier transform of the last dims."""
     rank = len(facts[0].dims)
-    return _map_dims(eqn, facts, _slice_dims_at, tuple(range(rank - len(eqn.params["fft_lengths"]), rank)))
+    return _map_dims(eqn, facts, slice_dims_at, tuple(range(rank - len(eqn.params["fft_lengths"]), rank)))
 
 
 def reduce_window(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A reduction of windows; a dim along which these have one element each is the same."""
     ways = zip(eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape, eqn.params["window_dimensions"], strict=True)
     places = tuple(at for at, (before, after, size) in enumerate(ways) if before != after or size > 1)
-    return _map_dims(eqn, facts, _slice_dims_at, places)
+    return _map_dims(eqn, facts, slice_dims_at, places)
 
 
 def dynamic_slice(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
@@ -346,14 +347,14 @@ def stack(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> 
 
 def sort(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A sharded dim is sorted on each shard."""
-    dims = _slice_dims_at(tuple(_join_operands(facts)), eqn.params["dimension"])
+    dims = slice_dims_at(tuple(_join_operands(facts)), eqn.params["dimension"])
     return _combine(eqn, facts, dims) * len(eqn.outvars)
 
 
 def top_k(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Of a sharded dim, the largest on each shard."""
     along = eqn.params.get("axis", len(facts[0].dims) - 1) % len(facts[0].dims)
-    return _map_dims(eqn, facts, _slice_dims_at, along)
+    return _map_dims(eqn, facts, slice_dims_at, along)
 
 
 def gather(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
@@ -377,24 +378,3 @@ def gathered_dims(eqn: Any) -> list[tuple[int, int]]:
 def iota(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """The same numbers on every shard."""
     return [lattice.invarying(len(eqn.outvars[0].aval.shape))]
-
-
-_OF_DIMS_WITHOUT = ("squeeze", "unstack", *_jax.primitives.names_of("reducing"))
-_OF_DIMS_SLICED = ("rev", "split")
-_WINDOWS = ("reduce_window_sum", "reduce_window_max", "reduce_window_min")
-RULES = {
-    **{name: _along(_remove_dims, name) for name in _OF_DIMS_WITHOUT},
-    **{name: _along(_slice_dims_at, name) for name in _OF_DIMS_SLICED},
-    **dict.fromkeys(_jax.primitives.names_of("placing"), scatter),
-    **dict.fromkeys(_WINDOWS, reduce_window),
-    **{
-        rule.__name__: rule
-        for rule in (
-            broadcast_in_dim, reduce_sum, reshape, pad, tile, fft, dynamic_slice, concatenate, stack, sort, top_k,
-            gather, iota,
-        )
-    },
-    "transpose": _along(_permute_dims, "transpose"),
-    "slice": strided_slice,
-    "dynamic_update_slice": update_slice,
-}  # fmt: skip

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from .. import _jax
-from .control_flow import RULES
 from .facts import CALLBACKS, FactInterpreter, TransferRule
 from .interpreter import CLAIM
 from .lattice import NO_AXES, AxisSet, ShardingFact, unknown, varying_of
@@ -58,7 +57,8 @@ def has_gradient_through(
         is_wrong = bool(found - _TANGENTS) if wrong or is_custom else _has_untyped_factor(eqn, facts)
         return found | _PASSED if found >= _TANGENT and (is_wrong or id(eqn) in eqns) else found
 
-    rules = {name: partial(marked, rule) for name, rule in RULES.items()} | {CLAIM: interpreter.rules[CLAIM]}
+    followed = _jax.primitives.names_of("call", "loop", "branch")
+    rules = {name: partial(marked, interpreter.rules[name]) for name in followed} | {CLAIM: interpreter.rules[CLAIM]}
     flow = FactInterpreter(interpreter.sizes, False, {}, interpreter.claim_equations)
     flow.rules = defaultdict(lambda: partial(marked, _handed_on), rules)
     entering = [
