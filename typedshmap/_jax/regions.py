@@ -44,7 +44,7 @@ def _region_primitive() -> Any:
     spec = PartitionSpec()
     with without_ambient():
         mapped = shard_map(lambda x: x, mesh=mesh, in_specs=spec, out_specs=spec)
-        return jax.make_jaxpr(mapped)(0.0).eqns[0].primitive
+        return next(all_equations(jax.make_jaxpr(mapped)(0.0))).primitive
 
 
 @cache
@@ -367,8 +367,7 @@ def _trace_for_region(
         trees = _trees_of(call, returned[0])
     except Exception as error:
         return f"it cannot be traced: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    for eqn in traced.eqns:
-        if eqn.primitive is primitive:
-            results, start = tuple(range(len(eqn.outvars))), len(eqn.invars) - len(args)
-            see(TracedRegion(eqn, results, start, call=call, origin=origin or _old_origin(eqn), trees=trees))
+    if (region := find_region(traced)) is not None:
+        start, origin = len(region.eqn.invars) - len(args), origin or _old_origin(region.eqn)
+        see(replace(region, start=start, call=call, origin=origin, trees=trees))
     return ""

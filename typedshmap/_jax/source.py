@@ -12,7 +12,7 @@ from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
 from ..errors.places import Place, installed_package, is_users, running_line
-from .jaxpr import called_jaxpr, open_jaxpr
+from .jaxpr import all_equations, called_jaxpr
 from .primitives import primitive
 
 # JAX's names of the functions that compute gradients.
@@ -138,7 +138,7 @@ def function_file(jaxpr: Any) -> str:
 def _called_frames(jaxpr: Any) -> Iterator[Any]:
     """The frames within that of the function that a jaxpr was traced from, of each equation, from the outermost on."""
     file = _traced_function(jaxpr)[1]
-    for eqn in open_jaxpr(jaxpr).eqns:
+    for eqn in all_equations(jaxpr):
         within = [*takewhile(lambda frame: frame.file_name != file, _frames(eqn))]
         yield from reversed(within)
 

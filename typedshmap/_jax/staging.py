@@ -170,7 +170,7 @@ class UnfinishedJaxpr(NamedTuple):
 
 def unfinished_jaxpr(values: Sequence[Any]) -> UnfinishedJaxpr:
     """The equations that compute tracers, in topological order."""
-    jaxpr, seen = UnfinishedJaxpr([], [], [], [value.val for value in values]), set[int]()
+    equations, operands, seen = list[UnfinishedEquation](), list[Any](), set[int]()
     waiting = [(value, False) for value in reversed(values)]
     while waiting:
         value, is_ready = waiting.pop()
@@ -180,13 +180,13 @@ def unfinished_jaxpr(values: Sequence[Any]) -> UnfinishedJaxpr:
             continue
         if eqn is None:
             seen.add(key)
-            jaxpr.invars.append(value.val)
-            jaxpr.operands.append(value)
+            operands.append(value)
         elif is_ready:
             seen.add(key)
             atoms = [operand.val for operand in eqn.invars]
-            jaxpr.eqns.append(UnfinishedEquation(eqn.primitive, atoms, eqn.outvars, eqn.params, eqn.source_info))
+            equations.append(UnfinishedEquation(eqn.primitive, atoms, eqn.outvars, eqn.params, eqn.source_info))
         else:
             waiting.append((value, True))
             waiting += [(operand, False) for operand in reversed(eqn.invars)]
-    return jaxpr
+    results = [value.val for value in values]
+    return UnfinishedJaxpr(equations, [operand.val for operand in operands], operands, results)

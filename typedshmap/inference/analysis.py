@@ -24,7 +24,7 @@ from .interpreter import CLAIM
 from .kinds.region import Kinds, Retrace
 from .kinds.suspects import Suspicion
 from .lattice import NO_AXES, AxisSet, ShardingFact, unknown
-from .region import RULES, InterpretedRegion, with_cause
+from .region import RULES, InterpretedRegion, inferred_type, with_cause
 
 NOTHING_CLAIMED: Mapping[int, Layout] = {}
 
@@ -157,7 +157,7 @@ class RegionAnalysis:
             return None
         found, kinds = first
         what = with_cause(found.what, kinds, id(found.eqn))
-        return _finding_error(found._replace(what=what), self.origin, self.early_interpreter)
+        return _error_of([_contradiction(found._replace(what=what), self.origin, self.early_interpreter)])
 
     def _interpret_unfinished(
         self, values: Sequence[Any], results: Mapping[int, Layout] = NOTHING_CLAIMED
@@ -265,15 +265,17 @@ def analyze_region(
     params, origin = traced.eqn.params, analysis.origin
     has_vma, claim_equations = bool(params["check_vma"]), analysis.claim_equations
     region = InterpretedRegion(params, lambda: analysis.interpreter(has_vma, claim_equations), analysis.name_dim)
-    body, interpreter = region.body, region.interpreter
-    judged = [found for found in interpreter.observations if found.claim is not None]
+    body = region.body
+    judged = [found for found in region.interpreter.observations if found.claim is not None]
     if traced.is_differentiated and not {*map(id, analysis.claims)} <= {id(found.claim) for found in judged}:
         return False
     taken = [*map(_jax.array.has_gradient_taken, operands)]
     if first := region.divergence(taken) or region.wrong_gradient():
-        raise _finding_error(first, origin, interpreter)
+        raise _error_of([_contradiction(first, origin, region.interpreter)])
     _know(analysis, region, zip(results, traced.results, strict=True), retrace)
-    wrong = [_contradiction(_at_its_making(found, body), origin, interpreter) for found in region.contradictions()]
+    wrong = [
+        _contradiction(_at_its_making(found, body), origin, region.interpreter) for found in region.contradictions()
+    ]
     suspected = [] if wrong or refused else region.suspects()
     for each in suspected:
         if each.is_error:
@@ -283,26 +285,21 @@ def analyze_region(
         _refuse_unproven(analysis, judged, body)
     fitting = set[Any]()  # most results are like others
     for result, at in zip(results, traced.results, strict=True):
-        var, fact = body.outvars[at], region.results[at]
         if result is None:
             continue
         if type(result) is Refused:
-            failure = result.failure
+            failure = region.with_cause_of_result(result.failure, at, wants_cure=not wrong)
         else:
-            kind = (result.hint, fact, var.aval.shape)
+            kind = (result.hint, region.results[at], body.outvars[at].aval.shape)
             if kind in fitting:
                 continue
-            claim = claims.make_claim(result, len(var.aval.shape), origin)
-            what = claims.contradiction(claim, fact, var.aval.shape, interpreter, True) if claim is not None else None
-            if what is None:
+            failure = region.failure_of_result(at, result, origin, wants_cure=not wrong)
+            if failure is None:
                 fitting.add(kind)
                 continue
-            failure = Failure(what, result.subject, result.hint.text, _inferred_type(var.aval, fact, interpreter))
-        failure = replace(failure, what=region.with_cause_of_result(failure.what, at, wants_cure=not wrong))
-        cause = getattr(failure.what, "cause", None)
-        if failure.subject.kind == "spec" and type(result) is not Refused and cause is not None and cause.may_agree:
-            continue  # a PartitionSpec states it, as JAX takes it; a hint has assume for that
-        failure = replace(failure, place=failure.cause_place or region.place_of_result(at))
+            cause = getattr(failure.what, "cause", None)
+            if failure.subject.kind == "spec" and cause is not None and cause.may_agree:
+                continue  # a PartitionSpec states it, as JAX takes it; a hint has assume for that
         wrong.append(Contradiction(failure, analysis.typed.name, origin.region, result.sizes))
     if wrong:
         raise _error_of(wrong)
@@ -422,32 +419,14 @@ def _error_of(wrong: Sequence[Contradiction]) -> TypedShmapError:
     return first.region.error(first.function, failures, first.sizes, first.failure.place)
 
 
-def _finding_error(found: Observation, origin: claims.Origin, interpreter: FactInterpreter) -> TypedShmapError:
-    """The error of one finding."""
-    return _error_of([_contradiction(found, origin, interpreter)])
-
-
 def _contradiction(found: Observation, origin: claims.Origin, interpreter: FactInterpreter) -> Contradiction:
     """What is wrong with a claim, or with an operation that makes no sense."""
     place = _jax.source.equation_place(found.eqn) if found.eqn is not None else ""
     if found.claim is None:
         failure = Failure(found.what, Subject("whole", "body"), place=place)
         return Contradiction(failure, origin.function, origin.region)
-    text, stated = _inferred_type(found.aval, found.fact, interpreter), found.claim.assertion
+    text, stated = inferred_type(found.aval, found.fact, interpreter), found.claim.assertion
     failure = Failure(found.what, stated.subject, stated.hint.text, text, place)
     if stated.subject.kind == "return":
         failure = replace(failure, place=failure.cause_place or place)
     return Contradiction(failure, stated.function, stated.region, stated.sizes)
-
-
-def _inferred_type(aval: Any, fact: ShardingFact, interpreter: FactInterpreter) -> str:
-    """A value's type in JAX's notation; under ``check_vma=False`` as it was inferred."""
-    text = aval.str_short(short_dtypes=True)
-    if interpreter.has_vma:
-        return text
-    marks = [
-        f"{letter}:{axes[0] if len(axes) == 1 else '(' + ','.join(axes) + ')'}"
-        for letter, names in (("V", fact.varying), ("U", fact.unreduced))
-        if (axes := [axis for axis in interpreter.sizes if axis in names])
-    ]
-    return text + (f"{{{', '.join(marks)}}}" if marks else "")

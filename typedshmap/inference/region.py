@@ -7,9 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from .. import _jax
+from ..errors.failures import Failure
 from ..errors.varying import UnmarkedUnreduced, UnmentionedVarying, UntypedVarying
+from ..hints.context import LayoutAssertion
 from ..notation.layout import Layout
 from . import collectives, control_flow, elementwise, reshape
+from .claims import Origin, contradiction, make_claim
 from .control_flow import fact_of_spec
 from .facts import FactInterpreter, Observation, TransferRule
 from .interpreter import CALLS
@@ -17,7 +20,7 @@ from .kinds.cause import find_cause, predicate_origin
 from .kinds.known import is_known, note_known
 from .kinds.region import Kinds, NameOfDim
 from .kinds.suspects import Suspicion, suspects
-from .lattice import unknown
+from .lattice import ShardingFact, unknown
 from .tangents import has_gradient_through
 
 _OF_OPERATIONS = {
@@ -230,14 +233,24 @@ class InterpretedRegion:
             return []
         return found
 
-    def with_cause_of_result(self, what: Any, at: int, wants_cure: bool = True) -> Any:
-        """What is wrong with a result, with its cause; with a cure where a message is to name it."""
-        return with_cause(what, self.kinds, at, wants_cure)
+    def failure_of_result(
+        self, at: int, stated: LayoutAssertion, origin: Origin, wants_cure: bool = True
+    ) -> Failure | None:
+        """The failure of a result that contradicts a hint or a spec."""
+        aval, fact, interpreter = self.body.outvars[at].aval, self.results[at], self.interpreter
+        claim = make_claim(stated, len(aval.shape), origin)
+        what = None if claim is None else contradiction(claim, fact, aval.shape, interpreter, True)
+        if what is None:
+            return None
+        failure = Failure(what, stated.subject, stated.hint.text, inferred_type(aval, fact, interpreter))
+        return self.with_cause_of_result(failure, at, wants_cure)
 
-    def place_of_result(self, at: int) -> str:
-        """Where the equation is that made a result."""
+    def with_cause_of_result(self, failure: Failure, at: int, wants_cure: bool = True) -> Failure:
+        """The failure of a result, with its cause and its place."""
+        failure = replace(failure, what=with_cause(failure.what, self.kinds, at, wants_cure))
         maker = _jax.jaxpr.maker_of(self.body, self.body.outvars[at])
-        return _jax.source.equation_place(maker) if maker is not None else ""
+        place = failure.cause_place or (_jax.source.equation_place(maker) if maker is not None else "")
+        return replace(failure, place=place)
 
 
 def with_cause(what: Any, kinds: Kinds, key: int, wants_cure: bool = True) -> Any:
@@ -257,3 +270,16 @@ def with_cause(what: Any, kinds: Kinds, key: int, wants_cure: bool = True) -> An
         if raises_in_readings:
             raise
         return what
+
+
+def inferred_type(aval: Any, fact: ShardingFact, interpreter: FactInterpreter) -> str:
+    """A value's type in JAX's notation; under ``check_vma=False`` as it was inferred."""
+    text = aval.str_short(short_dtypes=True)
+    if interpreter.has_vma:
+        return text
+    marks = [
+        f"{letter}:{axes[0] if len(axes) == 1 else '(' + ','.join(axes) + ')'}"
+        for letter, names in (("V", fact.varying), ("U", fact.unreduced))
+        if (axes := [axis for axis in interpreter.sizes if axis in names])
+    ]
+    return text + (f"{{{', '.join(marks)}}}" if marks else "")
