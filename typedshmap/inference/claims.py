@@ -1,9 +1,9 @@
-"""Claims: what hints, checks and patterns state about a value, and whether the jaxpr bears it out.
+"""Claims: the layouts that hints, checks and patterns state, compared with the jaxpr.
 
-A claim is kept beside the jaxpr, or as an equation of it. The operation is the identity: it keeps
-the value's type, and nothing of it is left when the jaxpr is lowered. Differentiation keeps it on the value and
-leaves the tangent alone; under ``jax.vmap`` the mapped dim is unconstrained. A claim that follows from the operands of
-the value's equation needs no operation where that would have to be differentiated and transposed with it."""
+A claim is kept beside the jaxpr, or as an equation of it. The operation is the identity: it keeps the value's type, and
+disappears when the jaxpr is lowered. Differentiation keeps it on the primal value and ignores it on the tangent; under
+``jax.vmap`` the mapped dim is unconstrained. A claim that follows from the operands of the value's equation needs no
+operation where that would have to be differentiated and transposed with it."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from .lattice import UNKNOWN, AxisSet, DimFact, ShardingFact, drop_repeated_axes
 
 
 class Origin(Record, eq=False):
-    """One tracing of a region's body, in which claims are made: its function, and the region."""
+    """One trace of a region's body, in which claims are made."""
 
     function: str
     region: MeshContext
 
 
 class Claim(Record, eq=False):
-    """What is stated of one value, and all that its error needs.
+    """The layout stated of one value, with the context of its error.
 
-    Any two are equal: JAX keeps the parameters of operations in the cache of the types of their results,
-    which are the same whatever is claimed, so that it would hold the claims of all calls.
+    All claims are equal: JAX keeps the parameters of operations in a cache of their results' types, which do not depend
+    on the claim, so that it would keep the claims of all calls alive.
 
     Attributes:
       layout: the layout of the value.
-      assertion: what was written, where, about what.
+      assertion: the hint, its place and its subject.
       origin: the body in which it was made.
     """
 
@@ -61,7 +61,7 @@ class Claim(Record, eq=False):
 
     @property
     def meaning(self) -> tuple[Any, ...]:
-        """What it says, whoever says so."""
+        """Its content, without its place."""
         stated = self.assertion
         return self.layout, self.covered_axes, stated.is_assumed, stated.must_be_invarying, stated.subject.is_pattern
 
@@ -71,12 +71,12 @@ class Claim(Record, eq=False):
         return self.assertion.region.checked_axes | self.layout.axes
 
     def dim_name(self, axis: str) -> str:
-        """What it calls the dim that is sharded over a mesh axis."""
+        """The name of the dim that it shards over a mesh axis."""
         return dim_name(self.layout, self.assertion.hint, axis)
 
     @property
     def key(self) -> tuple[str, str, str, AxisSet]:
-        """What is the same when the body is traced once more."""
+        """The part that is the same when the body is traced once more."""
         stated = self.assertion
         return (stated.function, str(stated.subject), str(stated.hint.text), stated.must_be_invarying)
 
@@ -90,16 +90,16 @@ def dim_name(layout: Layout, hint: ArrayHint, axis: str) -> str:
 
 
 def make_claim(stated: LayoutAssertion, rank: int, origin: Origin) -> Claim | None:
-    """What a hint claims of a value of that rank; None for one that names axes that the mesh does not have."""
+    """The claim of a hint about a value of that rank; None if it names axes that the mesh does not have."""
     layout = stated.region.manual_layout(stated.hint, rank)
     return None if layout is None else Claim(layout, stated, origin)
 
 
 def remake_claim(claim: Claim, origin: Origin) -> Claim | None:
-    """A claim as it would be made in another body; None for one that names axes that the mesh does not have.
+    """A claim made again in another body; None if it names axes that the mesh does not have.
 
-    A function under ``jax.jit`` is traced for the first region that calls it, and what it states is
-    stated again in the next one, where names may mean other axes.
+    A function under ``jax.jit`` is traced for the first region that calls it. In the next one its names may mean other
+    axes.
     """
     stated, was, now = claim.assertion, claim.origin.region, origin.region
     region = stated.region
@@ -115,7 +115,7 @@ def remake_claim(claim: Claim, origin: Origin) -> Claim | None:
 
 
 class ClaimEquation(NamedTuple):
-    """A claim that is kept beside the jaxpr, as the equation that it would be there, and the value that it is about."""
+    """A claim beside the jaxpr, in the form of an equation, and its value."""
 
     params: Mapping[str, Any]
     invars: tuple[Any]
@@ -128,20 +128,20 @@ class ClaimEquation(NamedTuple):
 
 
 def claim_equation(var: Any, claim: Claim, value: Any) -> ClaimEquation:
-    """A claim about a value, which is a variable of a jaxpr, made here."""
+    """A claim about a variable of a jaxpr, made here."""
     own = tuple(range(len(claim.layout.dim_axes)))
     return ClaimEquation({"claim": claim, "own": own}, (var,), _jax.source.source_here(), ref(value))
 
 
 def insert_claim(x: Any, claim: Claim, traces: Container[int]) -> Any:
-    """``x``, with an equation that makes the claim.
-
-    For a value that is being differentiated, the equation is of the value below: the tangent has nothing to do with it.
+    """``x``, with an equation that makes the claim; under differentiation about the primal value.
 
     Args:
+      x: the value.
+      claim: the claim.
       traces: those of the body itself, where an equation stays in the jaxpr though nothing uses its result. In a loop
-        or a call, where a transformation keeps what is used, the value goes through it; elsewhere it would be one
-        value more to be saved for a gradient.
+        or a call, where a transformation drops unused equations, the value passes through it. Elsewhere that would be
+        one more residual of a gradient.
     """
     own = tuple(range(len(claim.layout.dim_axes)))
     if _jax.staging.is_within(x, traces):
@@ -166,7 +166,7 @@ def _primitive() -> Any:
 
 
 def judge_claim(interpreter: FactInterpreter, eqn: Any, claim: Claim, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """The transfer rule of the primitive: judge the claim, which may be made anew; then go on with what it says."""
+    """The transfer rule of the primitive: judge the claim, then go on with the fact that it states."""
     fact, layout, is_assumed = facts[0], claim.layout, claim.assertion.is_assumed
     own: tuple[int, ...] = eqn.params["own"]
     covers_shape = len(own) == len(fact.dims)
@@ -189,10 +189,14 @@ def judge_claim(interpreter: FactInterpreter, eqn: Any, claim: Claim, facts: lis
 def contradiction(
     claim: Claim, fact: ShardingFact, shape: tuple[int, ...], interpreter: FactInterpreter, leaves_region: bool = False
 ) -> Fault | None:
-    """What of a claim is known to be otherwise; the dims of the fact are the claim's.
+    """The fault of a claim that contradicts a fact, whose dims are those of the claim.
 
     Args:
-      leaves_region: whether the value does, so that a claim may not see its dims otherwise than they are.
+      claim: the claim.
+      fact: the fact.
+      shape: the shape of the value.
+      interpreter: the interpreter of the region.
+      leaves_region: whether the value leaves the region, so that the claim may not reinterpret its dims.
     """
     layout, region = claim.layout, claim.assertion.region
     checked_axes = region.checked_axes & interpreter.axes
@@ -216,11 +220,10 @@ def contradiction(
 def layout_contradiction(
     claim: Claim, dims: tuple[DimFact, ...], shape: tuple[int, ...], axes: AxisSet, leaves_region: bool
 ) -> LayoutMismatch | None:
-    """The first dim that is known to be sharded in another way, or over axes that the claim has elsewhere.
+    """The first dim with another known sharding, or sharded over axes that the claim has elsewhere.
 
-    A dim of one element per shard may be taken for any other, since no operation is needed to move it: what
-    another dim is sharded over may be its own. The order of its shards stays what it is. So it is with a movable dim;
-    but what leaves the region is what it is.
+    A dim with one element per shard may stand for any other, since no operation is needed to move it; but the order of
+    its shards is fixed. The same holds for a movable dim, unless the value leaves the region.
     """
     layout = claim.layout
     if has_layout(dims, layout.dim_axes):
@@ -258,7 +261,7 @@ def has_layout(dims: Sequence[DimFact], dim_axes: Sequence[tuple[str, ...]]) -> 
 
 
 def _refine_fact(claim: Claim, fact: ShardingFact, own: tuple[int, ...], axes: AxisSet) -> ShardingFact:
-    """A fact with what a claim adds: sharded dims, unreduced axes; invarying axes only if it is assumed."""
+    """A fact with what a claim adds: sharded dims and unreduced axes; invarying axes only if it is assumed."""
     layout, covered_axes, dims = claim.layout, claim.covered_axes & axes, list(fact.dims)
     claimed_axes = covered_axes - layout.varying
     for at, names in zip(own, layout.dim_axes, strict=True):
@@ -283,9 +286,9 @@ def _refine_fact(claim: Claim, fact: ShardingFact, own: tuple[int, ...], axes: A
 
 
 def is_implied(value: Any, claim: Claim, interpreter: FactInterpreter) -> bool:
-    """Whether a claim follows from what is known of the operands of the value's equation.
+    """Whether a claim follows from the facts of the operands of the value's equation.
 
-    A claim that the value is invarying where JAX's types do not say so is left to the analysis, as are partial sums.
+    Claims without support in JAX's types, and partial sums, are left to the analysis.
     """
     stated, eqn = claim.assertion, _jax.staging.equation_of(value)
     if stated.is_assumed or stated.must_be_invarying or claim.layout.unreduced or eqn is None:
@@ -305,7 +308,7 @@ def is_implied(value: Any, claim: Claim, interpreter: FactInterpreter) -> bool:
 
 
 def fact_of_operand(value: Any, axes: AxisSet, has_vma: bool) -> ShardingFact | None:
-    """What is known of an operand of an equation that is being traced."""
+    """The known fact of an operand of an equation that is being traced."""
     known = lookup_layout(value)
     fact = _fact_of_layout(known, axes) if known is not None else None
     if fact is not None:
@@ -320,7 +323,7 @@ def fact_of_operand(value: Any, axes: AxisSet, has_vma: bool) -> ShardingFact | 
 
 @lru_cache(maxsize=1024)
 def _fact_of_layout(known: KnownLayout, axes: AxisSet) -> ShardingFact | None:
-    """What was remembered of a shard, if it covers all these axes."""
+    """The fact of a shard whose layout is recorded, if the layout covers all these axes."""
     if known.addend_axes or not axes <= known.covered_axes:
         return None
     dims = [DimFact(tuple(axis for axis in part if axis in axes), from_claim=bool(part)) for part in known.dim_axes]

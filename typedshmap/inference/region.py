@@ -1,4 +1,4 @@
-"""Interpret the body of one manual region, and judge what is wrong in it, whatever is claimed of it."""
+"""Interpret the body of one manual region, and judge it, whatever is claimed of it."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ class InterpretedRegion:
 
     Attributes:
       body: its jaxpr.
-      interpreter: what interpreted it.
-      entering: what is known of the body's operands.
-      results: what is known of its results.
+      interpreter: its interpreter.
+      entering: the facts of the operands.
+      results: the facts of the results.
       kinds: what its values are of the whole.
     """
 
@@ -137,15 +137,15 @@ class InterpretedRegion:
         self.know({})
 
     def divergence(self, is_differentiated: Sequence[bool] = ()) -> Observation | None:
-        """The first collective that not all shards reach; one of which nothing comes never runs.
+        """The first collective that runs and that not all shards reach.
 
-        A cast is one if a gradient by the operand that it comes from is being taken, as far as is known.
+        A cast counts if a gradient by the operand that it comes from is being taken.
 
         Args:
-          is_differentiated: whether a gradient by each operand of the call is taken; those are behind what the body
-            closes over.
+          is_differentiated: for each operand of the call whether a gradient by it is taken; these come after the body's
+            closed-over values.
         """
-        diverging = [found for found in self.interpreter.observations if found.control is not None]
+        diverging = [observation for observation in self.interpreter.observations if observation.control is not None]
         if not diverging:
             return None
         live = _jax.jaxpr.all_equations(_jax.jaxpr.without_dead_equations(self.body))
@@ -155,13 +155,13 @@ class InterpretedRegion:
         def is_passed(casts: Sequence[Observation]) -> bool:
             return has_gradient_through(self.interpreter, self.body, differentiated, {id(cast.eqn) for cast in casts})
 
-        casts = [found for found in diverging if found.eqn.primitive.name == control_flow.CAST]
+        casts = [observation for observation in diverging if observation.eqn.primitive.name == control_flow.CAST]
         may_be_passed = any(differentiated) and is_passed(casts)
 
-        def is_run(found: Observation) -> bool:
-            if found.eqn.primitive.name == control_flow.CAST:
-                return may_be_passed and is_passed([found])
-            return not used.isdisjoint(found.eqn.outvars)
+        def is_run(observation: Observation) -> bool:
+            if observation.eqn.primitive.name == control_flow.CAST:
+                return may_be_passed and is_passed([observation])
+            return not used.isdisjoint(observation.eqn.outvars)
 
         first = next(filter(is_run, diverging), None)
         if first is None:
@@ -188,16 +188,23 @@ class InterpretedRegion:
         return has_gradient_through(self.interpreter, self.body, differentiated, untyped=untyped)
 
     def contradictions(self) -> list[Observation]:
-        """The claims that contradict what is known, and the operations that make no sense, with their causes."""
-        found = [each for each in self.interpreter.observations if each.what is not None and each.control is None]
-        return [each._replace(what=with_cause(each.what, self.kinds, id(each.eqn))) for each in found]
+        """The contradicted claims, and the operations that make no sense, with their causes."""
+        contradicted = [
+            observation
+            for observation in self.interpreter.observations
+            if observation.what is not None and observation.control is None
+        ]
+        return [
+            observation._replace(what=with_cause(observation.what, self.kinds, id(observation.eqn)))
+            for observation in contradicted
+        ]
 
     def know(self, results: Mapping[int, Layout], **known: Any) -> None:
-        """Take what is to be known before results are judged, and before cures are tried.
+        """Set what must be known before results are judged and cures are tried.
 
         Args:
           results: by their places, the layouts of the results.
-          known: what else `Kinds` takes.
+          known: other arguments of `Kinds`.
         """
         interpreter = self.interpreter
         self.kinds = Kinds(
@@ -206,7 +213,7 @@ class InterpretedRegion:
 
     @property
     def _has_symbols(self) -> bool:
-        """Whether a size is a symbol, of a program for export: nothing is known of it."""
+        """Whether a size is a symbol, as of a program for export: nothing is known of it."""
         for var in self.body.invars:
             for size in var.aval.shape:
                 if size.__class__ is not int:
@@ -214,7 +221,7 @@ class InterpretedRegion:
         return False
 
     def suspects(self, refused: Collection[int] = ()) -> list[Suspicion]:
-        """What is suspected of it, and the sums that a hint says are due and that are lost.
+        """The suspects of the region, and the lost sums that a hint says are due.
 
         Args:
           refused: the places of the results that are refused.
@@ -224,14 +231,16 @@ class InterpretedRegion:
         try:
             if is_known(self.kinds):
                 return []
-            found = suspects(self.kinds, [axis for axis, size in self.interpreter.sizes.items() if size > 1], refused)
-            if not found:
+            suspicions = suspects(
+                self.kinds, [axis for axis, size in self.interpreter.sizes.items() if size > 1], refused
+            )
+            if not suspicions:
                 note_known(self.kinds)
         except Exception:  # a program that runs is never ended by what only reads it
             if raises_in_readings:
                 raise
             return []
-        return found
+        return suspicions
 
     def failure_of_result(
         self, at: int, stated: LayoutAssertion, origin: Origin, wants_cure: bool = True
@@ -254,13 +263,13 @@ class InterpretedRegion:
 
 
 def with_cause(what: Any, kinds: Kinds, key: int, wants_cure: bool = True) -> Any:
-    """A fault with the cause, if it is of a value that varies or is unreduced over some axes.
+    """A fault with its cause, if a value varies or is unreduced over some axes.
 
     Args:
-      what: what is wrong.
-      kinds: what the values of the region are.
-      key: the place of the result, or the id of the claim's equation, of which it is.
-      wants_cure: whether a cure is searched for.
+      what: the fault.
+      kinds: the kinds of the region.
+      key: the place of the result, or the id of the claim's equation.
+      wants_cure: whether to search for a cure.
     """
     if not isinstance(what, UnmentionedVarying | UnmarkedUnreduced):
         return what
