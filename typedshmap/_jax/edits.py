@@ -26,12 +26,12 @@ class Edit(NamedTuple):
     """An edit of an operation.
 
     Attributes:
-      site: where it stands in the user's code.
-      primitive: the primitive that does it there.
-      operation: ``psum``, ``pmean``, ``pmax`` or ``pmin``; ``divide``, by the size of the axis; empty for nothing.
+      site: its place in the user's code.
+      primitive: its primitive.
+      operation: ``psum``, ``pmean``, ``pmax``, ``pmin``, ``divide`` (by the size of the axis), or empty for nothing.
       axis: the mesh axis.
-      replaces: the collective in whose place it stands; empty where it comes after the operation.
-      is_stopped: whether ``stop_gradient`` stands between the operation and the collective.
+      replaces: the collective that it replaces; empty if it comes after the operation.
+      is_stopped: whether ``stop_gradient`` comes between the operation and the collective.
     """
 
     site: tuple[Any, int]
@@ -61,7 +61,7 @@ class Edit(NamedTuple):
 
 
 def edit_of(eqn: Any, operation: str, axis: str, replaces: str = "", is_stopped: bool = False) -> Edit | None:
-    """The edit of what an equation was made by; None where it is not known where that is."""
+    """The edit of an equation's operation; None if its place is not known."""
     site = call_site(eqn)[1]
     return None if site is None else Edit(site, eqn.primitive, operation, axis, replaces, is_stopped)
 

@@ -51,7 +51,7 @@ def _region_primitive() -> Any:
 def _codes_of_bodies() -> Mapping[Any, RegionOrigin]:
     """The code objects of JAX's wrapper of a user's function, and of a transposed region.
 
-    They are read from a program with a gradient. Empty below jax 0.10.2, where a body is the user's function itself.
+    Empty below jax 0.10.2, where a body is the user's function itself.
     """
     mesh = AbstractMesh((1,), ("x",), axis_types=(AxisType.Auto,))
     bodies = list[Any]()
@@ -73,9 +73,9 @@ class _Here(threading.local):
 
     Attributes:
       is_evaluating: whether it evaluates a region operation by operation.
-      traced: the body of the region that it traces before its evaluation.
+      traced: the body of a region that it traces before its evaluation.
       handed: the parent traces to which a transformation passes a region.
-      functions: the functions of the regions that it traces, from which transformations derive others meanwhile.
+      functions: the functions of the regions that it traces, from which transformations derive others.
     """
 
     is_evaluating, traced, handed, functions = False, None, frozenset[int](), frozenset[str]()
@@ -211,7 +211,7 @@ def _regions_of_rules(jaxpr: Any, eqn: Any) -> list[TracedRegion]:
 def moved_regions(mesh: AnyMesh) -> Generator[None]:
     """Run the regions that this thread traces on another mesh, if it has their axes, inside a ``with``.
 
-    The body is traced with the shards of that mesh. Nested regions use the mesh of the outer region.
+    Nested regions use the mesh of the outer region.
     """
     thread = threading.get_ident()
 
@@ -246,10 +246,7 @@ def other_mesh(mesh: AnyMesh, axis: str, size: int) -> AbstractMesh:
 
 
 def traced_on(mesh: AbstractMesh, mapped: Callable[..., Any], operands: Sequence[Any], specs: Sequence[Any]) -> Any:
-    """The body of the region of a mapped function on a mesh, for global operands of these types.
-
-    None if it cannot be traced there.
-    """
+    """The body of a mapped function's region on a mesh, for global operands of these types; None if that fails."""
     explicit = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Explicit}
     structs: list[Any] = []
     for operand, spec in zip(operands, specs, strict=True):

@@ -45,10 +45,7 @@ def linearised_once(f: Any) -> Callable[..., Any]:
 
 
 def identity_primitive(name: str) -> Any:
-    """A primitive that returns its operand; tangents bypass it.
-
-    JAX would linearise it by a trace of its jvp, which takes longer than everything else.
-    """
+    """A primitive that returns its operand. Tangents bypass it: JAX would trace its jvp, which takes longer."""
     primitive = extend_core().Primitive(name)
     bind = primitive.bind_with_trace
 
@@ -106,10 +103,9 @@ def value_place(value: Any) -> str:
 
 
 def variable_of(value: Any, traces: Container[int]) -> Any:
-    """The variable of a value in one of these traces; under differentiation, of its primal.
+    """The variable of a value, or of its primal, in one of these traces; else None.
 
-    None for an operand or a constant of the jaxpr, for a value under ``jax.vmap``, and for a value of another trace;
-    and on versions of JAX that drop unused variables.
+    Also None for an operand or a constant of the jaxpr, under ``jax.vmap``, and if JAX drops unused variables.
     """
     below = value if type(value) is STAGED else undifferentiated(value)
     if DROPS_UNUSED or type(below) is not STAGED or below.parent is None:

@@ -171,9 +171,7 @@ def join_dims(a: DimFact, b: DimFact) -> DimFact:
 @lru_cache(maxsize=4096)
 def join_all_dims(a: tuple[DimFact, ...], b: tuple[DimFact, ...]) -> tuple[DimFact, ...]:
     """All dims of such a value."""
-    return (
-        a if a == b else drop_repeated_axes(tuple(join_dims(first, second) for first, second in zip(a, b, strict=True)))
-    )
+    return a if a == b else drop_repeated_axes(tuple(map(join_dims, a, b)))
 
 
 def is_conflict(a: DimFact, b: DimFact) -> bool:
@@ -194,7 +192,7 @@ def _is_woven(a: DimFact, b: DimFact) -> bool:
 @lru_cache(maxsize=4096)
 def conflicting_dims(a: tuple[DimFact, ...], b: tuple[DimFact, ...]) -> tuple[int, ...]:
     """The dims of two values that conflict."""
-    return tuple(at for at, (first, second) in enumerate(zip(a, b, strict=True)) if is_conflict(first, second))
+    return tuple(at for at, is_wrong in enumerate(map(is_conflict, a, b)) if is_wrong)
 
 
 def is_within(axes: tuple[str, ...], others: tuple[str, ...]) -> bool:

@@ -51,20 +51,19 @@ def _rule_of(name: str, known: _jax.primitives.Primitive) -> TransferRule | None
 RULES: Mapping[str, TransferRule] = {
     **{name: rule for name, known in _jax.primitives.PRIMITIVES.items() if (rule := _rule_of(name, known)) is not None},
     **CALLS,  # those of a nested region are over the axes of this one only
-    "axis_index": collectives.axis_index,
+    **{
+        rule.__name__: rule
+        for rule in (
+            collectives.axis_index, control_flow.cond, control_flow.scan, elementwise.dot_general,
+            reshape.broadcast_in_dim, reshape.concatenate, reshape.dynamic_slice, reshape.fft, reshape.gather,
+            reshape.iota, reshape.pad, reshape.reduce_sum, reshape.reshape, reshape.sort, reshape.stack, reshape.tile,
+            reshape.top_k,
+        )
+    },
     "bitcast_convert_type": elementwise.bitcast,
-    "broadcast_in_dim": reshape.broadcast_in_dim,
     "complex": elementwise.elementwise,
-    "concatenate": reshape.concatenate,
-    "cond": control_flow.cond,
     "conv_general_dilated": elementwise.convolution,
-    "dot_general": elementwise.dot_general,
-    "dynamic_slice": reshape.dynamic_slice,
     "dynamic_update_slice": reshape.update_slice,
-    "fft": reshape.fft,
-    "gather": reshape.gather,
-    "iota": reshape.iota,
-    "pad": reshape.pad,
     "pbroadcast": collectives.total,
     "ppermute": collectives.permute,
     "pvary": elementwise.vary,
@@ -74,25 +73,18 @@ RULES: Mapping[str, TransferRule] = {
     "random_split": elementwise.keys,
     "random_unwrap": elementwise.keys,
     "random_wrap": elementwise.keys,
-    "reduce_sum": reshape.reduce_sum,
-    "reshape": reshape.reshape,
     "reshard_shards": collectives.reshard,
     "rev": reshape.along(reshape.slice_dims_at, "rev"),
-    "scan": control_flow.scan,
     "slice": reshape.strided_slice,
-    "sort": reshape.sort,
     "split": reshape.along(reshape.slice_dims_at, "split"),
     "squeeze": reshape.along(reshape.remove_dims, "squeeze"),
-    "stack": reshape.stack,
     "threefry2x32": elementwise.elementwise,
-    "tile": reshape.tile,
-    "top_k": reshape.top_k,
     "transpose": reshape.along(reshape.permute_dims, "transpose"),
     "unstack": reshape.along(reshape.remove_dims, "unstack"),
     "vary_unreduced_cast": collectives.cast_unreduced,
     "vary_unreduced_cast_p": collectives.cast_unreduced,
     "while": control_flow.while_loop,
-}
+}  # fmt: skip
 
 
 raises_in_readings = False

@@ -280,7 +280,8 @@ class Region:
     @property
     def may_diverge(self) -> bool:
         """Whether shards may take different branches, so that some may not reach a collective of its gradient."""
-        return not {"cond", "while"}.isdisjoint([eqn.primitive.name for eqn in self._equations])
+        names = [eqn.primitive.name for eqn in self._equations]
+        return "cond" in names or "while" in names
 
     @cached_property
     def _equations(self) -> tuple[Any, ...]:
