@@ -345,9 +345,8 @@ class RegionTrees(Record):
     out_specs: Any
 
 
-RegionOrigin = Literal["written", "copied", "derived", "transposed"]
-"""What a region comes from: ``jax.shard_map`` itself, wherever that is called; a program that was traced before, which
-JAX runs again; differentiation; of that the transposing."""
+RegionOrigin = Literal["written", "derived", "transposed"]
+"""The origin of a region: a call of ``jax.shard_map``, differentiation, or the transpose in it."""
 
 
 class TracedRegion(Record):

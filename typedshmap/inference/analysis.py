@@ -38,8 +38,7 @@ class RegionAnalysis:
 
     def __init__(self, axes: AxisSet) -> None:
         self.axes, self.is_done = axes, False
-        self.proven_claims: list[claims.Claim] = []
-        self.proven_keys: set[tuple[Any, ...]] = set()
+        self.proven: set[tuple[Any, ...]] = set()
 
     def begin(self, typed: HintedSignature, region: MeshContext, arguments: Sequence[CheckedLeaf]) -> None:
         """Note the body, its arguments, and the traces in which its claims stay: several under differentiation."""
@@ -70,7 +69,7 @@ class RegionAnalysis:
             return value
         if self.is_done:
             claim = claims.Claim(layout, assertion, self.origin)
-            if assertion.must_be_invarying and not self.is_proven(claim):
+            if assertion.must_be_invarying and claim.key not in self.proven:
                 raise _unproven_error(claim)
             return value
         is_kept = self.keeps_all and assertion.subject.kind == "checked"
@@ -101,12 +100,6 @@ class RegionAnalysis:
         self.claim_equations.setdefault(var, []).append(claims.claim_equation(var, claim, value))
         return value
 
-    def is_proven(self, claim: claims.Claim) -> bool:
-        """Whether an earlier trace has proven the same claim."""
-        self.proven_keys.update(proven.key for proven in self.proven_claims)
-        self.proven_claims.clear()
-        return claim.key in self.proven_keys
-
     @property
     def unproven_claims(self) -> list[claims.Claim]:
         return [claim for claim in self.claims if claim.assertion.must_be_invarying]
@@ -123,9 +116,7 @@ class RegionAnalysis:
     def with_cause(self, value: Any, what: Fault, layout: Layout | None) -> Fault:
         """A fault of a value with its cause, as far as the body has been traced."""
         below = _jax.array.undifferentiated(value)
-        if not _jax.staging.is_staged(below):
-            return what
-        if not isinstance(what, UnmentionedVarying | UnmarkedUnreduced):
+        if not _jax.staging.is_staged(below) or not isinstance(what, UnmentionedVarying | UnmarkedUnreduced):
             return what
         others = frozenset(self.origin.region.sizes) - {*what.axes}
         results = {0: layout or Layout((), varying=others)}
@@ -375,10 +366,8 @@ def _refuse_unproven(analysis: RegionAnalysis, judged: Sequence[Observation], ja
         for claim in unproven:
             if id(claim) in left - seen:
                 raise _unproven_error(claim)
-    analysis.proven_claims += unproven
-    analysis.proven_claims += [
-        observation.claim for observation in judged if observation.claim.assertion.must_be_invarying
-    ]
+    stated = [observation.claim for observation in judged]
+    analysis.proven |= {claim.key for claim in [*unproven, *stated] if claim.assertion.must_be_invarying}
 
 
 def _unproven_axes(stated: LayoutAssertion) -> tuple[str, ...]:
