@@ -1,8 +1,8 @@
 """The content of a jaxpr, as a key that compares by value.
 
-Invariant: jaxprs with equal keys are lowered and compiled to the same program, but for the values of their constants. A
-jaxpr with a function of the user's or with constants in an inner jaxpr has no key. No key refers to a jaxpr, which
-would keep rules of `jax.custom_jvp` alive."""
+Invariant: jaxprs with equal keys, made without notes, are lowered and compiled to the same program, but for the values
+of their constants. A jaxpr with a function of the user's, or with constants in an inner jaxpr, has no key. No key
+refers to a jaxpr, which would keep rules of `jax.custom_jvp` alive."""
 
 from __future__ import annotations
 

@@ -47,10 +47,8 @@ class RegionAnalysis:
         self.traces = frozenset(ids)
         if self.is_done:
             return
-        self.is_transformed, self.keeps_all = (
-            is_transformed,
-            bool(active) and any(observer.keeps_claims for observer in observers()),
-        )
+        self.is_transformed = is_transformed
+        self.keeps_all = bool(active) and any(observer.keeps_claims for observer in observers())
         self.claims: list[claims.Claim] = []
         self.claim_equations: dict[Any, list[claims.ClaimEquation]] = {}
         self.inner: list[RegionAnalysis] = []
@@ -132,11 +130,8 @@ class RegionAnalysis:
         wrong: dict[int, tuple[Observation, Kinds]] = {}
         for values in values_by_trace.values():
             observations, kinds = self._interpret_unfinished(values)
-            wrong |= {
-                id(observation.claim): (observation, kinds)
-                for observation in observations
-                if observation.claim and observation.what is not None
-            }
+            faults = [observation for observation in observations if observation.claim and observation.what is not None]
+            wrong |= {id(observation.claim): (observation, kinds) for observation in faults}
         first = next((wrong[id(claim)] for claim in self.claims if id(claim) in wrong), None)
         if first is None:
             return None
@@ -263,10 +258,8 @@ def analyze_region(
     if first := region.divergence(taken) or region.wrong_gradient():
         raise _error_of([_contradiction(first, origin, region.interpreter)])
     _know(analysis, region, zip(results, traced.results, strict=True), retrace)
-    wrong = [
-        _contradiction(_at_its_making(observation, body), origin, region.interpreter)
-        for observation in region.contradictions()
-    ]
+    contradicted = [_at_its_making(observation, body) for observation in region.contradictions()]
+    wrong = [_contradiction(observation, origin, region.interpreter) for observation in contradicted]
     suspected = [] if wrong or refused else region.suspects()
     for suspect in suspected:
         if suspect.is_error:

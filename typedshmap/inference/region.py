@@ -181,14 +181,10 @@ class InterpretedRegion:
 
     def contradictions(self) -> list[Observation]:
         """The contradicted claims, and the operations that make no sense, with their causes."""
-        contradicted = [
-            observation
-            for observation in self.interpreter.observations
-            if observation.what is not None and observation.control is None
-        ]
         return [
             observation._replace(what=with_cause(observation.what, self.kinds, id(observation.eqn)))
-            for observation in contradicted
+            for observation in self.interpreter.observations
+            if observation.what is not None and observation.control is None
         ]
 
     def know(self, results: Mapping[int, Layout], **known: Any) -> None:
@@ -223,9 +219,8 @@ class InterpretedRegion:
         try:
             if is_known(self.kinds):
                 return []
-            suspicions = suspects(
-                self.kinds, [axis for axis, size in self.interpreter.sizes.items() if size > 1], refused
-            )
+            axes = [axis for axis, size in self.interpreter.sizes.items() if size > 1]
+            suspicions = suspects(self.kinds, axes, refused)
             if not suspicions:
                 note_known(self.kinds)
         except Exception:  # a program that runs is never ended by what only reads it
