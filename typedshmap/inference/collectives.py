@@ -116,21 +116,32 @@ def _is_one_group(params: Mapping[str, Any]) -> bool:
 
 def gather(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Shards put side by side: the same on every shard."""
-    fact, params, axes = facts[0], eqn.params, _jax.jaxpr.named_axes(eqn, interpreter.axes)
-    at, is_grouped, gone = params["all_gather_dimension"], not _is_one_group(params), frozenset(axes)
-    dims = [_drop_axes(dim, gone) for dim in fact.dims]
+    params, axes = eqn.params, _jax.jaxpr.named_axes(eqn, interpreter.axes)
+    is_grouped = not _is_one_group(params)
+    at, size, shards = params["all_gather_dimension"], 1, prod([interpreter.sizes[axis] for axis in axes])
     if params["tiled"]:
-        shards = prod([interpreter.sizes[axis] for axis in axes])
-        dims[at] = UNKNOWN if is_grouped else gather_dim(fact.dims[at], axes, eqn.invars[0].aval.shape[at], shards)
+        size = eqn.invars[0].aval.shape[at]
+    return [_gathered_fact(facts[0], axes, at, params["tiled"], is_grouped, size, shards)]
+
+
+@lru_cache(maxsize=4096)
+def _gathered_fact(
+    fact: ShardingFact, axes: tuple[str, ...], at: int, is_tiled: bool, is_grouped: bool, size: int, shards: int
+) -> ShardingFact:
+    dims = [_drop_axes(dim, frozenset(axes)) for dim in fact.dims]
+    if is_tiled:
+        dims[at] = gather_dim(fact.dims[at], axes, size, shards) if not is_grouped else UNKNOWN
     else:
-        sharded = [] if is_grouped else [(to, dim) for to, dim in enumerate(fact.dims) if gone <= set(dim.axes or ())]
-        for to, dim in sharded if axes else ():
-            kept, taken = (tuple(a for a in dim.axes or () if (a in gone) is is_taken) for is_taken in (False, True))
-            dims[to] = DimFact(kept, dim.from_claim, apart=(*taken, *dim.apart))
-        dims.insert(at, UNSHARDED._replace(gathered=axes) if sharded else UNSHARDED)
+        sharded = [which for which, dim in enumerate(fact.dims) if dim.axes and set(axes) <= set(dim.axes)]
+        for which in () if is_grouped else sharded:
+            dim = fact.dims[which]
+            kept = tuple(axis for axis in dim.axes or () if axis not in axes)
+            dims[which] = DimFact(kept, dim.from_claim, apart=(*(a for a in dim.axes or () if a in axes), *dim.apart))
+        dims.insert(at, UNSHARDED._replace(gathered=axes) if sharded and not is_grouped else UNSHARDED)
     if is_grouped:
-        return [ShardingFact(_varying_after_pick(fact, axes), NO_AXES, tuple(dims))]
-    return [ShardingFact(fact.varying - gone, fact.unreduced - gone, tuple(dims), fact.due - gone)]
+        return ShardingFact(_varying_after_pick(fact, axes), NO_AXES, tuple(dims))
+    gone = frozenset(axes)
+    return ShardingFact(fact.varying - gone, fact.unreduced - gone, tuple(dims), fact.due - gone)
 
 
 def gather_dim(dim: DimFact, axes: tuple[str, ...], size: int, shards: int) -> DimFact:
@@ -156,16 +167,24 @@ def gather_dim(dim: DimFact, axes: tuple[str, ...], size: int, shards: int) -> D
 
 def scatter(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A sum over all shards; each keeps a part of it."""
-    fact, params, axes = facts[0], eqn.params, _jax.jaxpr.named_axes(eqn, interpreter.axes)
-    at, summed = params["scatter_dimension"], frozenset(axes)
-    dims, before = [_drop_axes(dim, summed) for dim in fact.dims], fact.dims[at]
-    if not params["tiled"]:
+    params, axes = eqn.params, _jax.jaxpr.named_axes(eqn, interpreter.axes)
+    is_grouped = not _is_one_group(params)
+    return [_scattered_fact(facts[0], axes, params["scatter_dimension"], params["tiled"], is_grouped)]
+
+
+@lru_cache(maxsize=4096)
+def _scattered_fact(
+    fact: ShardingFact, axes: tuple[str, ...], at: int, is_tiled: bool, is_grouped: bool
+) -> ShardingFact:
+    summed, before = frozenset(axes), fact.dims[at]
+    dims = [_drop_axes(dim, summed) for dim in fact.dims]
+    if not is_tiled:
         del dims[at]
-    elif before.axes is None or not summed.isdisjoint(before.axes) or not _is_one_group(params):
+    elif is_grouped or before.axes is None or not summed.isdisjoint(before.axes):
         dims[at] = UNKNOWN
     else:
         dims[at] = before.with_axes((*before.axes, *axes))
-    return [_mixed_fact(fact, summed, tuple(dims))]
+    return _mixed_fact(fact, summed, tuple(dims))
 
 
 def _mixed_fact(fact: ShardingFact, axes: AxisSet, dims: tuple[DimFact, ...]) -> ShardingFact:
