@@ -345,8 +345,8 @@ class RegionTrees(Record):
     out_specs: Any
 
 
-RegionOrigin = Literal["written", "derived", "transposed"]
-"""The origin of a region: a call of ``jax.shard_map``, differentiation, or the transpose in it."""
+RegionOrigin = Literal["written", "copied", "derived", "transposed"]
+"""The origin of a region: a call of ``jax.shard_map``, a program traced earlier, differentiation, a transpose in it."""
 
 
 class TracedRegion(Record):

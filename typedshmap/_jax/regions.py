@@ -126,7 +126,7 @@ def watched_regions(
         own_line = at_its_own_line() if is_written else nullcontext()
         if not hasattr(chain[-1], "frame"):  # JAX maps each operation by itself
             with here.setting(traced=body, is_evaluating=body is None), own_line:
-                why = _trace_for_region(primitive, rest, is_written, see)
+                why = _trace_for_region(primitive, rest, see)
             with here.setting(is_evaluating=True):
                 results = bind(trace, *rest)
             if why:  # only if JAX accepts the region
@@ -142,7 +142,7 @@ def watched_regions(
         with here.setting(handed=here.handed.union(map(id, chain[1:])), functions=functions), own_line:
             results = bind(trace, *rest)
         if (region := _region_of(rest[0], list(results), chain[-1])) is not None:
-            origin = _origin_of(region.eqn, is_written)
+            origin = _origin_of(body, info, region.eqn)
             see(replace(region, call=call, origin=origin, trees=_trees_of(call, results)))
         return results
 
@@ -155,7 +155,7 @@ def regions_of(jaxpr: Any) -> list[TracedRegion]:
     regions, equations = list[TracedRegion](), [*all_equations(jaxpr)]
     for eqn in equations:
         if eqn.primitive is _region_primitive():
-            regions.append(TracedRegion(eqn, tuple(range(len(eqn.outvars))), origin=_origin_of(eqn)))
+            regions.append(TracedRegion(eqn, tuple(range(len(eqn.outvars))), origin=_old_origin(eqn)))
     for eqn in equations:
         if eqn.primitive.name.startswith("custom_vjp_call"):
             known = set(map(_function_of, regions))
@@ -256,11 +256,23 @@ def _is_written(body: Any) -> bool:
     return set(_OF_SHARD_MAP).issubset(getattr(getattr(body, "__code__", None), "co_freevars", ()))
 
 
-def _origin_of(eqn: Any, is_written: bool = False) -> RegionOrigin:
-    if not is_written and is_transposed(eqn):
-        return "transposed"
+def _origin_of(body: Any, info: Any, eqn: Any) -> RegionOrigin:
+    """The origin of a region with this body, debug info and equation."""
+    if body is None:
+        return _old_origin(eqn)
+    if _is_written(body):
+        return "written"
     # JAX omits the argument names in regions derived by differentiation.
-    return "written" if is_written or getattr(eqn.params["jaxpr"].debug_info, "arg_names", None) else "derived"
+    if getattr(info, "arg_names", None):
+        return "copied"
+    return "transposed" if is_transposed(eqn) else "derived"
+
+
+def _old_origin(eqn: Any) -> RegionOrigin:
+    """The origin of a region, by its equation alone."""
+    if is_transposed(eqn):
+        return "transposed"
+    return "written" if getattr(eqn.params["jaxpr"].debug_info, "arg_names", None) else "copied"
 
 
 def _call_of(primitive: Any, rest: Sequence[Any]) -> RegionBinding | None:
@@ -320,9 +332,7 @@ def _region_of(operands: Sequence[Any], results: Sequence[Any], trace: Any) -> T
     return TracedRegion(eqn, tuple(at for at, var in enumerate(eqn.outvars) if id(var) in vars_below), max(start, 0))
 
 
-def _trace_for_region(
-    primitive: Any, rest: Sequence[Any], is_written: bool, see: Callable[[TracedRegion], None]
-) -> str:
+def _trace_for_region(primitive: Any, rest: Sequence[Any], see: Callable[[TracedRegion], None]) -> str:
     """Trace a region before its evaluation; returns the reason if that fails."""
     args, params, call = rest[0], rest[-1], _call_of(primitive, rest)
     if any(hasattr(arg, "call_wrapped") for arg in args):
@@ -340,6 +350,7 @@ def _trace_for_region(
     except Exception as error:
         return f"it cannot be traced: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
     if (region := find_region(traced)) is not None:
-        start, origin = len(region.eqn.invars) - len(args), _origin_of(region.eqn, is_written)
+        start = len(region.eqn.invars) - len(args)
+        origin = _origin_of(None if call is None else call.body, params.get("debug_info"), region.eqn)
         see(replace(region, start=start, call=call, origin=origin, trees=trees))
     return ""

@@ -151,8 +151,8 @@ class Region:
       jaxpr: its body.
       argument_names: the names of its arguments, if they are known.
       is_typed: whether it belongs to a ``typed_shard_map``, which compared its hints when it was traced.
-      origin: ``"written"`` by a call, perhaps in a program traced earlier; ``"derived"`` by differentiation; or
-        ``"transposed"``.
+      origin: ``"written"`` by a call; ``"copied"`` from a program traced earlier; ``"derived"`` by differentiation;
+        or ``"transposed"``.
       traced: the region as JAX traced it.
     """
 

@@ -63,7 +63,7 @@ class SeenRegions:
         """
         key, call = region.key, region.traced.call
         with self._lock:
-            if region.origin == "written" and call is not None and any(call.is_under_gradient):
+            if region.origin in ("written", "copied") and call is not None and any(call.is_under_gradient):
                 # Counted from the last, since closed-over values come first.
                 backwards = enumerate(reversed(call.is_under_gradient), 1)
                 self._differentiated.setdefault(key, set()).update(-at for at, has_tangent in backwards if has_tangent)
