@@ -59,7 +59,6 @@ LATE = {
     ("typedshmap._jax.trace", "jax.extend.source_info_util"),
     ("typedshmap._jax.source", "jax.extend.source_info_util"),
     ("typedshmap._jax.versions", "jax.extend"),
-    ("typedshmap._jax.versions", "jax.interpreters"),
     ("typedshmap.ops.resharding.run", "jax.interpreters"),
     ("typedshmap.tools.audit", "typedshmap.tools.audit.invariance"),
     ("typedshmap.tools.explain.compiled", "jax.experimental"),

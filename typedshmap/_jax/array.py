@@ -133,14 +133,14 @@ def is_tracer(x: Any) -> bool:
 
 
 def jvp_primal(x: Any) -> Any:
-    """The primal value of a tracer of a differentiation; None for any other."""
+    """The primal value of a tracer of a differentiation, else None."""
     if type(x) is STAGED or not isinstance(x, jax.core.Tracer):
         return None
     return getattr(x, "primal", None)
 
 
 def undifferentiated(x: Any) -> Any:
-    """The innermost primal value of tracers of nested differentiations; any other value itself."""
+    """The innermost primal value under nested differentiations."""
     while (inner := jvp_primal(x)) is not None:
         x = inner
     return x
@@ -190,11 +190,11 @@ def default_dtype(kind: Any) -> Any:
 
 
 class Underlying(NamedTuple):
-    """The value behind a tracer of ``jax.grad`` or ``jax.vmap``.
+    """The value under tracers of ``jax.grad`` and ``jax.vmap``.
 
     Attributes:
-      value: the value, which may be a tracer of a jaxpr.
-      dims: the dims of it that the tracer has; the others are mapped over.
+      value: the value, perhaps a tracer of a jaxpr.
+      dims: its dims that the tracer has; the others are mapped over.
       is_differentiated: whether one of the tracers is for a gradient.
     """
 
@@ -343,8 +343,7 @@ def named_sharding(
 ) -> NamedSharding | None:
     """XLA's sharding as a NamedSharding over mesh axes; None if no PartitionSpec expresses it.
 
-    Under an ambient mesh XLA's sharding has no mesh, and devices in the order of the mesh. The steps
-    of the parts along each axis determine the dims that it shards.
+    Under an ambient mesh XLA's sharding has no mesh, and devices in the order of the mesh.
     """
     if isinstance(sharding, NamedSharding):
         return sharding

@@ -6,18 +6,15 @@ import inspect
 import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, contextmanager
-from functools import cache, partial
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from ..errors.places import is_users
-from .jaxpr import all_equations
-from .mesh import shard_map, without_ambient
-from .regions import is_again
 from .source import call_site
+from .versions import own_primitive
 
 _changing = threading.RLock()
 # Part of the key by which JAX knows what it has traced.
@@ -29,12 +26,12 @@ class Edit(NamedTuple):
     """An edit of an operation.
 
     Attributes:
-      site: where it stands in the user's code.
-      primitive: the primitive that does it there.
-      operation: ``psum``, ``pmean``, ``pmax`` or ``pmin``; ``divide``, by the size of the axis; empty for nothing.
+      site: its place in the user's code.
+      primitive: its primitive.
+      operation: ``psum``, ``pmean``, ``pmax``, ``pmin``, ``divide`` (by the size of the axis), or empty for nothing.
       axis: the mesh axis.
-      replaces: the collective in whose place it stands; empty where it comes after the operation.
-      is_stopped: whether ``stop_gradient`` stands between the operation and the collective.
+      replaces: the collective that it replaces; empty if it comes after the operation.
+      is_stopped: whether ``stop_gradient`` comes between the operation and the collective.
     """
 
     site: tuple[Any, int]
@@ -64,7 +61,7 @@ class Edit(NamedTuple):
 
 
 def edit_of(eqn: Any, operation: str, axis: str, replaces: str = "", is_stopped: bool = False) -> Edit | None:
-    """The edit of what an equation was made by; None where it is not known where that is."""
+    """The edit of an equation's operation; None if its place is not known."""
     site = call_site(eqn)[1]
     return None if site is None else Edit(site, eqn.primitive, operation, axis, replaces, is_stopped)
 
@@ -75,10 +72,9 @@ def edited(edits: Iterable[Edit]) -> Generator[None]:
     thread, by_primitive = threading.get_ident(), dict[Any, dict[Any, Edit]]()
     for edit in edits:
         by_primitive.setdefault(edit.primitive, {})[edit.site] = edit
-        if not edit.replaces:  # a function of JAX that is traced once stands there as a call
-            by_primitive.setdefault(_call_primitive(), {})[edit.site] = edit
-        else:  # what is the same on every shard is cast for the collective that is replaced
-            by_primitive.setdefault(_cast_primitive(), {})[edit.site] = edit
+        # A function of JAX that is traced once stands there as a call; and what is the same on every shard is cast
+        # for the collective that is replaced.
+        by_primitive.setdefault(own_primitive("pvary" if edit.replaces else "jit"), {})[edit.site] = edit
     running, traced = list[Edit](), set[Any]()
 
     def bind_edited(primitive: Any, bind_unedited: Callable[..., Any], *operands: Any, **params: Any) -> Any:
@@ -86,7 +82,7 @@ def edited(edits: Iterable[Edit]) -> Generator[None]:
         site = _user_site() if threading.get_ident() == thread and not running else None
         if site is None:
             return bind()
-        if primitive is not _call_primitive():  # what is traced once for all calls is traced anew for the next one
+        if primitive is not own_primitive("jit"):  # what is traced once for all calls is traced anew for the next one
             calls.enter_context(_call(next(_numbers)))
         edit = by_primitive[primitive].get(site)
         if edit is None:
@@ -111,20 +107,6 @@ def edited(edits: Iterable[Edit]) -> Generator[None]:
         finally:
             for primitive in by_primitive:
                 del primitive.bind
-
-
-@cache
-def _call_primitive() -> Any:
-    return jax.make_jaxpr(jax.jit(lambda x: x + 1))(0.0).eqns[0].primitive
-
-
-@cache
-def _cast_primitive() -> Any:
-    mesh, spec = AbstractMesh((1,), ("i",), axis_types=(AxisType.Auto,)), PartitionSpec()
-    mapped = shard_map(lambda x: jax.lax.psum(x, "i"), mesh=mesh, in_specs=spec, out_specs=spec)
-    with without_ambient(), is_again(True):
-        equations = all_equations(jax.make_jaxpr(mapped)(0.0))
-    return next(eqn.primitive for eqn in equations if eqn.primitive.name == "pvary")
 
 
 def _user_site() -> tuple[Any, int] | None:

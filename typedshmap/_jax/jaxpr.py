@@ -1,6 +1,4 @@
-"""Jaxprs: their equations, and how each version names them.
-
-Everything is read by the public names of ``jax.extend.core`` and by attributes of what they return."""
+"""Jaxprs and their equations, read by the public names of ``jax.extend.core``."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ from .versions import extend_core
 
 
 def counted_equations(jaxpr: Any, times: int = 1) -> Iterator[tuple[Any, int]]:
-    """The equations of a jaxpr and of all inner jaxprs, each with the number of iterations of its enclosing scans."""
+    """The equations of a jaxpr and of its inner jaxprs, each with the number of iterations of its enclosing scans."""
     for eqn in open_jaxpr(jaxpr).eqns:
         yield eqn, times
         iterations = times * eqn.params["length"] if eqn.primitive.name == "scan" else times
@@ -33,12 +31,12 @@ def counted_equations(jaxpr: Any, times: int = 1) -> Iterator[tuple[Any, int]]:
 
 
 def all_equations(jaxpr: Any) -> Iterator[Any]:
-    """The equations of a jaxpr and of all inner jaxprs."""
+    """The equations of a jaxpr and of its inner jaxprs."""
     return (eqn for eqn, _ in counted_equations(jaxpr))
 
 
 def maker_of(jaxpr: Any, var: Any) -> Any:
-    """The equation of a variable in a jaxpr, or in an inner one; None for an operand or a constant."""
+    """The equation of a variable in a jaxpr or an inner one; None for an operand or a constant."""
     return next((eqn for eqn in all_equations(jaxpr) if any(result is var for result in eqn.outvars)), None)
 
 
@@ -55,14 +53,14 @@ def uses(jaxpr: Any) -> Counter[Any]:
 
 
 def owner_of(eqn: Any, jaxprs: Sequence[Any]) -> Any:
-    """The jaxpr among some that an equation is in, not counting their inner ones; None if there is none."""
+    """The jaxpr among some that an equation is in, not counting their inner ones; else None."""
     return next((jaxpr for jaxpr in jaxprs if any(eqn is inner for inner in open_jaxpr(jaxpr).eqns)), None)
 
 
 def aligned_equations(jaxpr: Any, other: Any) -> dict[int, Any] | None:
-    """By the ids of a jaxpr's equations, the same equations of another trace; None if it does not have the same ones.
+    """By the ids of a jaxpr's equations, the same equations of another trace; None if they differ.
 
-    A claim, which only the first trace makes, stands beside itself.
+    A claim, which only the first trace makes, is its own counterpart.
     """
     first, second = open_jaxpr(jaxpr), open_jaxpr(other)
     if (len(first.invars), len(first.outvars)) != (len(second.invars), len(second.outvars)):
@@ -78,9 +76,9 @@ def aligned_equations(jaxpr: Any, other: Any) -> dict[int, Any] | None:
 
 
 def called(eqn: Any) -> Any:
-    """The jaxpr, with its constants, that an equation calls, and whose results are its own; None if there is none.
+    """The jaxpr that an equation calls, with its constants, if it returns the equation's results; else None.
 
-    Its operands are the equation's; of an operation that is written in Python, as jax 0.12 has them, the first ones.
+    Its operands are the equation's; those of an operation written in Python (jax 0.12) are the first of them.
     """
     params = eqn.params
     if "_prim" in params:
@@ -104,14 +102,14 @@ def handed_on(eqn: Any, jaxpr: Any) -> Sequence[Any]:
 
 
 def called_jaxpr(eqn: Any) -> Any:
-    """The same without constants, and with all of the equation's operands; None if there is none."""
+    """The same without constants, and only with all of the equation's operands."""
     return None if "_prim" in eqn.params else open_jaxpr(called(eqn))
 
 
 def value_numbers(jaxprs: Sequence[Any]) -> list[list[int]]:
-    """For jaxprs of the same operands a number per result: one number for what is always equal.
+    """For jaxprs of the same operands a number per result: results that are computed in the same way have the same.
 
-    A result that is an operand has its index; others are equal if they are computed in the same way.
+    A result that is an operand has its index.
     """
     operands = range(len(open_jaxpr(jaxprs[0]).invars))
     numbers: dict[Any, int] = {at: at for at in operands}
@@ -131,8 +129,8 @@ def _number_results(jaxpr: Any, operands: Sequence[int], numbers: dict[Any, int]
 
     for eqn in jaxpr.eqns:
         given = [number_of(atom) for atom in eqn.invars]
-        if eqn.primitive.name in ("jit", "pjit"):
-            results = _number_results(open_jaxpr(eqn.params["jaxpr"]), given, numbers)
+        if (inner := called_jaxpr(eqn)) is not None:
+            results = _number_results(inner, given, numbers)
         else:
             try:
                 what: Any = object() if effects_of(eqn) else frozenset(eqn.params.items())
@@ -146,7 +144,7 @@ def _number_results(jaxpr: Any, operands: Sequence[int], numbers: dict[Any, int]
 
 
 def while_operands(eqn: Any, operands: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-    """The operands of a while loop: the constants of its condition, the constants of its body, and the carry."""
+    """The operands of a while loop: constants of its condition, constants of its body, and the carry."""
     start = eqn.params["cond_nconsts"]
     end = start + eqn.params["body_nconsts"]
     return operands[:start], operands[start:end], operands[end:]
@@ -156,7 +154,7 @@ _READS = frozenset(["get", "load", "masked_load"])
 
 
 def kernel_operands(eqn: Any) -> list[frozenset[int]] | None:
-    """The operands that each result of a Pallas kernel may depend on, by its body; None if unknown."""
+    """For each result of a Pallas kernel the operands that it may depend on; None if unknown."""
     params, kernel = eqn.params, open_jaxpr(eqn.params["jaxpr"])
     refs, given = kernel.invars, len(eqn.invars)
     if params["grid_mapping"].num_dynamic_grid_bounds or len(refs) < given + len(eqn.outvars):
@@ -184,9 +182,9 @@ def kernel_operands(eqn: Any) -> list[frozenset[int]] | None:
 
 
 def hi_jaxpr(eqn: Any) -> Any:
-    """The jaxpr behind an operation that is written in Python, as jax 0.12 has them: its own, or what it expands to.
+    """The jaxpr of an operation that is written in Python (jax 0.12): its own, or its expansion; else None.
 
-    It takes the equation's operands, or the first ones. None if there is none.
+    It takes the equation's first operands.
     """
     primitive = eqn.params["_prim"]
     shapes = [(atom.aval.shape, atom.aval.dtype) for atom in eqn.invars]
@@ -292,7 +290,7 @@ class RegionBinding(Record):
       primitive: the primitive.
       body: the function of the shards.
       params: the parameters, such as the mesh.
-      operands: the arrays; for a value that is not known yet its ``jax.ShapeDtypeStruct``.
+      operands: the arrays; a ``jax.ShapeDtypeStruct`` for an unknown value.
       is_under_gradient: for each operand whether it is differentiated.
       names: the names of the operands in the program, if they have any.
     """
@@ -314,10 +312,7 @@ class RegionBinding(Record):
         return tuple(getattr(self.params.get("debug_info"), "arg_names", None) or ())
 
     def with_values(self, values: Mapping[str, Any]) -> RegionBinding:
-        """The same binding with the values of unknown operands, by their names.
-
-        A value that ``jax.vmap`` maps over has one more dim: its first entry is used.
-        """
+        """The same binding with values for unknown operands, by their names; of a mapped value its first entry."""
         operands = list(self.operands)
         for at, (operand, name) in enumerate(zip(self.operands, self.names, strict=True)):
             if name in values and isinstance(operand, jax.ShapeDtypeStruct):
@@ -336,7 +331,7 @@ class RegionTrees(Record):
     Attributes:
       function: the user's function.
       arguments: the tree structure of the arguments.
-      is_array: for each of their leaves whether it is an array; the others are static.
+      is_array: for each leaf whether it is an array; the others are static.
       result: the tree structure of the result.
       results: its leaves, as ``jax.ShapeDtypeStruct``.
       out_specs: the specs of the result, a prefix of its tree.
@@ -351,8 +346,7 @@ class RegionTrees(Record):
 
 
 RegionOrigin = Literal["written", "copied", "derived", "transposed"]
-"""What a region comes from: ``jax.shard_map`` itself, wherever that is called; a program that was traced before, which
-JAX runs again; differentiation; of that the transposing."""
+"""The origin of a region: a call of ``jax.shard_map``, a program traced earlier, differentiation, a transpose in it."""
 
 
 class TracedRegion(Record):
@@ -360,12 +354,12 @@ class TracedRegion(Record):
 
     Attributes:
       eqn: its equation.
-      results: where the results of the call stand among the equation's.
-      start: where the operands of the call begin among the equation's.
+      results: the places of the call's results among those of the equation.
+      start: the place of the call's first operand among those of the equation.
       is_differentiated: whether it was differentiated during the trace, and has more results, for the gradient.
       call: its binding, if that is known.
       origin: its origin.
-      trees: the arguments and the result of the call, where they are known.
+      trees: the arguments and the result of the call, if they are known.
     """
 
     eqn: Any
@@ -378,13 +372,13 @@ class TracedRegion(Record):
 
 
 def find_region(jaxpr: Any) -> TracedRegion | None:
-    """The last manual region of a program, whose results are those of the call."""
+    """The last manual region of a program."""
     eqn = next((eqn for eqn in reversed(open_jaxpr(jaxpr).eqns) if eqn.primitive.name == "shard_map"), None)
     return None if eqn is None else TracedRegion(eqn, tuple(range(len(eqn.outvars))))
 
 
 def boundary_specs(jaxpr: Any) -> tuple[list[Any], list[Any]]:
-    """For each operand and each result of a program, the PartitionSpec with which it crosses a region; else None."""
+    """For each operand and each result of a program the PartitionSpec of its region, else None."""
     jaxpr, entering, leaving = open_jaxpr(jaxpr), dict[Any, Any](), dict[Any, Any]()
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "shard_map":

@@ -12,7 +12,7 @@ from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
 from ..errors.places import Place, installed_package, is_users, running_line
-from .jaxpr import called_jaxpr, open_jaxpr
+from .jaxpr import all_equations, called_jaxpr
 from .primitives import primitive
 
 # JAX's names of the functions that compute gradients.
@@ -29,10 +29,7 @@ def source_here() -> Any:
 
 @contextmanager
 def at_its_own_line() -> Generator[None]:
-    """Give equations their own lines.
-
-    Otherwise the equations of a backward rule have the line of the operation that JAX differentiates.
-    """
+    """Give equations their own lines, rather than, in a backward rule, that of the differentiated operation."""
     # Imported here as in `source_here`.
     from jax.extend.source_info_util import user_context
 
@@ -52,7 +49,7 @@ def equation_place(eqn: Any) -> str:
 
 
 def equation_places(eqn: Any) -> list[str]:
-    """The same of all of the user's functions that were running, from the innermost on."""
+    """The places of all of the user's functions that were running, innermost first."""
     return [_frame_place(frame) for frame in _frames(eqn) if is_users(frame.file_name)]
 
 
@@ -94,9 +91,9 @@ def library_functions(eqn: Any) -> set[str]:
 
 
 def is_written_in(eqn: Any, jaxpr: Any) -> bool:
-    """Whether the user's program has an equation of a jaxpr, which no function of a library makes that is traced once.
+    """Whether the user's program has an equation of a jaxpr, rather than a library function that is traced once.
 
-    Those of such a function have no line on jax 0.10 and later, and on jax 0.9 that of its first call.
+    An equation of such a function has no line on jax 0.10 and later, and on jax 0.9 that of the first call.
     """
     info = getattr(jaxpr, "debug_info", None)
     file, function = getattr(info, "func_filename", None), str(getattr(info, "func_src_info", "")).partition(" ")[0]
@@ -107,7 +104,7 @@ def is_written_in(eqn: Any, jaxpr: Any) -> bool:
 def function_line(jaxpr: Any, eqn: Any) -> tuple[str, str, int]:
     """The name, the file and the line of the function that a jaxpr was traced from, which an equation runs.
 
-    Of a library's function it is the user's function that it calls, or else the line on which the user calls it.
+    For a library's function: those of the user's function that it calls, else the line of the user's call.
     """
     name, file, line = _traced_function(jaxpr)
     if file and is_users(file):
@@ -120,7 +117,7 @@ def function_line(jaxpr: Any, eqn: Any) -> tuple[str, str, int]:
 
 
 def library_of(jaxpr: Any) -> str:
-    """The installed package whose function a jaxpr was traced from, unless that calls a function of the user's."""
+    """The installed package of the function that a jaxpr was traced from, unless that calls a user's function."""
     file = _traced_function(jaxpr)[1]
     if is_users(file):
         return ""
@@ -136,9 +133,9 @@ def function_file(jaxpr: Any) -> str:
 
 
 def _called_frames(jaxpr: Any) -> Iterator[Any]:
-    """The frames within that of the function that a jaxpr was traced from, of each equation, from the outermost on."""
+    """The frames inside the function that a jaxpr was traced from, of each equation, outermost first."""
     file = _traced_function(jaxpr)[1]
-    for eqn in open_jaxpr(jaxpr).eqns:
+    for eqn in all_equations(jaxpr):
         within = [*takewhile(lambda frame: frame.file_name != file, _frames(eqn))]
         yield from reversed(within)
 
@@ -177,10 +174,10 @@ def counts_shards(function: F) -> F:
 
 
 def call_site(eqn: Any) -> tuple[list[Any], Any]:
-    """The code of the functions that were running as an equation was made, and where in the user's code.
+    """The code of the functions that were running when an equation was made, and the place in the user's code.
 
     Returns:
-      The code objects, from the innermost on; the user's innermost one with the position in it, else None.
+      The code objects, innermost first; the user's innermost one with the position in it, else None.
     """
     traceback = getattr(eqn.source_info, "traceback", None)
     if traceback is None or not hasattr(traceback, "raw_frames"):

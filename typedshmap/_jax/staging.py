@@ -45,10 +45,7 @@ def linearised_once(f: Any) -> Callable[..., Any]:
 
 
 def identity_primitive(name: str) -> Any:
-    """A primitive that returns its operand; tangents bypass it.
-
-    JAX would linearise it by a trace of its jvp, which takes longer than everything else.
-    """
+    """A primitive that returns its operand. Tangents bypass it: JAX would trace its jvp, which takes longer."""
     primitive = extend_core().Primitive(name)
     bind = primitive.bind_with_trace
 
@@ -94,11 +91,6 @@ def equation_of(value: Any) -> Any:
     return value.parent if type(value) is STAGED else None
 
 
-def result_index(value: Any, eqn: Any) -> int:
-    """The index of a value among the results of its equation."""
-    return next(at for at, var in enumerate(eqn.outvars) if var is value.val) if len(eqn.outvars) > 1 else 0
-
-
 def is_constant(value: Any) -> bool:
     """Whether a value is a literal of the jaxpr being traced."""
     return is_literal(getattr(value, "val", None))
@@ -111,10 +103,9 @@ def value_place(value: Any) -> str:
 
 
 def variable_of(value: Any, traces: Container[int]) -> Any:
-    """The variable of a value in one of these traces; under differentiation, of its primal.
+    """The variable of a value, or of its primal, in one of these traces; else None.
 
-    None for an operand or a constant of the jaxpr, for a value under ``jax.vmap``, and for a value of another trace;
-    and on versions of JAX that drop unused variables.
+    Also None for an operand or a constant of the jaxpr, under ``jax.vmap``, and if JAX drops unused variables.
     """
     below = value if type(value) is STAGED else undifferentiated(value)
     if DROPS_UNUSED or type(below) is not STAGED or below.parent is None:
@@ -175,7 +166,7 @@ class UnfinishedJaxpr(NamedTuple):
 
 def unfinished_jaxpr(values: Sequence[Any]) -> UnfinishedJaxpr:
     """The equations that compute tracers, in topological order."""
-    jaxpr, seen = UnfinishedJaxpr([], [], [], [value.val for value in values]), set[int]()
+    equations, operands, seen = list[UnfinishedEquation](), list[Any](), set[int]()
     waiting = [(value, False) for value in reversed(values)]
     while waiting:
         value, is_ready = waiting.pop()
@@ -185,13 +176,13 @@ def unfinished_jaxpr(values: Sequence[Any]) -> UnfinishedJaxpr:
             continue
         if eqn is None:
             seen.add(key)
-            jaxpr.invars.append(value.val)
-            jaxpr.operands.append(value)
+            operands.append(value)
         elif is_ready:
             seen.add(key)
             atoms = [operand.val for operand in eqn.invars]
-            jaxpr.eqns.append(UnfinishedEquation(eqn.primitive, atoms, eqn.outvars, eqn.params, eqn.source_info))
+            equations.append(UnfinishedEquation(eqn.primitive, atoms, eqn.outvars, eqn.params, eqn.source_info))
         else:
             waiting.append((value, True))
             waiting += [(operand, False) for operand in reversed(eqn.invars)]
-    return jaxpr
+    results = [value.val for value in values]
+    return UnfinishedJaxpr(equations, [operand.val for operand in operands], operands, results)

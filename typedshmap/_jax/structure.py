@@ -1,68 +1,122 @@
-"""The content of a jaxpr, as a key that compares by value."""
+"""The content of a jaxpr, as a key that compares by value.
+
+Invariant: jaxprs with equal keys, made without notes, are lowered and compiled to the same program, but for the values
+of their constants. A jaxpr with a function of the user's, or with constants in an inner jaxpr, has no key. No key
+refers to a jaxpr, which would keep rules of `jax.custom_jvp` alive."""
 
 from __future__ import annotations
 
+import struct
+import sys
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from typing import Any
 
+import jax.core
 import numpy as np
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec, Sharding
 
-from .jaxpr import CLAIM, open_jaxpr
+from .jaxpr import CLAIM, open_jaxpr, scan_counts
 from .versions import extend_core
 
-# Parameters of equations that are functions: their jaxprs have the same content.
-_FUNCTIONS = frozenset(
-    ["policy", "jvp_jaxpr_fun", "bwd", "fwd_jaxpr_thunk", "out_trees", "rule", "ft_in", "ft_out", "debug_info"]
+# Functions that lowering does not call: their jaxprs are there, too. What the last two group is counted.
+_NOT_LOWERED = frozenset(
+    ["policy", "jvp_jaxpr_fun", "bwd", "fwd_jaxpr_thunk", "out_trees", "rule", "debug_info", "ft_in", "ft_out"]
 )
-_PLAIN = frozenset([bool, int, float, complex])
+_PLAIN = frozenset([bool, int, str, type(None)])
+# Classes that compare as in JAX.
+_COMPARED = (AbstractMesh, Enum, Mesh, PartitionSpec, Sharding, bytes, frozenset, jax.core.ShapedArray, np.dtype)
+_LIBRARIES = frozenset(["builtins", "jax", "jaxlib", "ml_dtypes", "numpy", "typedshmap"])
 
 
-def structure_of(jaxpr: Any, notes: Mapping[Any, Any]) -> tuple[Any, ...] | None:
-    """A jaxpr's equations with numbered variables and the notes of these; None for a jaxpr that cannot be compared."""
-    key: list[Any] = []
-    try:
-        _add_equations(open_jaxpr(jaxpr), notes, key)
-        hash(found := tuple(key))
-    except TypeError:  # a parameter without a hash
-        return None
-    return found
+class NoKey(Exception):
+    """Raised for a jaxpr whose content cannot be compared."""
 
 
-def _add_equations(jaxpr: Any, notes: Mapping[Any, Any], key: list[Any]) -> None:
-    """Add the equations of a jaxpr to a key; a hot path, which avoids calls."""
-    core = extend_core()
-    literal, jaxprs, numbers, count = core.Literal, (core.Jaxpr, core.ClosedJaxpr), dict[Any, int](), 0
+def jaxpr_key(jaxpr: Any, notes: Mapping[Any, Any] | None = None) -> tuple[Any, ...]:
+    """A jaxpr's equations, its variables numbered; a hot path, which avoids calls.
+
+    Args:
+      jaxpr: the jaxpr.
+      notes: what else is compared of its variables. Then claims are compared, too, but nothing that only lowering asks.
+
+    Raises:
+      NoKey: for a jaxpr that cannot be compared.
+    """
+    key: list[Any] = [len(jaxpr.constvars), len(jaxpr.invars)]
+    core, numbers, count, is_lowered = extend_core(), dict[Any, int](), 0, notes is None
+    literal, jaxprs, notes = core.Literal, (core.Jaxpr, core.ClosedJaxpr), notes or {}
     for var in (*jaxpr.constvars, *jaxpr.invars):
         numbers[var] = count = count + 1
         key += (var.aval, notes[var]) if var in notes else (var.aval,)
     for eqn in jaxpr.eqns:
-        primitive, params = eqn.primitive, eqn.params
-        key += (primitive,)
+        name, params = eqn.primitive.name, eqn.params
+        key += (eqn.primitive, eqn.ctx) if is_lowered else (eqn.primitive,)
         for atom in eqn.invars:
             if atom.__class__ is not literal:
                 key += (numbers[atom],)
             else:
                 value = atom.val
                 key += (atom.aval, value if value.__class__ in _PLAIN else np.asarray(value).tobytes())
-        if primitive.name == CLAIM:
+        if name == CLAIM:
             claim = params["claim"]
-            key += (claim and claim.meaning, params["own"])
+            key += () if is_lowered else (claim and claim.meaning, params["own"])
             params = {}
-        for name in params:
-            if name in _FUNCTIONS:
+        elif name == "scan":
+            key += scan_counts(params)
+        for param in params:
+            if param in _NOT_LOWERED:
                 continue
-            value = params[name]
-            inner = value if value.__class__ is tuple else (value,)
-            if inner and inner[0].__class__ in jaxprs:
-                for part in inner:
-                    if getattr(part, "consts", ()):
-                        raise TypeError("an inner program with constants")
-                    _add_equations(open_jaxpr(part), notes, key)
+            value = params[param]
+            kind, parts = value.__class__, value if value.__class__ is tuple else (value,)
+            if kind in _PLAIN:
+                key += (param, kind, value)
+            elif is_lowered or (parts and parts[0].__class__ in jaxprs):
+                key += (param, _value_key(value, None if is_lowered else notes))
             else:
-                key += (name, value)
+                key += (param, value)
         for var in eqn.outvars:
             numbers[var] = count = count + 1
-            if var in notes:
+            if is_lowered:
+                key += (var.aval,)
+            elif var in notes:
                 key += (count, notes[var])
     for atom in jaxpr.outvars:
         key += (numbers[atom],) if atom.__class__ is not literal else (atom.aval, np.asarray(atom.val).tobytes())
+    return tuple(key)
+
+
+def _value_key(value: Any, notes: Any) -> Any:
+    """The key of a parameter: a number by its bits, a container by its items."""
+    kind = type(value)
+    if kind is tuple and _PLAIN.issuperset(map(type, value)):
+        return value, *map(type, value)
+    if hasattr(value, "eqns"):
+        if getattr(value, "consts", ()):
+            raise NoKey
+        return jaxpr_key(open_jaxpr(value), notes)
+    if kind.__module__.partition(".")[0] not in _LIBRARIES:
+        raise NoKey
+    if kind in _PLAIN:
+        return kind, value
+    if kind is float or kind is complex:
+        return kind, struct.pack("dd", value.real, value.imag)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return kind, value.dtype, value.shape, value.tobytes()
+    if isinstance(value, _COMPARED) or _is_in_library(value):
+        return value
+    if isinstance(value, (dict, tuple, list)):
+        items = value.items() if isinstance(value, dict) else value
+        return kind, *(_value_key(item, notes) for item in items)
+    if is_dataclass(value):
+        return kind, *(_value_key(getattr(value, field.name), notes) for field in fields(value))
+    if getattr(value, "__dict__", None) == {}:  # as of what stands for a sharding that is not specified
+        return kind
+    raise NoKey
+
+
+def _is_in_library(function: Any) -> bool:
+    """Whether this is a function or a class of a library's module, which stays alive."""
+    module, name = str(getattr(function, "__module__", "")), str(getattr(function, "__qualname__", ""))
+    return module.partition(".")[0] in _LIBRARIES and getattr(sys.modules.get(module), name, None) is function

@@ -17,8 +17,7 @@ from .versions import extend_core
 def load_extend() -> None:
     """Import late imports now, outside of traces.
 
-    On jax 0.12 that import changes settings that are in jit's cache key: inside of a trace it would
-    make JAX trace and compile the whole program once more.
+    On jax 0.12 that import changes settings in jit's cache key: inside a trace JAX would trace the program again.
     """
     from jax.extend.source_info_util import register_exclusion
 
@@ -33,10 +32,7 @@ def is_outside_traces() -> bool:
 
 
 def running_traces() -> tuple[list[int], bool]:
-    """The ids of the running trace and of its parents; and whether one of them is a transformation.
-
-    A transformation is differentiation, or ``jax.vmap``.
-    """
+    """The ids of the running trace and of its parents; and whether one of them is a differentiation or a vmap."""
     traces = _running_traces()
     return [id(trace) for trace in traces], not all(hasattr(trace, "frame") for trace in traces[:-1])
 
@@ -90,10 +86,7 @@ def _running_traces() -> list[Any]:
 
 @cache
 def _outermost_state() -> object:
-    """The trace state outside of all transformations, which is the same for all threads.
-
-    It is read in a new thread, since this thread may be in the middle of a trace.
-    """
+    """The trace state outside of all transformations, read in a new thread: this one may be in a trace."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(extend_core().get_opaque_trace_state).result()
 

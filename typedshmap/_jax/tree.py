@@ -44,10 +44,9 @@ def replace_children(value: Any, children: list[Any]) -> Any:
 
 
 def attributes_of(value: Any, children: list[tuple[Any, Any]]) -> list[str | None]:
-    """For each child of a value the attribute that holds it, or its leaves; None if no attribute is known to.
+    """For each child of a value the attribute that holds it, or its leaves; None if none is known to.
 
-    A copy with a distinct object in each attribute is flattened; if the class does not allow these, the leaves of the
-    value itself are compared.
+    A copy with distinct objects as attributes is flattened; if the class refuses these, the leaves are compared.
     """
     names = attribute_names(value)
     marks = {name: object() for name in names}
@@ -251,7 +250,7 @@ def is_composed(structure: Any, pieces: Sequence[Any], is_open: bool = False) ->
     Args:
       structure: the structure of a tree.
       pieces: other structures.
-      is_open: whether any trees may stand at the leaves of the last piece.
+      is_open: whether any trees may be at the leaves of the last piece.
     """
 
     def is_from(part: Any, piece: Any, rest: Sequence[Any]) -> bool:

@@ -4,7 +4,7 @@ Imported before the rest of the library uses features that older versions lack. 
 
 - a value's manual type has no name of its own: the axes over which it varies are in its type, those over which it is
   unreduced or reduced in the sharding of its type;
-- `jax.lax.all_gather` has no ``to="invarying"``; the gather here has the name and the parameters of JAX's own;
+- `jax.lax.all_gather` has no ``to="invarying"``, though there is a primitive for it;
 - the running trace is in another module.
 """
 
@@ -14,13 +14,14 @@ import re
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from itertools import takewhile
 from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.core
+from jax.interpreters import ad
 
 LOWEST = "0.9.0"
 NEWEST_TRIED = "0.12.0.1"
@@ -99,46 +100,18 @@ def extend_core() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         running = {name: getattr(jax.core, name) for name in ("get_opaque_trace_state", "take_current_trace")}
-    jaxprs = {"Jaxpr": core.Jaxpr, "ClosedJaxpr": core.ClosedJaxpr}
-    return SimpleNamespace(Literal=core.Literal, Primitive=core.Primitive, **jaxprs, **running)
+    classes = {name: getattr(core, name) for name in ("ClosedJaxpr", "Jaxpr", "Literal", "Primitive")}
+    return SimpleNamespace(**classes, **running)
 
 
 def gather_invarying(x: Any, axes: tuple[str, ...], dim: int) -> Any:
-    """The shards over ``axes`` gathered along a dim, typed as invarying."""
+    """The shards over ``axes`` gathered along a dim, typed as invarying: `jax.lax.all_gather` of jax 0.9 cannot."""
     size = jax.lax.axis_size(axes)
-    return _gather().bind(x, all_gather_dimension=dim, axis_name=axes, axis_size=size, tiled=True)
+    gather = own_primitive("all_gather_invariant")
+    return gather.bind(x, all_gather_dimension=dim, axis_name=axes, axis_size=size, tiled=True)
 
 
-@cache
-def _gather() -> Any:
-    from jax.interpreters import ad, batching, mlir
-
-    primitive = extend_core().Primitive("all_gather_invariant")
-    primitive.def_impl(_gather_varying)
-    primitive.def_abstract_eval(_gathered_type)
-    mlir.register_lowering(primitive, mlir.lower_fun(_gather_varying, multiple_results=False))
-    ad.deflinear2(primitive, _own_slice)
-    batching.primitive_batchers[primitive] = _batch
-    return primitive
-
-
-def _gather_varying(x: Any, *, all_gather_dimension: int, axis_name: Any, **_: Any) -> Any:
-    return jax.lax.all_gather(x, axis_name, axis=all_gather_dimension, tiled=True)
-
-
-def _gathered_type(x: Any, *, all_gather_dimension: int, axis_name: Any, axis_size: int, **_: Any) -> Any:
-    shape = tuple(size * axis_size if dim == all_gather_dimension else size for dim, size in enumerate(x.shape))
-    return x.update(shape=shape, vma=x.vma - frozenset(axis_name))
-
-
-def _own_slice(cotangent: Any, _: Any, *, all_gather_dimension: int, axis_name: Any, axis_size: int, **__: Any) -> Any:
-    """The cotangent is the same on all shards, so that each takes its own part of it."""
-    size = cotangent.shape[all_gather_dimension] // axis_size
-    start = jax.lax.axis_index(axis_name) * size
-    return [jax.lax.dynamic_slice_in_dim(cotangent, start, size, all_gather_dimension)]
-
-
-def _batch(args: Any, dims: Any, *, all_gather_dimension: int, **how: Any) -> Any:
-    (x,), (at,) = args, dims
-    moved = all_gather_dimension + (at <= all_gather_dimension)
-    return _gather().bind(x, all_gather_dimension=moved, **how), at
+@lru_cache(maxsize=8)
+def own_primitive(name: str) -> Any:
+    """A primitive of JAX's own that has a derivative."""
+    return next(primitive for primitive in ad.primitive_jvps if primitive.name == name)

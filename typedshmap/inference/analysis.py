@@ -1,4 +1,4 @@
-"""Analyze the body of one region: have its jaxpr interpreted, and judge the claims that wait for it."""
+"""Analyze the body of one region: interpret its jaxpr, and judge the claims about its values."""
 
 from __future__ import annotations
 
@@ -24,39 +24,31 @@ from .interpreter import CLAIM
 from .kinds.region import Kinds, Retrace
 from .kinds.suspects import Suspicion
 from .lattice import NO_AXES, AxisSet, ShardingFact, unknown
-from .region import RULES, InterpretedRegion, with_cause
+from .region import RULES, InterpretedRegion, inferred_type, with_cause
 
 NOTHING_CLAIMED: Mapping[int, Layout] = {}
 
 
 class RegionAnalysis:
-    """What the body of a region claims, until its jaxpr is interpreted.
+    """The claims of a region's body, until its jaxpr is interpreted.
 
-    A body that is traced a second time, under differentiation for instance, makes no claims any more:
-    what JAX's types do not confirm must be among what was proven in the first trace.
+    A body that is traced a second time, as under differentiation, makes no claims: what JAX's types do not confirm
+    must have been proven in the first trace.
     """
 
     def __init__(self, axes: AxisSet) -> None:
         self.axes, self.is_done = axes, False
-        self.proven_claims: list[claims.Claim] = []
-        self.proven_keys: set[tuple[Any, ...]] = set()
+        self.proven: set[tuple[Any, ...]] = set()
 
     def begin(self, typed: HintedSignature, region: MeshContext, arguments: Sequence[CheckedLeaf]) -> None:
-        """Note the body, its arguments, and the traces in which its claims stay.
-
-        The region around notes the regions within it.
-
-        A body that is differentiated as it is traced has several: one differentiates what it hands on to the next.
-        """
+        """Note the body, its arguments, and the traces in which its claims stay: several under differentiation."""
         self.typed, self.arguments = typed, arguments
         ids, is_transformed = _jax.trace.running_traces()
         self.traces = frozenset(ids)
         if self.is_done:
             return
-        self.is_transformed, self.keeps_all = (
-            is_transformed,
-            bool(active) and any(each.keeps_claims for each in observers()),
-        )
+        self.is_transformed = is_transformed
+        self.keeps_all = bool(active) and any(observer.keeps_claims for observer in observers())
         self.claims: list[claims.Claim] = []
         self.claim_equations: dict[Any, list[claims.ClaimEquation]] = {}
         self.inner: list[RegionAnalysis] = []
@@ -75,7 +67,7 @@ class RegionAnalysis:
             return value
         if self.is_done:
             claim = claims.Claim(layout, assertion, self.origin)
-            if assertion.must_be_invarying and not self.is_proven(claim):
+            if assertion.must_be_invarying and claim.key not in self.proven:
                 raise _unproven_error(claim)
             return value
         is_kept = self.keeps_all and assertion.subject.kind == "checked"
@@ -106,19 +98,13 @@ class RegionAnalysis:
         self.claim_equations.setdefault(var, []).append(claims.claim_equation(var, claim, value))
         return value
 
-    def is_proven(self, claim: claims.Claim) -> bool:
-        """Whether an earlier trace has proven the same; most bodies are traced once, and nobody asks."""
-        self.proven_keys.update(proven.key for proven in self.proven_claims)
-        self.proven_claims.clear()
-        return claim.key in self.proven_keys
-
     @property
     def unproven_claims(self) -> list[claims.Claim]:
         return [claim for claim in self.claims if claim.assertion.must_be_invarying]
 
     @property
     def unproven(self) -> list[str]:
-        """What is still to be proven, in words."""
+        """The claims that are still to be proven, in words."""
         return [
             f"{stated.subject.phrase} of {stated.function} is equal over "
             f"{', '.join(map(repr, _unproven_axes(stated)))}, as {stated.hint.text} says"
@@ -126,21 +112,16 @@ class RegionAnalysis:
         ]
 
     def with_cause(self, value: Any, what: Fault, layout: Layout | None) -> Fault:
-        """What is wrong with a value, with its cause, as far as the body has been traced."""
+        """A fault of a value with its cause, as far as the body has been traced."""
         below = _jax.array.undifferentiated(value)
-        if not _jax.staging.is_staged(below):
-            return what
-        if not isinstance(what, UnmentionedVarying | UnmarkedUnreduced):
+        if not _jax.staging.is_staged(below) or not isinstance(what, UnmentionedVarying | UnmarkedUnreduced):
             return what
         others = frozenset(self.origin.region.sizes) - {*what.axes}
         results = {0: layout or Layout((), varying=others)}
         return with_cause(what, self._interpret_unfinished([below], results)[1], 0)
 
     def earlier_contradiction(self) -> TypedShmapError | None:
-        """The error of a claim before an operation that refuses, which the wrong claim may have brought about.
-
-        It may be the operation's own claim of an operand.
-        """
+        """The error of a claim before an operation that fails, which may follow from that claim."""
         claimed = (eqn.value() for eqns in self.claim_equations.values() for eqn in eqns)
         values_by_trace: dict[int, list[Any]] = {}
         for value in (*recorded_values(), *claimed) if self.claims else ():
@@ -149,24 +130,23 @@ class RegionAnalysis:
         wrong: dict[int, tuple[Observation, Kinds]] = {}
         for values in values_by_trace.values():
             observations, kinds = self._interpret_unfinished(values)
-            wrong |= {
-                id(found.claim): (found, kinds) for found in observations if found.claim and found.what is not None
-            }
+            faults = [observation for observation in observations if observation.claim and observation.what is not None]
+            wrong |= {id(observation.claim): (observation, kinds) for observation in faults}
         first = next((wrong[id(claim)] for claim in self.claims if id(claim) in wrong), None)
         if first is None:
             return None
-        found, kinds = first
-        what = with_cause(found.what, kinds, id(found.eqn))
-        return _finding_error(found._replace(what=what), self.origin, self.early_interpreter)
+        observation, kinds = first
+        what = with_cause(observation.what, kinds, id(observation.eqn))
+        return _error_of([_contradiction(observation._replace(what=what), self.origin, self.early_interpreter)])
 
     def _interpret_unfinished(
         self, values: Sequence[Any], results: Mapping[int, Layout] = NOTHING_CLAIMED
     ) -> tuple[list[Observation], Kinds]:
-        """What the equations behind some values show: of claims, unless too little is known, and what values are.
+        """The observations in the equations behind some values, unless too little is known, and the values' kinds.
 
         Args:
           values: the values.
-          results: by their places, what some of them have to be.
+          results: by their places, the layouts that some of them must have.
         """
         jaxpr, has_vma = _jax.staging.unfinished_jaxpr(values), self.origin.region.has_vma
         interpreter = self.interpreter(has_vma, self.claim_equations)
@@ -177,25 +157,26 @@ class RegionAnalysis:
         stated = [lookup_assertion(operand) for operand in jaxpr.operands]
 
         def name_dim(at: int, axis: str) -> tuple[str, str]:
-            one, rank = stated[at], ranks[at]
-            layout = one.region.manual_layout(one.hint, rank) if one is not None else None
-            if one is None or layout is None:
+            assertion, rank = stated[at], ranks[at]
+            layout = assertion.region.manual_layout(assertion.hint, rank) if assertion is not None else None
+            if assertion is None or layout is None:
                 return "", ""
-            return claims.dim_name(layout, one.hint, axis), one.subject.phrase
+            return claims.dim_name(layout, assertion.hint, axis), assertion.subject.phrase
 
         kinds = Kinds(jaxpr, facts, results, interpreter.sizes, interpreter.claim_equations, name_dim)
         return [] if None in known else interpreter.observations, kinds
 
     @property
     def origins(self) -> set[claims.Origin]:
-        """The bodies of this region and of those within it, as they are traced now."""
+        """The bodies of this region and of its inner regions in the current trace."""
         return {self.origin}.union(*[inner.origins for inner in self.inner])
 
     def name_dim(self, at: int, axis: str) -> tuple[str, str]:
-        """What its hint calls the dim of an operand of the body that is sharded over an axis, and the argument.
+        """The name of the dim of an operand that is sharded over an axis, in its hint, and the argument.
 
         Args:
-          at: which operand it is, counted from the last: what the body closes over comes before its arguments.
+          at: the operand, counted from the last, since closed-over values come before the arguments.
+          axis: the mesh axis.
         """
         hinted = [leaf for leaf in self.arguments if leaf.hint is not None]
         argument = hinted[at] if len(hinted) >= -at else None
@@ -215,18 +196,18 @@ class RegionAnalysis:
 
     @cached_property
     def early_interpreter(self) -> FactInterpreter:
-        """One for what is judged while the body is traced."""
+        """The interpreter for claims that are judged during the trace."""
         return self.interpreter(self.origin.region.has_vma)
 
 
 @final
 class Refused(NamedTuple):
-    """What is wrong with a result by its type; it leaves all the same, since the body's jaxpr shows since when.
+    """A failure of a result by its type. The result leaves the region all the same, since the jaxpr shows the cause.
 
     Attributes:
-      failure: what is wrong.
-      sizes: what was bound in the call.
-      stated: what its hint says.
+      failure: the failure.
+      sizes: the sizes bound in the call.
+      stated: its hint.
     """
 
     failure: Failure
@@ -241,68 +222,68 @@ def analyze_region(
     results: Sequence[LayoutAssertion | Refused | None],
     retrace: Retrace | None = None,
 ) -> bool:
-    """Interpret a traced region, raise what its body contradicts, the first first, and warn of suspects.
+    """Interpret a traced region, raise the first contradiction of its body, and warn of suspects.
 
     Args:
-      analysis: the claims that wait for it.
-      traced: the region; None for one that is not in the jaxpr, since nothing comes of it.
-      operands: what it is called with.
-      results: what is claimed of its results, or what is wrong with one by its type.
-      retrace: traces its body for another size of an axis.
+      analysis: the claims of the body.
+      traced: the region; None if it is not in the jaxpr because nothing uses its results.
+      operands: the operands of the call.
+      results: the hints of the results, or their failures by type.
+      retrace: traces the body for another size of an axis.
 
     Returns:
-      Whether all claims of the body are in the region: not if it was differentiated as it was traced, and
-      something was claimed in a loop of a value that nothing uses; then the body is to be traced by itself.
+      Whether all claims of the body are in the region. They are not if it is differentiated during the trace and a loop
+      claims something of an unused value; then the body must be traced alone.
 
     Raises:
-      VaryingError, ShardingError: for a claim that contradicts what is known, with its place.
+      VaryingError, ShardingError: for a claim that contradicts the jaxpr, with its place.
     """
     refused = [result for result in results if isinstance(result, Refused)]
     if traced is None and refused:
-        raise analysis.origin.region.error(analysis.typed.name, [one.failure for one in refused], refused[0].sizes)
+        raise analysis.origin.region.error(
+            analysis.typed.name, [result.failure for result in refused], refused[0].sizes
+        )
     if traced is None:
         return True
     params, origin = traced.eqn.params, analysis.origin
     has_vma, claim_equations = bool(params["check_vma"]), analysis.claim_equations
     region = InterpretedRegion(params, lambda: analysis.interpreter(has_vma, claim_equations), analysis.name_dim)
-    body, interpreter = region.body, region.interpreter
-    judged = [found for found in interpreter.observations if found.claim is not None]
-    if traced.is_differentiated and not {*map(id, analysis.claims)} <= {id(found.claim) for found in judged}:
+    body = region.body
+    judged = [observation for observation in region.interpreter.observations if observation.claim is not None]
+    if traced.is_differentiated and not {*map(id, analysis.claims)} <= {
+        id(observation.claim) for observation in judged
+    }:
         return False
     taken = [*map(_jax.array.has_gradient_taken, operands)]
     if first := region.divergence(taken) or region.wrong_gradient():
-        raise _finding_error(first, origin, interpreter)
+        raise _error_of([_contradiction(first, origin, region.interpreter)])
     _know(analysis, region, zip(results, traced.results, strict=True), retrace)
-    wrong = [_contradiction(_at_its_making(found, body), origin, interpreter) for found in region.contradictions()]
+    contradicted = [_at_its_making(observation, body) for observation in region.contradictions()]
+    wrong = [_contradiction(observation, origin, region.interpreter) for observation in contradicted]
     suspected = [] if wrong or refused else region.suspects()
-    for each in suspected:
-        if each.is_error:
-            failure = Failure(each.failure, Subject("whole", "body"), place=each.place)
+    for suspect in suspected:
+        if suspect.is_error:
+            failure = Failure(suspect.failure, Subject("whole", "body"), place=suspect.place)
             wrong.append(Contradiction(failure, origin.function, origin.region))
     if (judged or analysis.claims) and not wrong:
         _refuse_unproven(analysis, judged, body)
     fitting = set[Any]()  # most results are like others
     for result, at in zip(results, traced.results, strict=True):
-        var, fact = body.outvars[at], region.results[at]
         if result is None:
             continue
         if type(result) is Refused:
-            failure = result.failure
+            failure = region.with_cause_of_result(result.failure, at, wants_cure=not wrong)
         else:
-            kind = (result.hint, fact, var.aval.shape)
+            kind = (result.hint, region.results[at], body.outvars[at].aval.shape)
             if kind in fitting:
                 continue
-            claim = claims.make_claim(result, len(var.aval.shape), origin)
-            what = claims.contradiction(claim, fact, var.aval.shape, interpreter, True) if claim is not None else None
-            if what is None:
+            failure = region.failure_of_result(at, result, origin, wants_cure=not wrong)
+            if failure is None:
                 fitting.add(kind)
                 continue
-            failure = Failure(what, result.subject, result.hint.text, _inferred_type(var.aval, fact, interpreter))
-        failure = replace(failure, what=region.with_cause_of_result(failure.what, at, wants_cure=not wrong))
-        cause = getattr(failure.what, "cause", None)
-        if failure.subject.kind == "spec" and type(result) is not Refused and cause is not None and cause.may_agree:
-            continue  # a PartitionSpec states it, as JAX takes it; a hint has assume for that
-        failure = replace(failure, place=failure.cause_place or region.place_of_result(at))
+            cause = getattr(failure.what, "cause", None)
+            if failure.subject.kind == "spec" and cause is not None and cause.may_agree:
+                continue  # a PartitionSpec states it, as JAX takes it; a hint has assume for that
         wrong.append(Contradiction(failure, analysis.typed.name, origin.region, result.sizes))
     if wrong:
         raise _error_of(wrong)
@@ -318,7 +299,7 @@ def _know(
     results: Iterable[tuple[LayoutAssertion | Refused | None, int]],
     retrace: Retrace | None,
 ) -> None:
-    """Have a region know what its results are said to be, and what else its reading takes."""
+    """Pass the layouts of the results to a region, and what else its analysis takes."""
     layouts, hints = dict[int, Layout](), dict[int, Any]()
     for stated, at in results:
         claimed = stated.stated if isinstance(stated, Refused) else stated
@@ -337,12 +318,12 @@ def _know(
         retrace=retrace,
         function=analysis.typed.function,
         is_bound=is_bound,
-        is_thorough=bool(active) and any(each.is_thorough for each in observers()),
+        is_thorough=bool(active) and any(observer.is_thorough for observer in observers()),
     )
 
 
 def _warn(suspect: Suspicion, origin: claims.Origin) -> None:
-    """Warn of a suspect, unless its line says that it is meant."""
+    """Warn of a suspect, unless its line ignores it."""
     place = suspect.place
     if isinstance(place, Place) and is_ignored(place.file, place.line, suspect.failure.kind):
         return
@@ -370,20 +351,20 @@ def _judge_claim(
 def _refuse_unproven(analysis: RegionAnalysis, judged: Sequence[Observation], jaxpr: Any) -> None:
     """Refuse claims in equations that were not interpreted, and note what has been proven.
 
-    A claim that is no longer in the jaxpr, since nothing used the value in a loop that is differentiated, is dropped.
+    A claim that is no longer in the jaxpr is dropped: nothing used the value in a loop that is differentiated.
     """
-    unproven, seen = analysis.unproven_claims, {id(found.eqn.params["claim"]) for found in judged}
+    unproven, seen = analysis.unproven_claims, {id(observation.eqn.params["claim"]) for observation in judged}
     if any(id(claim) not in seen for claim in unproven):
         left = {id(eqn.params["claim"]) for eqn in _jax.jaxpr.all_equations(jaxpr) if eqn.primitive.name == CLAIM}
         for claim in unproven:
             if id(claim) in left - seen:
                 raise _unproven_error(claim)
-    analysis.proven_claims += unproven
-    analysis.proven_claims += [found.claim for found in judged if found.claim.assertion.must_be_invarying]
+    stated = [observation.claim for observation in judged]
+    analysis.proven |= {claim.key for claim in [*unproven, *stated] if claim.assertion.must_be_invarying}
 
 
 def _unproven_axes(stated: LayoutAssertion) -> tuple[str, ...]:
-    """The axes of what is still to be proven, in the mesh's order."""
+    """The axes of a claim that is still to be proven, in the mesh's order."""
     return tuple(axis for axis in stated.region.sizes if axis in stated.must_be_invarying)
 
 
@@ -393,21 +374,21 @@ def _unproven_error(claim: claims.Claim) -> TypedShmapError:
     return stated.region.error(stated.function, (failure,), stated.sizes)
 
 
-def _at_its_making(found: Observation, body: Any) -> Observation:
-    """A finding about what a function returned, where that was made; its claim is where the function was called."""
-    is_result = found.claim is not None and found.claim.assertion.subject.kind == "return"
-    maker = _jax.jaxpr.maker_of(body, found.eqn.invars[0]) if is_result else None
-    return found if maker is None else found._replace(eqn=maker)
+def _at_its_making(observation: Observation, body: Any) -> Observation:
+    """A finding about a function's result, at the equation that made it rather than at the call."""
+    is_result = observation.claim is not None and observation.claim.assertion.subject.kind == "return"
+    maker = _jax.jaxpr.maker_of(body, observation.eqn.invars[0]) if is_result else None
+    return observation if maker is None else observation._replace(eqn=maker)
 
 
 class Contradiction(NamedTuple):
-    """What is wrong in a body, and what its message needs.
+    """A failure in a body, with the context of its message.
 
     Attributes:
-      failure: what is wrong, with its place.
-      function: the function whose hint, check or operation it is.
-      region: where that is.
-      sizes: what was bound there.
+      failure: the failure, with its place.
+      function: the function of the hint, check or operation.
+      region: its mesh context.
+      sizes: the sizes bound there.
     """
 
     failure: Failure
@@ -417,37 +398,19 @@ class Contradiction(NamedTuple):
 
 
 def _error_of(wrong: Sequence[Contradiction]) -> TypedShmapError:
-    """The error for all that is wrong; the first is told in full, and what is told twice, as of a loop, once."""
-    first, failures = wrong[0], list(dict.fromkeys(each.failure for each in wrong))
+    """The error for all contradictions, of which the first is reported in full. A loop may repeat one."""
+    first, failures = wrong[0], list(dict.fromkeys(contradiction.failure for contradiction in wrong))
     return first.region.error(first.function, failures, first.sizes, first.failure.place)
 
 
-def _finding_error(found: Observation, origin: claims.Origin, interpreter: FactInterpreter) -> TypedShmapError:
-    """The error of one finding."""
-    return _error_of([_contradiction(found, origin, interpreter)])
-
-
-def _contradiction(found: Observation, origin: claims.Origin, interpreter: FactInterpreter) -> Contradiction:
-    """What is wrong with a claim, or with an operation that makes no sense."""
-    place = _jax.source.equation_place(found.eqn) if found.eqn is not None else ""
-    if found.claim is None:
-        failure = Failure(found.what, Subject("whole", "body"), place=place)
+def _contradiction(observation: Observation, origin: claims.Origin, interpreter: FactInterpreter) -> Contradiction:
+    """The contradiction of a claim, or of an operation that makes no sense."""
+    place = _jax.source.equation_place(observation.eqn) if observation.eqn is not None else ""
+    if observation.claim is None:
+        failure = Failure(observation.what, Subject("whole", "body"), place=place)
         return Contradiction(failure, origin.function, origin.region)
-    text, stated = _inferred_type(found.aval, found.fact, interpreter), found.claim.assertion
-    failure = Failure(found.what, stated.subject, stated.hint.text, text, place)
+    text, stated = inferred_type(observation.aval, observation.fact, interpreter), observation.claim.assertion
+    failure = Failure(observation.what, stated.subject, stated.hint.text, text, place)
     if stated.subject.kind == "return":
         failure = replace(failure, place=failure.cause_place or place)
     return Contradiction(failure, stated.function, stated.region, stated.sizes)
-
-
-def _inferred_type(aval: Any, fact: ShardingFact, interpreter: FactInterpreter) -> str:
-    """A value's type in JAX's notation; under ``check_vma=False`` as it was inferred."""
-    text = aval.str_short(short_dtypes=True)
-    if interpreter.has_vma:
-        return text
-    marks = [
-        f"{letter}:{axes[0] if len(axes) == 1 else '(' + ','.join(axes) + ')'}"
-        for letter, names in (("V", fact.varying), ("U", fact.unreduced))
-        if (axes := [axis for axis in interpreter.sizes if axis in names])
-    ]
-    return text + (f"{{{', '.join(marks)}}}" if marks else "")

@@ -1,14 +1,13 @@
-"""Claims: what hints, checks and patterns state about a value, and whether the jaxpr bears it out.
+"""Claims: the layouts that hints, checks and patterns state, compared with the jaxpr.
 
-A claim is kept beside the jaxpr, or as an equation of it. The operation is the identity: it keeps
-the value's type, and nothing of it is left when the jaxpr is lowered. Differentiation keeps it on the value and
-leaves the tangent alone; under ``jax.vmap`` the mapped dim is unconstrained. A claim that already follows from the
-values that the value was computed from needs no operation where that would have to be differentiated and transposed
-with it: the same transfer rules are followed back to values whose layout a hint or a pattern gave."""
+A claim is kept beside the jaxpr, or as an equation of it. The operation is the identity: it keeps the value's type, and
+disappears when the jaxpr is lowered. Differentiation keeps it on the primal value and ignores it on the tangent; under
+``jax.vmap`` the mapped dim is unconstrained. A claim that follows from the operands of the value's equation needs no
+operation where that would have to be differentiated and transposed with it."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
@@ -32,21 +31,21 @@ from .lattice import UNKNOWN, AxisSet, DimFact, ShardingFact, drop_repeated_axes
 
 
 class Origin(Record, eq=False):
-    """One tracing of a region's body, in which claims are made: its function, and the region."""
+    """One trace of a region's body, in which claims are made."""
 
     function: str
     region: MeshContext
 
 
 class Claim(Record, eq=False):
-    """What is stated of one value, and all that its error needs.
+    """The layout stated of one value, with the context of its error.
 
-    Any two are equal: JAX keeps the parameters of operations in the cache of the types of their results,
-    which are the same whatever is claimed, so that it would hold the claims of all calls.
+    All claims are equal: JAX keeps the parameters of operations in a cache of their results' types, which do not depend
+    on the claim, so that it would keep the claims of all calls alive.
 
     Attributes:
       layout: the layout of the value.
-      assertion: what was written, where, about what.
+      assertion: the hint, its place and its subject.
       origin: the body in which it was made.
     """
 
@@ -62,7 +61,7 @@ class Claim(Record, eq=False):
 
     @property
     def meaning(self) -> tuple[Any, ...]:
-        """What it says, whoever says so."""
+        """Its content, without its place."""
         stated = self.assertion
         return self.layout, self.covered_axes, stated.is_assumed, stated.must_be_invarying, stated.subject.is_pattern
 
@@ -72,12 +71,12 @@ class Claim(Record, eq=False):
         return self.assertion.region.checked_axes | self.layout.axes
 
     def dim_name(self, axis: str) -> str:
-        """What it calls the dim that is sharded over a mesh axis."""
+        """The name of the dim that it shards over a mesh axis."""
         return dim_name(self.layout, self.assertion.hint, axis)
 
     @property
     def key(self) -> tuple[str, str, str, AxisSet]:
-        """What is the same when the body is traced once more."""
+        """The part that is the same when the body is traced once more."""
         stated = self.assertion
         return (stated.function, str(stated.subject), str(stated.hint.text), stated.must_be_invarying)
 
@@ -91,16 +90,16 @@ def dim_name(layout: Layout, hint: ArrayHint, axis: str) -> str:
 
 
 def make_claim(stated: LayoutAssertion, rank: int, origin: Origin) -> Claim | None:
-    """What a hint claims of a value of that rank; None for one that names axes that the mesh does not have."""
+    """The claim of a hint about a value of that rank; None if it names axes that the mesh does not have."""
     layout = stated.region.manual_layout(stated.hint, rank)
     return None if layout is None else Claim(layout, stated, origin)
 
 
 def remake_claim(claim: Claim, origin: Origin) -> Claim | None:
-    """A claim as it would be made in another body; None for one that names axes that the mesh does not have.
+    """A claim made again in another body; None if it names axes that the mesh does not have.
 
-    A function under ``jax.jit`` is traced for the first region that calls it, and what it states is
-    stated again in the next one, where names may mean other axes.
+    A function under ``jax.jit`` is traced for the first region that calls it. In the next one its names may mean other
+    axes.
     """
     stated, was, now = claim.assertion, claim.origin.region, origin.region
     region = stated.region
@@ -116,7 +115,7 @@ def remake_claim(claim: Claim, origin: Origin) -> Claim | None:
 
 
 class ClaimEquation(NamedTuple):
-    """A claim that is kept beside the jaxpr, as the equation that it would be there, and the value that it is about."""
+    """A claim beside the jaxpr, in the form of an equation, and its value."""
 
     params: Mapping[str, Any]
     invars: tuple[Any]
@@ -129,20 +128,20 @@ class ClaimEquation(NamedTuple):
 
 
 def claim_equation(var: Any, claim: Claim, value: Any) -> ClaimEquation:
-    """A claim about a value, which is a variable of a jaxpr, made here."""
+    """A claim about a variable of a jaxpr, made here."""
     own = tuple(range(len(claim.layout.dim_axes)))
     return ClaimEquation({"claim": claim, "own": own}, (var,), _jax.source.source_here(), ref(value))
 
 
 def insert_claim(x: Any, claim: Claim, traces: Container[int]) -> Any:
-    """``x``, with an equation that makes the claim.
-
-    For a value that is being differentiated, the equation is of the value below: the tangent has nothing to do with it.
+    """``x``, with an equation that makes the claim; under differentiation about the primal value.
 
     Args:
+      x: the value.
+      claim: the claim.
       traces: those of the body itself, where an equation stays in the jaxpr though nothing uses its result. In a loop
-        or a call, where a transformation keeps what is used, the value goes through it; elsewhere it would be one
-        value more to be saved for a gradient.
+        or a call, where a transformation drops unused equations, the value passes through it. Elsewhere that would be
+        one more residual of a gradient.
     """
     own = tuple(range(len(claim.layout.dim_axes)))
     if _jax.staging.is_within(x, traces):
@@ -167,7 +166,7 @@ def _primitive() -> Any:
 
 
 def judge_claim(interpreter: FactInterpreter, eqn: Any, claim: Claim, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """The transfer rule of the primitive: judge the claim, which may be made anew; then go on with what it says."""
+    """The transfer rule of the primitive: judge the claim, then go on with the fact that it states."""
     fact, layout, is_assumed = facts[0], claim.layout, claim.assertion.is_assumed
     own: tuple[int, ...] = eqn.params["own"]
     covers_shape = len(own) == len(fact.dims)
@@ -190,10 +189,14 @@ def judge_claim(interpreter: FactInterpreter, eqn: Any, claim: Claim, facts: lis
 def contradiction(
     claim: Claim, fact: ShardingFact, shape: tuple[int, ...], interpreter: FactInterpreter, leaves_region: bool = False
 ) -> Fault | None:
-    """What of a claim is known to be otherwise; the dims of the fact are the claim's.
+    """The fault of a claim that contradicts a fact, whose dims are those of the claim.
 
     Args:
-      leaves_region: whether the value does, so that a claim may not see its dims otherwise than they are.
+      claim: the claim.
+      fact: the fact.
+      shape: the shape of the value.
+      interpreter: the interpreter of the region.
+      leaves_region: whether the value leaves the region, so that the claim may not reinterpret its dims.
     """
     layout, region = claim.layout, claim.assertion.region
     checked_axes = region.checked_axes & interpreter.axes
@@ -217,11 +220,10 @@ def contradiction(
 def layout_contradiction(
     claim: Claim, dims: tuple[DimFact, ...], shape: tuple[int, ...], axes: AxisSet, leaves_region: bool
 ) -> LayoutMismatch | None:
-    """The first dim that is known to be sharded in another way, or over axes that the claim has elsewhere.
+    """The first dim with another known sharding, or sharded over axes that the claim has elsewhere.
 
-    A dim of one element per shard may be taken for any other, since no operation is needed to move it: what
-    another dim is sharded over may be its own. The order of its shards stays what it is. So it is with a movable dim;
-    but what leaves the region is what it is.
+    A dim with one element per shard may stand for any other, since no operation is needed to move it; but the order of
+    its shards is fixed. The same holds for a movable dim, unless the value leaves the region.
     """
     layout = claim.layout
     if has_layout(dims, layout.dim_axes):
@@ -259,7 +261,7 @@ def has_layout(dims: Sequence[DimFact], dim_axes: Sequence[tuple[str, ...]]) -> 
 
 
 def _refine_fact(claim: Claim, fact: ShardingFact, own: tuple[int, ...], axes: AxisSet) -> ShardingFact:
-    """A fact with what a claim adds: sharded dims, unreduced axes; invarying axes only if it is assumed."""
+    """A fact with what a claim adds: sharded dims and unreduced axes; invarying axes only if it is assumed."""
     layout, covered_axes, dims = claim.layout, claim.covered_axes & axes, list(fact.dims)
     claimed_axes = covered_axes - layout.varying
     for at, names in zip(own, layout.dim_axes, strict=True):
@@ -283,79 +285,45 @@ def _refine_fact(claim: Claim, fact: ShardingFact, own: tuple[int, ...], axes: A
     return fact._replace(varying=varying, unreduced=unreduced, dims=drop_repeated_axes(tuple(dims)), due=due)
 
 
-_MOST_EQUATIONS = 32
-
-# A loop or a region is interpreted once, with all that is around it.
-_NOT_FOLLOWED = frozenset(["scan", "while", "cond", "shard_map", "pallas_call"])
-
-
 def is_implied(value: Any, claim: Claim, interpreter: FactInterpreter) -> bool:
-    """Whether a claim follows from what is known of the values that a value was computed from.
+    """Whether a claim follows from the facts of the operands of the value's equation.
 
-    One that the value is invarying where JAX's types do not say so is left to the analysis, as are partial sums.
+    Claims without support in JAX's types, and partial sums, are left to the analysis.
     """
-    if claim.assertion.is_assumed or claim.assertion.must_be_invarying or claim.layout.unreduced:
+    stated, eqn = claim.assertion, _jax.staging.equation_of(value)
+    if stated.is_assumed or stated.must_be_invarying or claim.layout.unreduced or eqn is None:
         return False
-    fact = _fact_of(value, interpreter, {}, iter(range(_MOST_EQUATIONS)))
-    found, interpreter.observations = interpreter.observations, []
-    if fact is None or found or fact.unreduced or fact.due or not has_layout(fact.dims, claim.layout.dim_axes):
+    # A jaxpr is interpreted once, with all that is around it.
+    if len(eqn.outvars) > 1 or _jax.primitives.primitive(eqn.primitive.name).kind in ("loop", "branch", "call"):
+        return False
+    facts = [fact_of_operand(operand, interpreter.axes, interpreter.has_vma) for operand in eqn.invars]
+    known = [fact for fact in facts if fact is not None]
+    if len(known) < len(facts):
+        return False
+    (fact,) = interpreter.results_of(eqn, known)
+    conflicts, interpreter.observations = interpreter.observations, []
+    if conflicts or fact.unreduced or fact.due or not has_layout(fact.dims, claim.layout.dim_axes):
         return False
     return contradiction(claim, fact, _jax.array.aval_of(value).shape, interpreter) is None
 
 
-def _fact_of(
-    value: Any, interpreter: FactInterpreter, found: dict[int, ShardingFact | None], budget: Iterator[int]
-) -> ShardingFact | None:
-    """What follows of a value from those that it was computed from; None where that depends on too many equations.
-
-    Args:
-      found: what follows of the values that were looked at before, by their ids.
-      budget: an item for each equation that may still be followed.
-    """
-    key, axes = id(value), interpreter.axes
-    if key in found:
-        return found[key]
-    found[key] = None
-    known = lookup_layout(value)
-    if known is not None:
-        found[key] = _fact_of_layout(known, axes)
-        return found[key]
-    if interpreter.has_vma:
-        kind = _jax.array.manual_type(value)
-        is_invarying = axes.isdisjoint(kind.varying) and axes.isdisjoint(kind.unreduced)
-    else:
-        is_invarying = _jax.staging.is_constant(value)
-    if is_invarying:
-        found[key] = invarying(len(_jax.array.aval_of(value).shape))
-        return found[key]
-    eqn = _jax.staging.equation_of(value)
-    if eqn is None or eqn.primitive.name in _NOT_FOLLOWED or next(budget, None) is None:
-        return None
-    facts: list[ShardingFact] = []
-    for operand in eqn.invars:
-        fact = _fact_of(operand, interpreter, found, budget)
-        if fact is None:
-            return None
-        facts.append(fact)
-    found[key] = interpreter.results_of(eqn, facts)[_jax.staging.result_index(value, eqn)]
-    return found[key]
-
-
 def fact_of_operand(value: Any, axes: AxisSet, has_vma: bool) -> ShardingFact | None:
-    """What is known of a value that a program which is being traced starts from."""
+    """The known fact of an operand of an equation that is being traced."""
     known = lookup_layout(value)
     fact = _fact_of_layout(known, axes) if known is not None else None
-    if fact is not None or not has_vma:
+    if fact is not None:
         return fact
+    rank = len(_jax.array.aval_of(value).shape)
+    if not has_vma:
+        return invarying(rank) if _jax.staging.is_constant(value) else None
     kind = _jax.array.manual_type(value)
     varies = axes & (kind.varying | kind.unreduced)
-    rank = len(_jax.array.aval_of(value).shape)
     return unknown(varies, rank) if varies else invarying(rank)
 
 
 @lru_cache(maxsize=1024)
 def _fact_of_layout(known: KnownLayout, axes: AxisSet) -> ShardingFact | None:
-    """What was remembered of a shard, if it covers all these axes."""
+    """The fact of a shard whose layout is recorded, if the layout covers all these axes."""
     if known.addend_axes or not axes <= known.covered_axes:
         return None
     dims = [DimFact(tuple(axis for axis in part if axis in axes), from_claim=bool(part)) for part in known.dim_axes]

@@ -1,4 +1,4 @@
-"""What a function closes over that ties it to one mesh, so that messages can name it. Closures are only read."""
+"""The values in a function's closure that tie it to one mesh, for messages. Closures are only read."""
 
 from __future__ import annotations
 
@@ -21,51 +21,58 @@ _SIZES = frozenset(["shape", "size", "axis_sizes", "shape_tuple", "devices"])
 
 
 def closed_over_sizes(function: Any, sizes: Mapping[str, int]) -> dict[str, str]:
-    """The mesh axes whose size a function may have from what it closes over, each with the words for that.
+    """The mesh axes whose size a function may take from its closure, each with words for that.
 
     Args:
       function: the function.
-      sizes: the axes of its own mesh, each with its size.
+      sizes: the axes of its own mesh, with their sizes.
     """
-    found: dict[str, str] = {}
+    words: dict[str, str] = {}
     for name, value in _closed_over(function):
         if isinstance(value, (Mesh, AbstractMesh)):
-            found |= {axis: f"{name}, whose sizes stay what they are" for axis in sizes if axis in value.shape}
+            words |= {axis: f"{name}, whose sizes stay what they are" for axis in sizes if axis in value.shape}
             continue
-        numbers = set(_numbers(value))
+        numbers = set(_numbers(value, are_sizes=True))
         equal = [axis for axis, size in sizes.items() if size > 1 and size in numbers]
-        found |= {axis: f"{name}, which may be the size of '{axis}'" for axis in equal}
-    return found
+        words |= {axis: f"{name}, which may be the size of '{axis}'" for axis in equal}
+    return words
 
 
 def closed_over_numbers(function: Any) -> frozenset[float]:
-    """The numbers that a function has from what it closes over, which are the same on every mesh; no huge ones."""
-    found = (number for _, value in _closed_over(function) for number in _constants(value))
-    return frozenset(abs(number) for number in found if abs(number) < 1e9)
+    """The numbers in a function's closure, which are the same on every mesh; no huge ones."""
+    numbers = (number for _, value in _closed_over(function) for number in _numbers(value, are_sizes=False))
+    return frozenset(abs(number) for number in numbers if abs(number) < 1e9)
 
 
-def _constants(value: Any, depth: int = 3) -> Iterator[float]:
-    """The numbers in a value, in its items, or in its attributes."""
-    if type(value) in (int, float):
+def _numbers(value: Any, are_sizes: bool, depth: int = 3) -> Iterator[float]:
+    """The numbers in a value and in its items.
+
+    Args:
+      value: the value.
+      are_sizes: whether sizes are wanted: integers, and the lengths of lists, as of a permutation of shards. Otherwise
+        the numbers in attributes count, too.
+      depth: how deep to look.
+    """
+    if type(value) is int or (type(value) is float and not are_sizes):
         yield value
-    elif depth and isinstance(value, (list, tuple)):
-        for item in value[:64]:  # type: ignore[misc]
-            yield from _constants(item, depth - 1)
-    elif depth and isinstance(value, (dict, Mapping)):
-        for item in [*value.values()][:64]:  # type: ignore[misc]
-            yield from _constants(item, depth - 1)
-    elif depth and hasattr(value, "__dict__") and not isinstance(value, type | ModuleType):
-        yield from _constants(vars(value), depth - 1)
+    elif depth and isinstance(value, (list, tuple, Mapping)):
+        items: list[Any] = [*(value.values() if isinstance(value, Mapping) else value)]  # type: ignore[misc]
+        if are_sizes and items and all(type(item) in (tuple, int) for item in items):
+            yield len(items)
+        for item in items[:64]:
+            yield from _numbers(item, are_sizes, depth - 1)
+    elif depth and not are_sizes and hasattr(value, "__dict__") and not isinstance(value, type | ModuleType):
+        yield from _numbers(vars(value), are_sizes, depth - 1)
 
 
 @contextmanager
 def noting_sizes(name: str, function: Callable[..., Any], sizes: Mapping[str, int]) -> Generator[None]:
-    """Note on an exception what a function closes over that may be the size of an axis of its own mesh.
+    """Note on an exception which closed-over values may be sizes of the function's own mesh.
 
     Args:
       name: the function's name.
       function: the function.
-      sizes: the axes of its own mesh, each with its size.
+      sizes: the axes of its own mesh, with their sizes.
     """
     try:
         yield
@@ -88,9 +95,9 @@ def _is_on_mesh(closed_over: tuple[str, Any]) -> bool:
 
 
 def _closed_over(function: Any) -> Iterator[tuple[str, Any]]:
-    """The names and values that a function, and those that it calls by name, close over; of meshes those it measures.
+    """The names and values in the closures of a function and of the functions that it calls; meshes if it reads sizes.
 
-    Methods of objects other than its own are not followed, and functions of libraries only for what they wrap.
+    Methods of other objects are not followed, and functions of libraries only to the functions that they wrap.
     """
     seen, waiting = set[int](), [function]
     while waiting:
@@ -105,7 +112,7 @@ def _closed_over(function: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _own_values(function: Any) -> Iterator[tuple[str, Any]]:
-    """What one function closes over, by name; without a name what is only to be followed."""
+    """The closed-over values of one function, by name; without a name those to be followed only."""
     match function:
         case functools.partial():
             yield "", function.func
@@ -145,7 +152,7 @@ def _content(cell: Any) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _reads(code: CodeType) -> tuple[tuple[str, str], ...]:
-    """The outer names that a function, and functions within it, read, each with the attribute of it that is read."""
+    """The outer names that a function and its inner functions read, each with the attribute that is read."""
     return tuple(dict.fromkeys(_each_read(code)))
 
 
@@ -156,15 +163,3 @@ def _each_read(code: CodeType) -> Iterator[tuple[str, str]]:
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             yield from _reads(inner)
-
-
-def _numbers(value: Any, depth: int = 3) -> Iterator[int]:
-    """The integers in a value, and the lengths of its lists: a permutation of shards is as long as their axis."""
-    if type(value) is int:
-        yield value
-    elif depth and isinstance(value, (list, tuple, dict)):
-        inside: list[Any] = list(value.values() if isinstance(value, dict) else value)  # type: ignore[misc]
-        if inside and all(type(item) in (tuple, int) for item in inside):
-            yield len(inside)
-        for item in inside[:64]:
-            yield from _numbers(item, depth - 1)

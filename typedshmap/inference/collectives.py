@@ -1,4 +1,4 @@
-"""Transfer rules of collectives: what they make invarying, and which dims they gather, scatter and exchange."""
+"""Transfer rules of collectives: which axes become invarying, and which dims are gathered and scattered."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .lattice import NO_AXES, UNKNOWN, UNSHARDED, AxisSet, DimFact, Groups, Shar
 
 
 def awaited_axes(interpreter: FactInterpreter, eqn: Any) -> AxisSet:
-    """The axes whose shards must all run an equation for it to end; none if it does not communicate.
+    """The axes whose shards must all reach an equation; none if it does not communicate.
 
-    XLA makes one operation of what a permute sends in all groups of its axes, and on CPUs it waits for all of them.
-    Which shards the groups of ``axis_index_groups`` bring together is not followed.
+    XLA makes one operation of a permute in all groups of its axes, and on CPUs waits for all of them. The groups of
+    ``axis_index_groups`` are not followed.
     """
     if eqn.primitive.name == "reshard_shards":
         awaited = eqn.params["awaited"]
@@ -31,13 +31,13 @@ def awaited_axes(interpreter: FactInterpreter, eqn: Any) -> AxisSet:
 
 
 def _varying_after_pick(fact: ShardingFact, axes: tuple[str, ...]) -> AxisSet:
-    """The varying axes of shards that were picked along some axes together: all of these if any."""
+    """The varying axes after shards along some axes were mixed: all of these, if any of them varied."""
     varying = fact.varying | fact.unreduced
     return varying if varying.isdisjoint(axes) else varying.union(axes)
 
 
 def _drop_axes(dim: DimFact, axes: AxisSet) -> DimFact:
-    """A dim after its shards over some axes were summed, or after one of them was chosen."""
+    """A dim after its shards over some axes were summed, or one of them was chosen."""
     if not axes.isdisjoint(dim.woven):
         dim = dim._replace(woven=tuple(axis for axis in dim.woven if axis not in axes))
     if axes.isdisjoint(dim.known_axes):
@@ -46,26 +46,26 @@ def _drop_axes(dim: DimFact, axes: AxisSet) -> DimFact:
 
 
 def _equal_groups(before: Groups, groups: Groups) -> Groups:
-    """The groups of shards that have the same total over other groups, of a value that is the same within some before.
+    """The groups of shards with the same total over other groups, for a value that is equal within earlier groups.
 
-    These have the same addends, if each has as many shards of every group before as the others that it is linked with.
+    Their addends are the same if each group has as many shards of every earlier group as the groups linked with it.
     """
     place = {shard: at for at, group in enumerate(before) for shard in group}
     linked: list[list[tuple[int, ...]]] = []
     for group in groups:
         met = {place.get(shard, -1 - shard) for shard in group}
-        near = [some for some in linked if any(not met.isdisjoint(place.get(s, -1 - s) for s in one) for one in some)]
+        near = [some for some in linked if not met.isdisjoint(place.get(s, -1 - s) for s in chain(*some))]
         linked = [some for some in linked if some not in near] + [[group, *chain(*near)]]
-    found: list[tuple[int, ...]] = []
+    equal: list[tuple[int, ...]] = []
     for some in linked:
         addends = {tuple(sorted(place.get(shard, -1 - shard) for shard in group)) for group in some}
-        found += [tuple(sorted(chain(*some)))] if len(addends) == 1 else some
-    return tuple(sorted(found))
+        equal += [tuple(sorted(chain(*some)))] if len(addends) == 1 else some
+    return tuple(sorted(equal))
 
 
 @lru_cache(maxsize=1024)
 def _grouped_fact(fact: ShardingFact, sizes: tuple[tuple[str, int], ...], groups: Groups) -> ShardingFact:
-    """A total over groups of shards, numbered along some axes together: where it is the same on all, and in which."""
+    """The fact of a total over groups of shards, which are numbered along some axes together."""
     axes, counts = tuple(axis for axis, _ in sizes), [size for _, size in sizes]
     varying = _varying_after_pick(fact, axes)
     if sorted(chain(*groups)) != list(range(prod(counts))):
@@ -145,7 +145,7 @@ def _gathered_fact(
 
 
 def gather_dim(dim: DimFact, axes: tuple[str, ...], size: int, shards: int) -> DimFact:
-    """A dim, of so many elements on each of so many shards, after a gather along it."""
+    """A dim after a gather along it, by its size on each shard and the number of shards."""
     count, known = len(axes), dim.known_axes
     if not set(axes).isdisjoint(dim.woven) and not dim.axes:
         return DimFact(None, gathered=(*axes, *dim.gathered), is_movable=True)
@@ -188,7 +188,7 @@ def _scattered_fact(
 
 
 def _mixed_fact(fact: ShardingFact, axes: AxisSet, dims: tuple[DimFact, ...]) -> ShardingFact:
-    """A value that varies over axes along which shards were sent or summed, and is an addend over others as before."""
+    """A value that varies over the axes along which shards were sent or summed."""
     return ShardingFact(fact.varying | axes, fact.unreduced - axes, dims, fact.due - axes)
 
 
@@ -214,9 +214,9 @@ def exchange(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) 
 
 
 def permute(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """Shards sent on: an invarying value stays so where every shard receives.
+    """Shards that are sent on: an invarying value stays so if every shard receives one.
 
-    Along several axes at once a dim may come to be sharded over them in another order.
+    Along several axes at once a dim may become sharded over them in another order.
     """
     fact, axes = facts[0], _jax.jaxpr.named_axes(eqn, interpreter.axes)
     varying = fact.varying | fact.unreduced
@@ -247,7 +247,7 @@ def _permuted_axes(perm: Any, sizes: Mapping[str, int], varying: AxisSet) -> Axi
 
 
 def reshard(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """This library's own ``reshard``, with the layouts before and after it."""
+    """The library's own ``reshard``, with the layouts before and after it."""
     source, target, fact = eqn.params["source"], eqn.params["target"], facts[0]
     gone = (source.sharded | source.unreduced) - target.sharded - target.unreduced
     varying = ((fact.varying | fact.unreduced) - gone) | (target.sharded & interpreter.axes)
@@ -272,14 +272,3 @@ def cast_unreduced(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingF
         ShardingFact(fact.varying - axes, fact.unreduced | (fact.varying & axes), fact.dims, fact.due - axes)
         for fact in facts
     ]
-
-
-_RULES_BY_OPERATION = {"all-reduce": total, "all-gather": gather, "reduce-scatter": scatter, "all-to-all": exchange}
-RULES = {
-    **{name: rule for name, what in _jax.jaxpr.COLLECTIVES.items() if (rule := _RULES_BY_OPERATION.get(what))},
-    "pbroadcast": total,
-    "ppermute": permute,
-    "axis_index": axis_index,
-    "reshard_shards": reshard,
-    **dict.fromkeys(("vary_unreduced_cast", "vary_unreduced_cast_p"), cast_unreduced),
-}

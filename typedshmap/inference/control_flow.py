@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, reduce
 from typing import Any
 
 from .. import _jax
 from ..errors.varying import DivergentCollective
 from .collectives import awaited_axes
-from .facts import FactInterpreter, Observation, TransferRule
-from .interpreter import CALLS
+from .facts import FactInterpreter, Observation
 from .lattice import UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact, add_varying, join, join_dims
 
 CAST = "pvary"
@@ -18,7 +17,7 @@ CAST = "pvary"
 
 
 def cond(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """One of several branches; what they do not all compute alike varies where the choice does."""
+    """One of several branches: what they do not all compute alike varies where the predicate varies."""
     which, operands, branches = facts[0], facts[1:], eqn.params["branches"]
     results = [reduce(join, ways) for ways in interpreter.ways(eqn, operands)]
     if diverging := interpreter.split_axes(which.varying | which.unreduced):
@@ -42,9 +41,9 @@ def scan(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> l
 
 
 def while_loop(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """A loop; where its condition varies, so does what it leaves behind.
+    """A loop: its results vary where its condition varies.
 
-    Within it a value is invarying if it is the same on all shards that are still in the loop.
+    Inside, a value is invarying if it is the same on all shards that are still in the loop.
     """
     condition, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
     carry, _, goes_on = interpreter.while_loop(eqn, facts)
@@ -59,10 +58,14 @@ def while_loop(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]
 def _diverged(
     interpreter: FactInterpreter, eqn: Any, results: list[ShardingFact], is_same: list[bool], axes: AxisSet
 ) -> list[ShardingFact]:
-    """What is known of results where shards took different branches, or left a loop at different times.
+    """The facts of results after shards took different branches, or left a loop at different times.
 
     Args:
-      is_same: whether a result is the same, whichever way a shard went.
+      interpreter: the interpreter of the region.
+      eqn: the branch or the loop.
+      results: their facts otherwise.
+      is_same: for each result whether it is the same whichever way a shard went.
+      axes: the axes over which the predicate varies.
     """
     results = [fact if same else add_varying(fact, axes) for fact, same in zip(results, is_same, strict=True)]
     interpreter.note_untyped(eqn, results)
@@ -72,7 +75,7 @@ def _diverged(
 def _note_collectives(interpreter: FactInterpreter, eqn: Any, jaxprs: Sequence[Any], axes: AxisSet) -> None:
     """Note the collectives in branches or in a loop that not all shards of their axes reach.
 
-    A cast to varying is among them: its transpose is a psum, which differentiation puts there.
+    A cast to varying is among them: its transpose is a psum.
     """
     for inner in (inner for jaxpr in jaxprs for inner in _jax.jaxpr.all_equations(jaxpr)):
         interpreter.is_written = interpreter.is_written or _jax.jaxpr.has_effects(inner)
@@ -89,16 +92,12 @@ def _note_collectives(interpreter: FactInterpreter, eqn: Any, jaxprs: Sequence[A
 
 
 def control_name(eqn: Any) -> str:
-    """The control flow that an equation is."""
+    """The name of a control flow primitive, as in ``jax.lax``."""
     return "loop" if eqn.primitive.name == "while" else "cond" if len(eqn.params["branches"]) == 2 else "switch"
 
 
 @lru_cache(maxsize=1024)
 def fact_of_spec(spec: Any, rank: int, axes: AxisSet) -> ShardingFact:
-    """What a spec says of an argument where it enters the region."""
+    """The fact of an argument that enters the region with a spec."""
     layout = _jax.array.spec_entries(spec, rank).over(axes)
     return ShardingFact(layout.sharded, layout.unreduced, tuple(map(DimFact, layout.dim_axes)))
-
-
-# Those of a nested region are over the axes of this one only.
-RULES: Mapping[str, TransferRule] = {**CALLS, "cond": cond, "scan": scan, "while": while_loop}

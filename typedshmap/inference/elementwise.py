@@ -9,19 +9,18 @@ from .. import _jax
 from . import lattice
 from .facts import FactInterpreter
 from .indices import IndexFact, combine_indices
-from .interpreter import CLAIM
 from .lattice import UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact, combine, summed_axes
 
 _SCALAR, _ZERO = lattice.invarying(0), lattice.zeros(0)
 
 
 def same_shape(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """As many results as operands, or fewer: each has the shape of its operand, and is sharded as that."""
+    """As many results as operands, or fewer: each is sharded as its operand."""
     if facts and facts[0].number is not None and len(eqn.outvars) == 1:
         return [_scalar(interpreter, eqn, facts)]
     for fact in facts:
         if fact.unreduced or fact.due or fact.is_zero:
-            facts = [combine(eqn.primitive.name, (each,), each.dims) for each in facts]
+            facts = [combine(eqn.primitive.name, (fact,), fact.dims) for fact in facts]
             break
     return [fact for fact, _ in zip(facts, eqn.outvars)]  # noqa: B905 (there may be fewer results)
 
@@ -33,7 +32,7 @@ def vary(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> l
 
 
 def bitcast(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """A type of another width adds a dim, or takes one away."""
+    """A type of another width adds or removes a dim."""
     rank, fact = len(eqn.outvars[0].aval.shape), facts[0]
     dims = fact.dims if rank == len(fact.dims) else (UNKNOWN,) * rank
     return [combine(eqn.primitive.name, (fact,), dims)]
@@ -59,10 +58,10 @@ def elementwise(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact
         if not is_sum and (not largest.dims) == (not shape):
             return [largest] * len(eqn.outvars) if others else [largest]
     shapes = tuple([atom.aval.shape for atom in eqn.invars])
-    found, conflicts = _combine_facts(eqn.primitive.name, tuple(facts), shapes, shape)
+    combined, conflicts = _combine_facts(eqn.primitive.name, tuple(facts), shapes, shape)
     for at, first, second in conflicts:
         interpreter.note_conflict(eqn, f"dim {at}", first, second)
-    return [found] * len(eqn.outvars)
+    return [combined] * len(eqn.outvars)
 
 
 def _scalar(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> ShardingFact:
@@ -74,32 +73,32 @@ def _scalar(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -
     index = None
     if _jax.array.is_integer(eqn.outvars[0].aval.dtype):
         index = combine_indices(eqn.primitive.name, operands, interpreter.sizes)
-    found = combine(eqn.primitive.name, tuple(facts), ())
-    return found if index is None else found._replace(number=index)
+    result = combine(eqn.primitive.name, tuple(facts), ())
+    return result if index is None else result._replace(number=index)
 
 
 @lru_cache(maxsize=4096)
 def _combine_facts(
     name: str, facts: tuple[ShardingFact, ...], shapes: tuple[Any, ...], shape: Any
 ) -> tuple[ShardingFact, list[tuple[int, DimFact, DimFact]]]:
-    """What is known of the result, and the dims over which operands are sharded in conflicting ways."""
+    """The fact of the result, and the dims over which operands are sharded in conflicting ways."""
     conflicts: list[tuple[int, DimFact, DimFact]] = []
     operands: list[tuple[DimFact, ...]] = []
-    for fact, each in zip(facts, shapes, strict=True):
-        if each == shape:
+    for fact, operand_shape in zip(facts, shapes, strict=True):
+        if operand_shape == shape:
             operands.append(fact.dims)
-        elif len(each) == len(shape):  # a dim of size 1 agrees with any other, as an unsharded one does
-            sizes = zip(fact.dims, each, shape, strict=True)
-            operands.append(tuple(dim if own == size else UNSHARDED for dim, own, size in sizes))
+        elif len(operand_shape) == len(shape):  # a dim of size 1 agrees with any other, as an unsharded one does
+            sizes = zip(fact.dims, operand_shape, shape, strict=True)
+            operands.append(tuple(dim if length == size else UNSHARDED for dim, length, size in sizes))
     dims = operands[0] if operands else (UNSHARDED,) * len(shape)
-    for other in operands[1:]:
-        conflicts += [(at, dims[at], other[at]) for at in lattice.conflicting_dims(dims, other) if shape[at] > 1]
-        dims = lattice.join_all_dims(dims, other)
+    for more in operands[1:]:
+        conflicts += [(at, dims[at], more[at]) for at in lattice.conflicting_dims(dims, more) if shape[at] > 1]
+        dims = lattice.join_all_dims(dims, more)
     return combine(name, facts, dims), conflicts
 
 
 def dot_general(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """Batch dims, then what is left of the first operand, then what is left of the second."""
+    """Batch dims, then the other dims of the first operand, then those of the second."""
     left, right = facts
     product, summed, conflicts = _product_fact(eqn.params["dimension_numbers"], left, right)
     for kind, a, b in conflicts:
@@ -111,10 +110,10 @@ def dot_general(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact
 
 @lru_cache(maxsize=4096)
 def _product_fact(
-    numbers: Any, one: ShardingFact, other: ShardingFact
+    numbers: Any, first: ShardingFact, second: ShardingFact
 ) -> tuple[ShardingFact, AxisSet, list[tuple[str, int, int]]]:
-    """What is known of a product, the axes over which it is a part of a sum, and the dims of operands that conflict."""
-    (contracted, batched), left, right = numbers, one.dims, other.dims
+    """The fact of a product, the axes over which it is a partial sum, and the dims of operands that conflict."""
+    (contracted, batched), left, right = numbers, first.dims, second.dims
     kinds = (("contracted", contracted), ("batch", batched))
     pairs = [(kind, a, b) for kind, both in kinds for a, b in zip(*both, strict=True)]
     conflicts = [(kind, a, b) for kind, a, b in pairs if lattice.is_conflict(left[a], right[b])]
@@ -122,7 +121,7 @@ def _product_fact(
     for side, layout in enumerate((left, right)):
         used = {*contracted[side], *batched[side]}
         dims += [dim for at, dim in enumerate(layout) if at not in used]
-    product = combine("dot_general", (one, other), lattice.drop_repeated_axes(tuple(dims)))
+    product = combine("dot_general", (first, second), lattice.drop_repeated_axes(tuple(dims)))
     summed = [dim for a, b in zip(*contracted, strict=True) for dim in (left[a], right[b])]
     return product, summed_axes(summed), conflicts
 
@@ -143,30 +142,12 @@ def convolution(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact
 
 
 def keys(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """What each key of an array of keys gives, in dims behind those of the array.
+    """The results for each key of an array of keys, in dims after those of the array.
 
-    Where only the array's dims are sharded, a key gives the same on every shard that has it.
+    If only the dims of the array are sharded, a key gives the same on every shard that has it.
     """
     given, rank = facts[0].dims, len(eqn.outvars[0].aval.shape)
     sharded = frozenset(axis for dim in given for axis in dim.axes or ())
     behind = UNSHARDED if sharded and lattice.varying_of(facts) <= sharded else UNKNOWN
     dims = (*given, *(behind,) * (rank - len(given)))[:rank]
     return [combine(eqn.primitive.name, tuple(facts), dims)]
-
-
-_OF_SAME_SHAPE = ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
-_OF_KEYS = ("random_bits", "random_clone", "random_split", "random_unwrap", "random_wrap")
-RULES = {
-    **{
-        name: same_shape if found.kind == "cast" else elementwise
-        for name, found in _jax.primitives.PRIMITIVES.items()
-        if found.is_entry_by_entry and name != CLAIM
-    },
-    **dict.fromkeys(_OF_SAME_SHAPE, same_shape),
-    **dict.fromkeys(_OF_KEYS, keys),
-    **dict.fromkeys(("complex", "random_fold_in", "threefry2x32"), elementwise),
-    "pvary": vary,
-    "bitcast_convert_type": bitcast,
-    "dot_general": dot_general,
-    "conv_general_dilated": convolution,
-}

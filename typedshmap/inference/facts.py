@@ -1,8 +1,7 @@
 """Facts of the values of a manual region, as a domain of the interpreter.
 
-Invariant: a jaxpr is interpreted once for each list of facts of its operands; what its claims come to in
-an iteration before the fixed point of a loop does not count.
-"""
+Invariant: a jaxpr is interpreted once for each list of facts of its operands. Observations in an iteration before the
+fixed point of a loop do not count."""
 
 from __future__ import annotations
 
@@ -21,15 +20,15 @@ TransferRule = Callable[["FactInterpreter", Any, "list[ShardingFact]"], "Sequenc
 
 
 class Observation(NamedTuple):
-    """What came of a claim, or an operation that makes no sense.
+    """The outcome of a claim, or an operation that makes no sense.
 
     Attributes:
-      eqn: the equation that claims something, or the operation; None where neither is known.
-      what: what is wrong; None if nothing is.
+      eqn: the equation of the claim or the operation; None if neither is known.
+      what: the fault; None if there is none.
       claim: the claim, if it is one.
-      fact: what was known before of the value that it is about.
-      aval: that value's type.
-      control: the branch or loop around the operation, whose predicate is at fault.
+      fact: the fact of the claimed value before the claim.
+      aval: the type of that value.
+      control: the branch or loop whose predicate is at fault.
     """
 
     eqn: Any
@@ -50,11 +49,11 @@ class FactInterpreter(Interpreter[ShardingFact]):
     Attributes:
       sizes: the mesh axes that the region made manual, with their sizes.
       has_vma: whether JAX types values as varying, so that facts follow from its types, too.
-      observations: what came of claims, and the operations that make no sense, in the order of the equations.
-      untyped: equations with results that vary though JAX types them as invarying: by the equation's id, it and by the
-        place of a result the axes.
-      refs_vary: whether a mutable reference is taken to vary over all axes, whatever it held at first.
-      is_written: whether one comes to hold what varies more than what it held.
+      observations: the outcomes of claims, and the operations that make no sense, in the order of the equations.
+      untyped: the results that vary though JAX types them as invarying: by the id of the equation, the equation and
+        the axes of each result.
+      refs_vary: whether a mutable reference varies over all axes, whatever it held at first.
+      is_written: whether a reference comes to hold a value that varies over more axes than its first one.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class FactInterpreter(Interpreter[ShardingFact]):
         ] = {}
 
     def interpret(self, closed_jaxpr: Any, values: Sequence[ShardingFact], known: Any = None) -> list[ShardingFact]:
-        """What is known of a jaxpr's results; remembered for jaxprs that are called again."""
+        """The facts of a jaxpr's results; remembered for jaxprs that are called again."""
         key = (id(closed_jaxpr), tuple(values))
         if key in self._remembered:
             _, outcome, observations = self._remembered[key]
@@ -110,18 +109,18 @@ class FactInterpreter(Interpreter[ShardingFact]):
         return value
 
     def results_of(self, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-        """What is known of the results of one equation."""
+        """The facts of the results of one equation."""
         return self._as_typed(eqn.outvars, self.rules[eqn.primitive.name](self, eqn, facts))
 
     def _as_typed(self, variables: Sequence[Any], facts: Sequence[ShardingFact]) -> list[ShardingFact]:
-        """Facts that are unreduced over the axes that JAX's types say, too."""
-        found = list(facts)
+        """Facts that are also unreduced over the axes in JAX's types."""
+        typed_facts = list(facts)
         for at, fact in enumerate(facts) if self.has_vma else ():
             typed = _jax.array.manual_type_in(variables[at].aval).unreduced if fact.varying else NO_AXES
             if unreduced := typed & fact.varying & self.axes:
                 varying, due = fact.varying - unreduced, fact.due - unreduced
-                found[at] = ShardingFact(varying, fact.unreduced | unreduced, fact.dims, due, fact.is_zero)
-        return found
+                typed_facts[at] = ShardingFact(varying, fact.unreduced | unreduced, fact.dims, due, fact.is_zero)
+        return typed_facts
 
     def loop(
         self,
@@ -130,9 +129,9 @@ class FactInterpreter(Interpreter[ShardingFact]):
         start: list[ShardingFact],
         rows: Sequence[ShardingFact] = (),
     ) -> tuple[list[ShardingFact], list[ShardingFact]]:
-        """What a loop carries before every iteration, and what an iteration returns, its carry first.
+        """As in any domain; the observations are those of the last iteration.
 
-        The observations are those of that iteration. What is wrong in the first one comes before what follows from it.
+        A fault of the first iteration comes before those that follow from it.
         """
         before, since, times = self.observations, dict[int, int](), 0
 
@@ -140,16 +139,16 @@ class FactInterpreter(Interpreter[ShardingFact]):
             nonlocal times
             self.observations, times = [], times + 1
             results = self.interpret(body, [*fixed, *now, *rows])
-            for found in self.observations:
-                if found.what is not None:
-                    since.setdefault(id(found.eqn), times)
+            for observation in self.observations:
+                if observation.what is not None:
+                    since.setdefault(id(observation.eqn), times)
             return results
 
         outcome = fixed_point(start, observed, partial(self.carried, start))
-        found = self.observations
+        observations = self.observations
         if since:
-            found = sorted(found, key=lambda each: since.get(id(each.eqn), times))
-        self.observations = before + found
+            observations = sorted(observations, key=lambda observation: since.get(id(observation.eqn), times))
+        self.observations = before + observations
         return outcome
 
     def carried(
@@ -162,7 +161,7 @@ class FactInterpreter(Interpreter[ShardingFact]):
         return [unknown(fact.varying | fact.unreduced, len(fact.dims)) for fact in after]
 
     def due_sum(self, eqn: Any, fact: ShardingFact, axes: AxisSet) -> ShardingFact:
-        """What is known of a result, if it is a shard's part of a sum over these axes."""
+        """The fact of a result that is a shard's part of a sum over these axes."""
         axes = axes - fact.due - fact.unreduced
         if not axes or not _jax.array.is_inexact(eqn.outvars[0].aval.dtype):  # what is counted is of a shard
             return fact
@@ -180,7 +179,7 @@ class FactInterpreter(Interpreter[ShardingFact]):
                 self.untyped.setdefault(id(eqn), (eqn, {}))[1][at] = axes
 
     def note_conflict(self, eqn: Any, where: str, first: DimFact, second: DimFact) -> None:
-        """Note that an operation takes two dims for the same that are sharded differently."""
+        """Note that an operation combines two dims with different shardings."""
         axes, interleaved = [dim.known_axes or dim.woven for dim in (first, second)], (not first.axes, not second.axes)
         what = ShardingConflict(eqn.primitive.name, where, axes[0], axes[1], interleaved)
         self.observations.append(Observation(eqn, what))
@@ -195,10 +194,10 @@ CALLBACKS = frozenset(["pure_callback", "io_callback", "ffi_call"])
 
 
 def default_rule(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """An operation without a transfer rule, a kernel for instance: its results may vary where its operands do.
+    """An operation without a transfer rule, such as a kernel: its results may vary where its operands do.
 
-    JAX's type of a Pallas kernel's result is what its author wrote down, and believed, and so is that of an operation
-    that is written in Python; that of a callback's or a foreign function's is invarying whatever its operands are.
+    JAX's type of a Pallas kernel's result is its author's, who is believed, and so is that of an operation written in
+    Python. Results of callbacks and foreign functions are typed as invarying whatever their operands are.
     """
     axes = interpreter.axes
     # And over the mesh axes along which it communicates, or an equation in the jaxprs that it runs.
@@ -210,7 +209,7 @@ def default_rule(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFac
     # An operation that is written in Python, as jax 0.12 has them, keeps its jaxprs among parameters of its own.
     owners = [owner for owner in (eqn, eqn.params.get("_prim")) if hasattr(owner, "params")]
     for jaxpr in (jaxpr for owner in owners for jaxpr in _jax.jaxpr.inner_jaxprs(owner)):
-        named = named.union(*(_jax.jaxpr.named_axes(each, axes) for each in _jax.jaxpr.all_equations(jaxpr)))
+        named = named.union(*(_jax.jaxpr.named_axes(inner, axes) for inner in _jax.jaxpr.all_equations(jaxpr)))
     operands = [facts] * len(eqn.outvars)
     if eqn.primitive.name == "pallas_call" and (read := _jax.jaxpr.kernel_operands(eqn)) is not None:
         operands = [[facts[at] for at in of_result] for of_result in read]

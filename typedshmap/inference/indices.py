@@ -1,4 +1,4 @@
-"""Integers that are computed from a shard's indices along mesh axes, such as the start of its own part of a dim."""
+"""Integers that are computed from a shard's indices along mesh axes, such as the start of its part of a dim."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class IndexFact(NamedTuple):
-    """An integer that is an offset and the shard's indices along mesh axes, each times its stride."""
+    """An offset, plus the shard's indices along mesh axes, each times its stride."""
 
     strides: tuple[tuple[str, int], ...] = ()
     offset: int = 0
@@ -22,13 +22,13 @@ class IndexFact(NamedTuple):
         return IndexFact(tuple(kept), self.offset + times * other.offset)
 
     def bounds(self, sizes: Mapping[str, int]) -> tuple[int, int]:
-        """The least and the greatest that it is on any shard."""
+        """The least and the greatest value on any shard."""
         ends = [stride * (sizes[axis] - 1) for axis, stride in self.strides]
         return self.offset + sum(min(end, 0) for end in ends), self.offset + sum(max(end, 0) for end in ends)
 
 
 def combine_indices(name: str, operands: Sequence[IndexFact | None], sizes: Mapping[str, int]) -> IndexFact | None:
-    """What an elementwise operation makes of such integers; None where that is not known."""
+    """The result of an elementwise operation on such integers; None if it is not known."""
     match name, operands:
         case (("add" | "sub"), (IndexFact() as a, IndexFact() as b)):
             return a.plus(b, 1 if name == "add" else -1)
@@ -46,16 +46,16 @@ def combine_indices(name: str, operands: Sequence[IndexFact | None], sizes: Mapp
 
 
 def own_part(start: IndexFact | None, size: int, count: int, sizes: Mapping[str, int]) -> tuple[str, ...] | None:
-    """The mesh axes, major to minor, over which a dim is sharded of which each shard takes so many elements from there.
+    """The mesh axes, major to minor, over which a dim becomes sharded if each shard takes ``count`` elements.
 
-    None if the start is not that of the shard's own part.
+    None if they do not start at the shard's own part.
     """
     axes = own_start(start, size, count, sizes)
     return axes if axes is not None and count * prod([sizes[axis] for axis in axes]) == size else None
 
 
 def own_start(start: IndexFact | None, size: int, count: int, sizes: Mapping[str, int]) -> tuple[str, ...] | None:
-    """The same where the parts of all shards need not be the whole dim, but its first elements."""
+    """The same if the parts of all shards need not be the whole dim, but its first elements."""
     if start is None or start.offset:
         return None
     axes = tuple(axis for axis, _ in sorted(start.strides, key=lambda pair: -pair[1]))

@@ -1,9 +1,7 @@
-"""Interpret a jaxpr abstractly: what each of its variables is in a domain, by a rule for each primitive.
+"""Abstract interpretation of a jaxpr: the value of each variable in a domain, by a rule for each primitive.
 
-A domain is a subclass of `Interpreter`: facts of shardings, shares of the whole, and the terms of `prove`. Equations,
-calls, branches and loops are walked here for all of them; a domain's own rules say what it makes of a branch, of a row
-that a loop takes, and of what a loop leaves behind.
-"""
+A domain is a subclass of `Interpreter`: facts of shardings, kinds, and the terms of `prove`. Equations, calls, branches
+and loops are walked here for all of them."""
 
 from __future__ import annotations
 
@@ -22,18 +20,19 @@ class Interpreter(ABC, Generic[V]):
     """The abstract interpretation of jaxprs in a domain.
 
     Attributes:
-      rules: by primitive, from the interpreter, an equation and its operands to its results; one for any other, too.
+      rules: by primitive, a function of the interpreter, an equation and its operands that returns its results; with a
+        default.
     """
 
     rules: dict[str, Callable[[Any, Any, list[V]], Sequence[V]]]
 
     def interpret(self, closed_jaxpr: Any, values: Sequence[V], known: dict[Any, V] | None = None) -> list[V]:
-        """What a jaxpr's results are, by its operands.
+        """The results of a jaxpr for these operands.
 
         Args:
           closed_jaxpr: the jaxpr.
           values: its operands.
-          known: where to note what its variables are, for a domain that reads them later.
+          known: where to note the values of its variables, for a domain that reads them later.
         """
         jaxpr = getattr(closed_jaxpr, "jaxpr", closed_jaxpr)
         known = {} if known is None else known
@@ -56,65 +55,65 @@ class Interpreter(ABC, Generic[V]):
         return [of_literal(x, None, at) if x.__class__ is literal else known[x] for at, x in enumerate(jaxpr.outvars)]
 
     def ways(self, eqn: Any, operands: Sequence[V]) -> list[tuple[V, ...]]:
-        """Each result of a cond, as its branches make it of their operands."""
+        """For each result of a cond its values in the branches."""
         return [*zip(*[self.interpret(branch, operands) for branch in eqn.params["branches"]], strict=True)]
 
     def while_loop(self, eqn: Any, values: list[V]) -> tuple[list[V], list[V], V]:
-        """What a while loop carries before every iteration, what an iteration returns, and its condition."""
+        """The carry of a while loop before every iteration, the results of an iteration, and its condition."""
         conds, consts, start = _jax.jaxpr.while_operands(eqn, values)
         carry, results = self.loop(eqn.params["body_jaxpr"], consts, start)
         (goes_on,) = self.interpret(eqn.params["cond_jaxpr"], [*conds, *carry])
         return carry, results, goes_on
 
     def loop(self, body: Any, fixed: Sequence[V], start: list[V], rows: Sequence[V] = ()) -> tuple[list[V], list[V]]:
-        """What a loop carries before every iteration, and what an iteration returns, its carry first.
+        """The carry of a loop before every iteration, and the results of an iteration, its carry first.
 
         Args:
           body: the jaxpr of an iteration.
           fixed: its operands that are the same in each.
-          start: what it carries at first.
-          rows: of what it goes over, that of an iteration.
+          start: the first carry.
+          rows: the items of an iteration.
         """
         iteration = lambda now: self.interpret(body, [*fixed, *now, *rows])  # noqa: E731
         return fixed_point(start, iteration, partial(self.carried, start))
 
     @abstractmethod
     def literal(self, atom: Any, eqn: Any, at: int) -> V:
-        """What a literal is: the operand of an equation at a place, or a result of a jaxpr, where there is none."""
+        """The value of a literal: an operand of an equation, or a result of a jaxpr, without an equation."""
 
     @abstractmethod
     def constants(self, closed_jaxpr: Any) -> Sequence[V]:
-        """What the constants beside a jaxpr are."""
+        """The values of the constants beside a jaxpr."""
 
     @abstractmethod
     def opaque(self, eqn: Any, values: list[V]) -> Sequence[V]:
-        """The results of a call of which it is not known what it runs."""
+        """The results of a call of an unknown program."""
 
     @abstractmethod
     def carried(self, start: list[V], now: list[V], results: list[V], times: int) -> list[V]:
-        """What a loop may carry, if an iteration makes these results of what it carries now, after so many others.
+        """The possible carry of a loop whose iteration returns these results for the current carry.
 
-        It is to be the same in the end, however much the results change.
+        It must become constant, however the results change.
         """
 
     def noted(self, jaxpr: Any) -> Container[Any]:
-        """The variables of which more is known than what their equations make of them."""
+        """The variables about which more is known than follows from their equations."""
         return ()
 
     def refined(self, var: Any, value: V) -> V:
-        """What such a variable is."""
+        """The value of such a variable."""
         return value
 
 
 def fixed_point(
     start: list[V], iteration: Callable[[list[V]], list[V]], carried: Callable[[list[V], list[V], int], list[V]]
 ) -> tuple[list[V], list[V]]:
-    """What a loop carries before every iteration, and what an iteration returns, its carry first.
+    """The carry of a loop before every iteration, and the results of an iteration, its carry first.
 
     Args:
-      start: what it carries at first.
-      iteration: what an iteration makes of that.
-      carried: what it may carry, by what it carries now, what an iteration makes of that, and how many were before.
+      start: the first carry.
+      iteration: returns the results of an iteration for a carry.
+      carried: the possible carry, by the current one, the results of an iteration, and the number of earlier ones.
     """
     carry, times = start, 0
     while True:

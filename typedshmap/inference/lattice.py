@@ -22,19 +22,19 @@ class DimFact(NamedTuple):
     """What is known of one dim.
 
     Attributes:
-      axes: the mesh axes that it is sharded over, major to minor; None where that is not known.
-      from_claim: whether it is known from a claim only. Such a dim may be a local one that was taken
-        for a part of a global one, so that it is not followed through a reshape.
-      gathered: the axes, in this order, over which a dim that is sharded in another order was gathered.
-        Those of an unsharded dim are what it counts: a gather put the shards along it.
-      parts: what a dim is for certain, where its shards are interleaved, or its axes are movable or only claimed: it is
-        merged from these, major to minor.
-      is_movable: whether the axes may be taken to belong to another dim instead. A reshape of a shard cut
-        the dim in several: sharded rows of microbatches are laid out as sharded microbatches are.
+      axes: the mesh axes that it is sharded over, major to minor; None if they are not known.
+      from_claim: whether only a claim says so. Such a dim may be a local one that was taken for a part of a global one,
+        so that it is not followed through a reshape.
+      gathered: the axes, in this order, over which the dim was gathered though it is sharded in another order. For an
+        unsharded dim: the axes of the shards that a gather put along it.
+      parts: the parts that the dim is merged from, major to minor, if its shards are interleaved, or its axes are
+        movable or only claimed.
+      is_movable: whether the axes may belong to another dim instead. A reshape of a shard cut the dim: sharded rows of
+        microbatches have the same layout as sharded microbatches.
       is_sent: whether its shards were sent on along the axes, as around a ring: over time a shard may hold them all.
-      is_either: whether the axes may be those of the dim beside it, for all that is known: a reshape added or removed
-        a dim of size 1 there. So it is not known that a sum over this dim alone is due.
-      woven: axes over which the shards do not follow each other along it: they shard what is major to it, or it
+      is_either: whether the axes may be those of the next dim: a reshape added or removed a dim of size 1 there. So a
+        sum over this dim alone need not be a partial one.
+      woven: axes over which the shards do not follow each other along the dim: they shard a more major dim, or the dim
         has the same numbers along them.
       apart: the axes whose shards a gather put along another dim, of which this is the minor part.
     """
@@ -67,13 +67,13 @@ class ShardingFact(NamedTuple):
 
     Attributes:
       varying: the mesh axes over which its shards may differ.
-      unreduced: those over which every shard holds an addend, as a hint or a pattern says; none of them is varying.
+      unreduced: the axes over which every shard holds an addend, by a hint or a pattern; none of them is varying.
       dims: its dims.
-      due: the axes over which every shard holds an addend since a dim that was sharded over them was summed; one is not
-        varying where all shards held the same part.
-      is_zero: whether it is nothing but zeros, which are an addend over any axis.
-      number: what it is, for an integer that is computed from the shard's own indices.
-      groups: groups of shards, by their numbers along some axes together, within which it is the same though it varies.
+      due: the axes over which every shard holds an addend since a dim that was sharded over them was summed; not
+        varying if all shards held the same part.
+      is_zero: whether it is all zeros, which are an addend over any axis.
+      number: an integer that is computed from the shard's own indices.
+      groups: groups of shards, by their numbers along some axes together, within which a varying value is the same.
     """
 
     varying: AxisSet
@@ -103,25 +103,25 @@ def zeros(rank: int) -> ShardingFact:
 
 @lru_cache(maxsize=4096)
 def unknown(varying: AxisSet, rank: int) -> ShardingFact:
-    """A value about whose dims nothing is known."""
+    """A value whose dims are not known."""
     return ShardingFact(varying, NO_AXES, (UNKNOWN,) * rank)
 
 
 def varying_of(facts: Iterable[ShardingFact]) -> AxisSet:
-    """The axes over which something computed from these values may vary."""
-    found = NO_AXES
+    """The axes over which a function of these values may vary."""
+    axes = NO_AXES
     for fact in facts:
-        if not (fact.varying <= found and fact.unreduced <= found):
-            found = found | fact.varying | fact.unreduced
-    return found
+        if not (fact.varying <= axes and fact.unreduced <= axes):
+            axes = axes | fact.varying | fact.unreduced
+    return axes
 
 
 @lru_cache(maxsize=4096)
 def combine(name: str, facts: tuple[ShardingFact, ...], dims: tuple[DimFact, ...]) -> ShardingFact:
-    """What is known of a result of these dims, of an operation on some operands.
+    """The fact of a result with these dims, of an operation on some operands.
 
-    Over an axis it is an addend if its terms are, or do not vary, and what scales or places them does not vary. A sum
-    to which something was added that is the same on every shard stays one, so that what follows can be judged.
+    It is an addend over an axis if its terms are, or do not vary, and its factors do not vary. A sum of an addend and
+    an invarying value stays one, so that the following operations can be judged.
     """
     varying, unreduced, due = varying_of(facts), NO_AXES, NO_AXES
     ways = primitive(name).linear_in(facts)
@@ -140,10 +140,10 @@ def combine(name: str, facts: tuple[ShardingFact, ...], dims: tuple[DimFact, ...
 
 
 def summed_axes(dims: Iterable[DimFact]) -> AxisSet:
-    """The axes over which each shard has its part of a sum over these dims.
+    """The axes over which each shard has a part of a sum over these dims.
 
-    Of dims whose shards were sent around, as in a ring, a shard may in time have summed all; and of those that may be
-    sharded, or the dims beside them, nothing is known.
+    A shard may in time have summed all of a dim whose shards were sent around, as in a ring. Nothing is known of a dim
+    that may be sharded instead of its neighbor.
     """
     axes, sent = NO_AXES, NO_AXES
     for dim in dims:
@@ -153,9 +153,9 @@ def summed_axes(dims: Iterable[DimFact]) -> AxisSet:
 
 
 def join_dims(a: DimFact, b: DimFact) -> DimFact:
-    """One dim of a value computed elementwise from two; or that is one of the two.
+    """One dim of an elementwise result of two values, or of one of the two.
 
-    An unsharded dim agrees with every other: a constant, or the same numbers in every shard's part.
+    An unsharded dim agrees with every other: a constant, or the same numbers in the part of every shard.
     """
     if a is b or a == b or b == UNSHARDED:
         return a
@@ -171,11 +171,11 @@ def join_dims(a: DimFact, b: DimFact) -> DimFact:
 @lru_cache(maxsize=4096)
 def join_all_dims(a: tuple[DimFact, ...], b: tuple[DimFact, ...]) -> tuple[DimFact, ...]:
     """All dims of such a value."""
-    return a if a == b else drop_repeated_axes(tuple(join_dims(one, other) for one, other in zip(a, b, strict=True)))
+    return a if a == b else drop_repeated_axes(tuple(map(join_dims, a, b)))
 
 
 def is_conflict(a: DimFact, b: DimFact) -> bool:
-    """Whether two dims that are taken for the same are sharded so that neither refines the other."""
+    """Whether two dims that are combined are sharded so that neither refines the other."""
     if not a.from_claim and not b.from_claim and (_is_woven(a, b) or _is_woven(b, a)):
         return True
     if not a.axes or not b.axes or a.is_movable or b.is_movable:
@@ -192,7 +192,7 @@ def _is_woven(a: DimFact, b: DimFact) -> bool:
 @lru_cache(maxsize=4096)
 def conflicting_dims(a: tuple[DimFact, ...], b: tuple[DimFact, ...]) -> tuple[int, ...]:
     """The dims of two values that conflict."""
-    return tuple(at for at, (one, other) in enumerate(zip(a, b, strict=True)) if is_conflict(one, other))
+    return tuple(at for at, is_wrong in enumerate(map(is_conflict, a, b)) if is_wrong)
 
 
 def is_within(axes: tuple[str, ...], others: tuple[str, ...]) -> bool:
@@ -203,7 +203,7 @@ def is_within(axes: tuple[str, ...], others: tuple[str, ...]) -> bool:
 
 @lru_cache(maxsize=4096)
 def drop_repeated_axes(dims: tuple[DimFact, ...]) -> tuple[DimFact, ...]:
-    """Dims that share no axis: where two are sharded over one axis, as in a diagonal block, neither is known."""
+    """Dims that share no axis: two dims sharded over one axis, as in a diagonal block, are unknown."""
     names = [axis for dim in dims for axis in dim.known_axes]
     if len(names) == len(set(names)):
         return dims
@@ -212,14 +212,14 @@ def drop_repeated_axes(dims: tuple[DimFact, ...]) -> tuple[DimFact, ...]:
 
 
 def parts_of(dim: DimFact, size: int) -> tuple[Part, ...] | None:
-    """What a dim of so many elements on a shard is merged from, major to minor; None where that is not known."""
+    """The parts that a dim of this size on a shard is merged from, major to minor; None if they are not known."""
     if dim.gathered:
         return None
     return dim.parts or (((dim.axes, size),) if dim.axes is not None else None)
 
 
 def certain(dim: DimFact) -> DimFact:
-    """What a dim is, whatever was claimed of it."""
+    """The fact of a dim without what was claimed of it."""
     if dim.gathered:
         return dim._replace(is_movable=False, from_claim=False)
     return merge_parts(dim.parts)._replace(woven=dim.woven) if dim.parts else dim
@@ -227,32 +227,32 @@ def certain(dim: DimFact) -> DimFact:
 
 @lru_cache(maxsize=4096)
 def certain_dims(dims: tuple[DimFact, ...]) -> tuple[DimFact, ...]:
-    """What dims are, whatever was claimed of them."""
+    """The facts of dims without what was claimed of them."""
     return tuple(certain(dim) for dim in dims)
 
 
 def merge_parts(parts: Iterable[Part]) -> DimFact:
-    """A dim merged from these parts: sharded over the axes of all, major to minor, unless that interleaves shards."""
-    found = normal_parts(parts)
-    if len(found) > 1:
-        return DimFact(None, parts=tuple(found))
-    return DimFact(found[0][0]) if found and found[0][0] else UNSHARDED
+    """A dim merged from these parts: sharded over the axes of all, major to minor, unless shards interleave."""
+    merged = normal_parts(parts)
+    if len(merged) > 1:
+        return DimFact(None, parts=tuple(merged))
+    return DimFact(merged[0][0]) if merged and merged[0][0] else UNSHARDED
 
 
 def normal_parts(parts: Iterable[Part]) -> list[Part]:
-    """As few parts as make the same dim: one takes in the next one if that is unsharded, or if it has one element."""
-    found: list[Part] = []
+    """The fewest parts of the same dim: one absorbs the next if that is unsharded, or if it has one element."""
+    merged: list[Part] = []
     for axes, size in parts:
-        if found and (found[-1][1] == 1 or not axes):
-            major, count = found.pop()
+        if merged and (merged[-1][1] == 1 or not axes):
+            major, count = merged.pop()
             axes, size = major + axes, count * size
         if axes or size > 1:
-            found.append((axes, size))
-    return found
+            merged.append((axes, size))
+    return merged
 
 
 def join(a: ShardingFact, b: ShardingFact) -> ShardingFact:
-    """What is known of a value that is one of two, as after a branch or an iteration of a loop."""
+    """The fact of a value that is one of two, as after a branch or an iteration of a loop."""
     if a is b or a == b:
         return a
     varying, dims = a.varying | b.varying | a.unreduced | b.unreduced, join_all_dims(a.dims, b.dims)
@@ -265,7 +265,7 @@ def join(a: ShardingFact, b: ShardingFact) -> ShardingFact:
 
 
 def add_varying(fact: ShardingFact, axes: AxisSet) -> ShardingFact:
-    """A value that varies over more axes, as one that a varying condition chooses."""
+    """A value that varies over more axes, as one chosen by a varying predicate."""
     if axes <= fact.varying and fact.groups is None and axes.isdisjoint(fact.due):
         return fact
     return ShardingFact(fact.varying | axes, fact.unreduced - axes, fact.dims, fact.due - axes)

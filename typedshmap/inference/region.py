@@ -1,4 +1,4 @@
-"""Interpret the body of one manual region, and judge what is wrong in it, whatever is claimed of it."""
+"""Interpret the body of one manual region, and judge it, whatever is claimed of it."""
 
 from __future__ import annotations
 
@@ -7,24 +7,84 @@ from dataclasses import replace
 from typing import Any
 
 from .. import _jax
+from ..errors.failures import Failure
 from ..errors.varying import UnmarkedUnreduced, UnmentionedVarying, UntypedVarying
+from ..hints.context import LayoutAssertion
 from ..notation.layout import Layout
 from . import collectives, control_flow, elementwise, reshape
+from .claims import Origin, contradiction, make_claim
 from .control_flow import fact_of_spec
 from .facts import FactInterpreter, Observation, TransferRule
+from .interpreter import CALLS
 from .kinds.cause import find_cause, predicate_origin
 from .kinds.known import is_known, note_known
 from .kinds.region import Kinds, NameOfDim
 from .kinds.suspects import Suspicion, suspects
-from .lattice import unknown
+from .lattice import ShardingFact, unknown
 from .tangents import has_gradient_through
 
-RULES: Mapping[str, TransferRule] = {
-    **elementwise.RULES,
-    **reshape.RULES,
-    **collectives.RULES,
-    **control_flow.RULES,
+_OF_OPERATIONS = {
+    "all-reduce": collectives.total,
+    "all-gather": collectives.gather,
+    "reduce-scatter": collectives.scatter,
+    "all-to-all": collectives.exchange,
 }
+
+
+def _rule_of(name: str, known: _jax.primitives.Primitive) -> TransferRule | None:
+    """The transfer rule that follows from the class of a primitive."""
+    match known.kind:
+        case "cast":
+            return elementwise.same_shape
+        case "reducing":
+            return reshape.along(reshape.remove_dims, name)
+        case "placing":
+            return reshape.scatter
+        case "ordering":
+            return {"axis": elementwise.same_shape, "window_dimensions": reshape.reduce_window}.get(known.along)
+        case "collective":
+            return _OF_OPERATIONS.get(_jax.jaxpr.COLLECTIVES.get(name, ""))
+        case _:
+            return elementwise.elementwise if known.is_entry_by_entry else None
+
+
+RULES: Mapping[str, TransferRule] = {
+    **{name: rule for name, known in _jax.primitives.PRIMITIVES.items() if (rule := _rule_of(name, known)) is not None},
+    **CALLS,  # those of a nested region are over the axes of this one only
+    **{
+        rule.__name__: rule
+        for rule in (
+            collectives.axis_index, control_flow.cond, control_flow.scan, elementwise.dot_general,
+            reshape.broadcast_in_dim, reshape.concatenate, reshape.dynamic_slice, reshape.fft, reshape.gather,
+            reshape.iota, reshape.pad, reshape.reduce_sum, reshape.reshape, reshape.sort, reshape.stack, reshape.tile,
+            reshape.top_k,
+        )
+    },
+    "bitcast_convert_type": elementwise.bitcast,
+    "complex": elementwise.elementwise,
+    "conv_general_dilated": elementwise.convolution,
+    "dynamic_update_slice": reshape.update_slice,
+    "pbroadcast": collectives.total,
+    "ppermute": collectives.permute,
+    "pvary": elementwise.vary,
+    "random_bits": elementwise.keys,
+    "random_clone": elementwise.keys,
+    "random_fold_in": elementwise.elementwise,
+    "random_split": elementwise.keys,
+    "random_unwrap": elementwise.keys,
+    "random_wrap": elementwise.keys,
+    "reshard_shards": collectives.reshard,
+    "rev": reshape.along(reshape.slice_dims_at, "rev"),
+    "slice": reshape.strided_slice,
+    "split": reshape.along(reshape.slice_dims_at, "split"),
+    "squeeze": reshape.along(reshape.remove_dims, "squeeze"),
+    "threefry2x32": elementwise.elementwise,
+    "transpose": reshape.along(reshape.permute_dims, "transpose"),
+    "unstack": reshape.along(reshape.remove_dims, "unstack"),
+    "vary_unreduced_cast": collectives.cast_unreduced,
+    "vary_unreduced_cast_p": collectives.cast_unreduced,
+    "while": control_flow.while_loop,
+}  # fmt: skip
 
 
 raises_in_readings = False
@@ -36,9 +96,9 @@ class InterpretedRegion:
 
     Attributes:
       body: its jaxpr.
-      interpreter: what interpreted it.
-      entering: what is known of the body's operands.
-      results: what is known of its results.
+      interpreter: its interpreter.
+      entering: the facts of the operands.
+      results: the facts of the results.
       kinds: what its values are of the whole.
     """
 
@@ -69,15 +129,15 @@ class InterpretedRegion:
         self.know({})
 
     def divergence(self, is_differentiated: Sequence[bool] = ()) -> Observation | None:
-        """The first collective that not all shards reach; one of which nothing comes never runs.
+        """The first collective that runs and that not all shards reach.
 
-        A cast is one if a gradient by the operand that it comes from is being taken, as far as is known.
+        A cast counts if a gradient by the operand that it comes from is being taken.
 
         Args:
-          is_differentiated: whether a gradient by each operand of the call is taken; those are behind what the body
-            closes over.
+          is_differentiated: for each operand of the call whether a gradient by it is taken; these come after the body's
+            closed-over values.
         """
-        diverging = [found for found in self.interpreter.observations if found.control is not None]
+        diverging = [observation for observation in self.interpreter.observations if observation.control is not None]
         if not diverging:
             return None
         live = _jax.jaxpr.all_equations(_jax.jaxpr.without_dead_equations(self.body))
@@ -87,13 +147,13 @@ class InterpretedRegion:
         def is_passed(casts: Sequence[Observation]) -> bool:
             return has_gradient_through(self.interpreter, self.body, differentiated, {id(cast.eqn) for cast in casts})
 
-        casts = [found for found in diverging if found.eqn.primitive.name == control_flow.CAST]
+        casts = [observation for observation in diverging if observation.eqn.primitive.name == control_flow.CAST]
         may_be_passed = any(differentiated) and is_passed(casts)
 
-        def is_run(found: Observation) -> bool:
-            if found.eqn.primitive.name == control_flow.CAST:
-                return may_be_passed and is_passed([found])
-            return not used.isdisjoint(found.eqn.outvars)
+        def is_run(observation: Observation) -> bool:
+            if observation.eqn.primitive.name == control_flow.CAST:
+                return may_be_passed and is_passed([observation])
+            return not used.isdisjoint(observation.eqn.outvars)
 
         first = next(filter(is_run, diverging), None)
         if first is None:
@@ -120,16 +180,19 @@ class InterpretedRegion:
         return has_gradient_through(self.interpreter, self.body, differentiated, untyped=untyped)
 
     def contradictions(self) -> list[Observation]:
-        """The claims that contradict what is known, and the operations that make no sense, with their causes."""
-        found = [each for each in self.interpreter.observations if each.what is not None and each.control is None]
-        return [each._replace(what=with_cause(each.what, self.kinds, id(each.eqn))) for each in found]
+        """The contradicted claims, and the operations that make no sense, with their causes."""
+        return [
+            observation._replace(what=with_cause(observation.what, self.kinds, id(observation.eqn)))
+            for observation in self.interpreter.observations
+            if observation.what is not None and observation.control is None
+        ]
 
     def know(self, results: Mapping[int, Layout], **known: Any) -> None:
-        """Take what is to be known before results are judged, and before cures are tried.
+        """Set what must be known before results are judged and cures are tried.
 
         Args:
           results: by their places, the layouts of the results.
-          known: what else `Kinds` takes.
+          known: other arguments of `Kinds`.
         """
         interpreter = self.interpreter
         self.kinds = Kinds(
@@ -138,7 +201,7 @@ class InterpretedRegion:
 
     @property
     def _has_symbols(self) -> bool:
-        """Whether a size is a symbol, of a program for export: nothing is known of it."""
+        """Whether a size is a symbol, as of a program for export: nothing is known of it."""
         for var in self.body.invars:
             for size in var.aval.shape:
                 if size.__class__ is not int:
@@ -146,7 +209,7 @@ class InterpretedRegion:
         return False
 
     def suspects(self, refused: Collection[int] = ()) -> list[Suspicion]:
-        """What is suspected of it, and the sums that a hint says are due and that are lost.
+        """The suspects of the region, and the lost sums that a hint says are due.
 
         Args:
           refused: the places of the results that are refused.
@@ -156,33 +219,44 @@ class InterpretedRegion:
         try:
             if is_known(self.kinds):
                 return []
-            found = suspects(self.kinds, [axis for axis, size in self.interpreter.sizes.items() if size > 1], refused)
-            if not found:
+            axes = [axis for axis, size in self.interpreter.sizes.items() if size > 1]
+            suspicions = suspects(self.kinds, axes, refused)
+            if not suspicions:
                 note_known(self.kinds)
         except Exception:  # a program that runs is never ended by what only reads it
             if raises_in_readings:
                 raise
             return []
-        return found
+        return suspicions
 
-    def with_cause_of_result(self, what: Any, at: int, wants_cure: bool = True) -> Any:
-        """What is wrong with a result, with its cause; with a cure where a message is to name it."""
-        return with_cause(what, self.kinds, at, wants_cure)
+    def failure_of_result(
+        self, at: int, stated: LayoutAssertion, origin: Origin, wants_cure: bool = True
+    ) -> Failure | None:
+        """The failure of a result that contradicts a hint or a spec."""
+        aval, fact, interpreter = self.body.outvars[at].aval, self.results[at], self.interpreter
+        claim = make_claim(stated, len(aval.shape), origin)
+        what = None if claim is None else contradiction(claim, fact, aval.shape, interpreter, True)
+        if what is None:
+            return None
+        failure = Failure(what, stated.subject, stated.hint.text, inferred_type(aval, fact, interpreter))
+        return self.with_cause_of_result(failure, at, wants_cure)
 
-    def place_of_result(self, at: int) -> str:
-        """Where the equation is that made a result."""
+    def with_cause_of_result(self, failure: Failure, at: int, wants_cure: bool = True) -> Failure:
+        """The failure of a result, with its cause and its place."""
+        failure = replace(failure, what=with_cause(failure.what, self.kinds, at, wants_cure))
         maker = _jax.jaxpr.maker_of(self.body, self.body.outvars[at])
-        return _jax.source.equation_place(maker) if maker is not None else ""
+        place = failure.cause_place or (_jax.source.equation_place(maker) if maker is not None else "")
+        return replace(failure, place=place)
 
 
 def with_cause(what: Any, kinds: Kinds, key: int, wants_cure: bool = True) -> Any:
-    """A fault with the cause, if it is of a value that varies or is unreduced over some axes.
+    """A fault with its cause, if a value varies or is unreduced over some axes.
 
     Args:
-      what: what is wrong.
-      kinds: what the values of the region are.
-      key: the place of the result, or the id of the claim's equation, of which it is.
-      wants_cure: whether a cure is searched for.
+      what: the fault.
+      kinds: the kinds of the region.
+      key: the place of the result, or the id of the claim's equation.
+      wants_cure: whether to search for a cure.
     """
     if not isinstance(what, UnmentionedVarying | UnmarkedUnreduced):
         return what
@@ -192,3 +266,16 @@ def with_cause(what: Any, kinds: Kinds, key: int, wants_cure: bool = True) -> An
         if raises_in_readings:
             raise
         return what
+
+
+def inferred_type(aval: Any, fact: ShardingFact, interpreter: FactInterpreter) -> str:
+    """A value's type in JAX's notation; under ``check_vma=False`` as it was inferred."""
+    text = aval.str_short(short_dtypes=True)
+    if interpreter.has_vma:
+        return text
+    marks = [
+        f"{letter}:{axes[0] if len(axes) == 1 else '(' + ','.join(axes) + ')'}"
+        for letter, names in (("V", fact.varying), ("U", fact.unreduced))
+        if (axes := [axis for axis in interpreter.sizes if axis in names])
+    ]
+    return text + (f"{{{', '.join(marks)}}}" if marks else "")

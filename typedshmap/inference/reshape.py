@@ -25,7 +25,6 @@ def _map_dims(eqn: Any, facts: Sequence[ShardingFact], how: DimsRule, *what: Any
 
 @lru_cache(maxsize=4096)
 def _mapped(name: str, facts: tuple[ShardingFact, ...], how: DimsRule, *what: Any) -> ShardingFact:
-    """Such a result; remembered, since most equations are like others."""
     fact, dims = facts[0], tuple(how(facts[0].dims, *what))
     if len(facts) == 1 and not (fact.unreduced or fact.due or fact.is_zero):
         return fact.with_dims(dims)
@@ -37,19 +36,19 @@ def _combine(eqn: Any, facts: Sequence[ShardingFact], dims: Sequence[DimFact]) -
     return [combine(eqn.primitive.name, tuple(facts), lattice.drop_repeated_axes(tuple(dims)))]
 
 
-def _along(how: DimsRule, name: str) -> TransferRule:
-    """The rule of an operation of which one parameter says all about what becomes of the dims of its operand."""
+def along(how: DimsRule, name: str) -> TransferRule:
+    """The rule of an operation of which one parameter determines the dims of its result."""
     param = _jax.primitives.primitive(name).along
     return lambda interpreter, eqn, facts: _map_dims(eqn, facts, how, eqn.params[param])
 
 
 def _sliced_dim(dim: DimFact) -> DimFact:
-    """A dim that is sliced: of an unsharded one each shard has the same part, of another it is not known which."""
+    """A dim that is sliced: each shard has the same part of an unsharded one; of another its part is unknown."""
     return UNSHARDED._replace(woven=dim.woven) if dim.axes == () else UNKNOWN
 
 
 def broadcast_in_dim(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """New dims are unsharded, and so is one that grows from size 1."""
+    """New dims are unsharded, and so is a dim that grows from size 1."""
     shape, sizes = eqn.params["shape"], eqn.invars[0].aval.shape
     return _map_dims(eqn, facts[:1], _broadcast, sizes, shape, eqn.params["broadcast_dimensions"])
 
@@ -59,24 +58,25 @@ def _broadcast(dims: Dims, before: Any, after: Any, places: Any) -> Dims:
     return tuple(kept.get(to, UNSHARDED) for to in range(len(after)))
 
 
-def _permute_dims(dims: Dims, order: Any) -> Dims:
+def permute_dims(dims: Dims, order: Any) -> Dims:
+    """Dims in another order."""
     return tuple(dims[at] for at in order)
 
 
-def _remove_dims(dims: Dims, gone: Any) -> Dims:
+def remove_dims(dims: Dims, gone: Any) -> Dims:
     """Dims without those that were of size 1, are reduced, or are unstacked."""
     places = {at % len(dims) for at in (gone if isinstance(gone, tuple) else (gone,))}
     return tuple(dim for at, dim in enumerate(dims) if at not in places)
 
 
 def reduce_sum(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """A sum over dims; of one that is sharded, each shard has its part of the sum."""
+    """A sum over dims; each shard has its part of the sum over a sharded dim."""
     axes, dims = eqn.params["axes"], facts[0].dims
-    (found,) = _map_dims(eqn, facts, _remove_dims, axes)
+    (result,) = _map_dims(eqn, facts, remove_dims, axes)
     for at in axes:
         if dims[at].axes:
-            return [interpreter.due_sum(eqn, found, summed_axes([dims[at] for at in axes]))]
-    return [found]
+            return [interpreter.due_sum(eqn, result, summed_axes([dims[at] for at in axes]))]
+    return [result]
 
 
 def reshape(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
@@ -90,11 +90,11 @@ def reshape(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -
 def reshape_dims(dims: Dims, before: Sequence[int], after: Sequence[int]) -> Dims:
     """The dims after a reshape: each group of dims that becomes another group, by itself.
 
-    Where one dim becomes several, the most major one is sharded over its axes, and they are movable.
+    If one dim becomes several, the most major one is sharded over its axes, and they are movable.
     """
     if prod(before) == 0:
         return (UNKNOWN,) * len(after)
-    found: list[DimFact] = []
+    regrouped: list[DimFact] = []
     start = at = 0
     while at < len(after) or start < len(before):
         end, to = _group_ends(before, after, start, at)
@@ -102,20 +102,20 @@ def reshape_dims(dims: Dims, before: Sequence[int], after: Sequence[int]) -> Dim
         left = [
             dim for dim, size in zip(dims[start:end], before[start:end], strict=True) if size == 1 and dim.known_axes
         ]
-        if found and left and after[at - 1] > 1 and (end - start, to - at) != (1, 1):
+        if regrouped and left and after[at - 1] > 1 and (end - start, to - at) != (1, 1):
             # The axes of a dim of size 1 that went are the minor ones of the dim before, or the major ones of this.
             axes = tuple(axis for dim in left for axis in dim.known_axes)
             made = [dim._replace(is_movable=True, is_either=True) if dim.axes else dim for dim in made]
-            found[-1] = found[-1]._replace(woven=axes) if found[-1].axes == () else found[-1]
-        found += made
+            regrouped[-1] = regrouped[-1]._replace(woven=axes) if regrouped[-1].axes == () else regrouped[-1]
+        regrouped += made
         start, at = end, to
-    return tuple(found)
+    return tuple(regrouped)
 
 
 def _group_ends(before: Sequence[int], after: Sequence[int], start: int, at: int) -> tuple[int, int]:
-    """The ends of the smallest groups of dims, from two dims on, that have equally many elements.
+    """The ends of the smallest groups, from two dims on, with equally many elements.
 
-    Dims of size 1 that are added or removed go with the dim behind them.
+    Dims of size 1 that are added or removed belong to the dim after them.
     """
     if start < len(before) and at < len(after) and before[start] == after[at]:
         return start + 1, at + 1
@@ -133,9 +133,9 @@ def _group_ends(before: Sequence[int], after: Sequence[int], start: int, at: int
 
 
 def _regroup_dims(dims: Sequence[DimFact], before: Sequence[int], after: Sequence[int]) -> list[DimFact]:
-    """One group: axes stay on its most major dim, if they were there; else dims are merged, and merged ones split.
+    """One group: axes stay on its most major dim; otherwise dims are merged, and merged ones split.
 
-    What is only claimed is not followed.
+    Claimed axes are not followed.
     """
     if len(dims) == len(after) == 1:
         return list(dims)
@@ -161,7 +161,7 @@ def _regroup_dims(dims: Sequence[DimFact], before: Sequence[int], after: Sequenc
 
 
 def _merge_gathered(dims: Sequence[DimFact], before: Sequence[int], after: Sequence[int]) -> list[DimFact]:
-    """A group with a dim along which shards were gathered, or with one that they are parts of.
+    """A group with a dim along which shards were gathered, or with a dim that they are parts of.
 
     Right before the dim that they are parts of they are in order; elsewhere they are not.
     """
@@ -182,14 +182,16 @@ def _merge_gathered(dims: Sequence[DimFact], before: Sequence[int], after: Seque
 
 
 def _distribute_parts(parts: list[Part], sizes: Sequence[int], behind: tuple[str, ...]) -> list[DimFact]:
-    """Dims of these sizes, made of parts in their order; the major piece of a part that is cut is the sharded one.
+    """Dims of these sizes, made of parts in order; of a part that is cut, the major piece is the sharded one.
 
-    What a claim may see otherwise than it is, a piece or a dim with interleaved shards, is movable, and has its parts.
+    A piece, or a dim with interleaved shards, is movable and keeps its parts, since a claim may interpret it otherwise.
 
     Args:
-      behind: the axes that shard what is major to the first part.
+      parts: the parts of all dims.
+      sizes: the sizes of the dims.
+      behind: the axes that shard dims more major than the first part.
     """
-    found: list[DimFact] = []
+    dims: list[DimFact] = []
     for at, size in enumerate(sizes):
         taken: list[Part] = []
         cut, missing = (), size
@@ -197,7 +199,7 @@ def _distribute_parts(parts: list[Part], sizes: Sequence[int], behind: tuple[str
             # A factor of 1 on the shard is major to what follows: it has the axes, for all that is known.
             axes, count = parts[0]
             parts[0] = (), count
-            found.append(DimFact(axes, is_movable=True, parts=((axes, 1),), is_either=True))
+            dims.append(DimFact(axes, is_movable=True, parts=((axes, 1),), is_either=True))
             continue
         while missing > 1:
             axes, count = parts.pop(0)
@@ -215,19 +217,19 @@ def _distribute_parts(parts: list[Part], sizes: Sequence[int], behind: tuple[str
             dim = dim._replace(is_movable=True, parts=dim.parts or ((dim.known_axes, size),))
         if dim == UNSHARDED and behind and size > 1:
             dim = dim._replace(woven=behind, parts=(((), size),))
-        found.append(dim)
+        dims.append(dim)
         behind = (*behind, *dim.known_axes) if cut else behind if dim.axes == () and parts and not parts[0][0] else ()
-    return found
+    return dims
 
 
-def _slice_dims_at(dims: Dims, places: Any) -> Dims:
+def slice_dims_at(dims: Dims, places: Any) -> Dims:
     """Dims, some of them sliced, reversed, split or sorted on each shard."""
     places = places if isinstance(places, tuple) else (places,)
     return tuple(_sliced_dim(dim) if at in places else dim for at, dim in enumerate(dims))
 
 
 def strided_slice(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """Slices: of a sharded dim every n-th element is sharded as it is, if each shard has as many of them."""
+    """Slices: every n-th element of a sharded dim is sharded alike, if each shard has as many of them."""
     before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     starts, strides = eqn.params["start_indices"], eqn.params["strides"] or (1,) * len(before)
     return _map_dims(eqn, facts, _slice_every, before, after, tuple(starts), tuple(strides))
@@ -254,24 +256,24 @@ def _slice_resized(dims: Dims, before: Any, after: Any, is_same_part: bool) -> D
 def tile(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Dims that are repeated."""
     places = tuple(at for at, times in enumerate(eqn.params["reps"]) if times != 1)
-    return _map_dims(eqn, facts, _slice_dims_at, places)
+    return _map_dims(eqn, facts, slice_dims_at, places)
 
 
 def fft(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A Fourier transform of the last dims."""
     rank = len(facts[0].dims)
-    return _map_dims(eqn, facts, _slice_dims_at, tuple(range(rank - len(eqn.params["fft_lengths"]), rank)))
+    return _map_dims(eqn, facts, slice_dims_at, tuple(range(rank - len(eqn.params["fft_lengths"]), rank)))
 
 
 def reduce_window(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A reduction of windows; a dim along which these have one element each is the same."""
     ways = zip(eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape, eqn.params["window_dimensions"], strict=True)
     places = tuple(at for at, (before, after, size) in enumerate(ways) if before != after or size > 1)
-    return _map_dims(eqn, facts, _slice_dims_at, places)
+    return _map_dims(eqn, facts, slice_dims_at, places)
 
 
 def dynamic_slice(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """As a slice, but where the start varies, each shard may take its own part of an unsharded dim, or any other."""
+    """A slice; if the start varies, each shard may take its own part of an unsharded dim, or any other."""
     before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     varying, (fact, *starts) = varying_of(facts[1:]), facts
     if not varying:
@@ -293,14 +295,14 @@ def dynamic_slice(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFa
 
 
 def update_slice(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """Updates in place: the result is sharded as what is written into, or as what is written over all of a dim."""
+    """Updates in place: a dim is sharded as in the operand, or as in an update of the whole dim."""
     shapes = [atom.aval.shape for atom in eqn.invars[:2]]
     pairs = zip(facts[0].dims, facts[1].dims, *shapes, strict=True)
     return _combine(eqn, facts, [lattice.join_dims(dim, new) if a == b else dim for dim, new, a, b in pairs])
 
 
 def scatter(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """Scatters: the result is sharded as what is written into; where that is unsharded, as what is written in full."""
+    """Scatters: the result is sharded as the operand; its unsharded dims as in updates of the whole dim."""
     dims, shapes = list(facts[0].dims), [atom.aval.shape for atom in eqn.invars]
     for (operand, source), at in scattered_dims(eqn).items():
         if operand == 1 or shapes[0][at] == shapes[2][source]:
@@ -309,7 +311,7 @@ def scatter(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -
 
 
 def scattered_dims(eqn: Any) -> dict[tuple[int, int], int]:
-    """By the place and the dim of an operand of a scatter, the dim of the array that it is: of updates, of indices."""
+    """The dims of a scatter's array, by the operand (updates or indices) and the dim that stand for them."""
     numbers, rank = eqn.params["dimension_numbers"], len(eqn.invars[0].aval.shape)
     gone = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
     windows = zip(numbers.update_window_dims, [at for at in range(rank) if at not in gone], strict=True)
@@ -322,7 +324,7 @@ def _join_operands(facts: Sequence[ShardingFact]) -> list[DimFact]:
 
 
 def concatenate(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """Along a sharded dim, the parts of the shards are interleaved; in what order they are meant is not known.
+    """Along a sharded dim the parts of the shards are interleaved; their intended order is not known.
 
     But every n-th row, and then others, is not the order of the rows.
     """
@@ -346,14 +348,14 @@ def stack(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> 
 
 def sort(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A sharded dim is sorted on each shard."""
-    dims = _slice_dims_at(tuple(_join_operands(facts)), eqn.params["dimension"])
+    dims = slice_dims_at(tuple(_join_operands(facts)), eqn.params["dimension"])
     return _combine(eqn, facts, dims) * len(eqn.outvars)
 
 
 def top_k(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """Of a sharded dim, the largest on each shard."""
     along = eqn.params.get("axis", len(facts[0].dims) - 1) % len(facts[0].dims)
-    return _map_dims(eqn, facts, _slice_dims_at, along)
+    return _map_dims(eqn, facts, slice_dims_at, along)
 
 
 def gather(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
@@ -366,7 +368,7 @@ def gather(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) ->
 
 
 def gathered_dims(eqn: Any) -> list[tuple[int, int]]:
-    """For each dim of a gather's result the operand of which it is a dim, the array or the indices, and which."""
+    """For each dim of a gather's result its operand (the array or the indices) and the dim of that."""
     numbers, rank = eqn.params["dimension_numbers"], len(eqn.invars[0].aval.shape)
     gone = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
     taken, brought = iter([at for at in range(rank) if at not in gone]), itertools.count()
@@ -377,24 +379,3 @@ def gathered_dims(eqn: Any) -> list[tuple[int, int]]:
 def iota(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """The same numbers on every shard."""
     return [lattice.invarying(len(eqn.outvars[0].aval.shape))]
-
-
-_OF_DIMS_WITHOUT = ("squeeze", "unstack", *_jax.primitives.names_of("reducing"))
-_OF_DIMS_SLICED = ("rev", "split")
-_WINDOWS = ("reduce_window_sum", "reduce_window_max", "reduce_window_min")
-RULES = {
-    **{name: _along(_remove_dims, name) for name in _OF_DIMS_WITHOUT},
-    **{name: _along(_slice_dims_at, name) for name in _OF_DIMS_SLICED},
-    **dict.fromkeys(_jax.primitives.names_of("placing"), scatter),
-    **dict.fromkeys(_WINDOWS, reduce_window),
-    **{
-        rule.__name__: rule
-        for rule in (
-            broadcast_in_dim, reduce_sum, reshape, pad, tile, fft, dynamic_slice, concatenate, stack, sort, top_k,
-            gather, iota,
-        )
-    },
-    "transpose": _along(_permute_dims, "transpose"),
-    "slice": strided_slice,
-    "dynamic_update_slice": update_slice,
-}  # fmt: skip

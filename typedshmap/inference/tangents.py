@@ -1,7 +1,6 @@
-"""Follow tangents forward through a jaxpr: whether a gradient passes an equation, or a value that JAX types wrongly.
+"""Follow tangents forward through a jaxpr: does a gradient pass an equation, or a value that JAX types wrongly?
 
-A mark stands in a fact as one more axis over which a value varies, so that branches and loops hand it on.
-"""
+A mark stands in a fact as one more axis over which a value varies, so that branches and loops pass it on."""
 
 from __future__ import annotations
 
@@ -11,7 +10,6 @@ from functools import partial
 from typing import Any
 
 from .. import _jax
-from .control_flow import RULES
 from .facts import CALLBACKS, FactInterpreter, TransferRule
 from .interpreter import CLAIM
 from .lattice import NO_AXES, AxisSet, ShardingFact, unknown, varying_of
@@ -32,13 +30,13 @@ def has_gradient_through(
 ) -> bool:
     """Whether the gradient of a result passes one of some equations, or a value that varies against its type.
 
-    JAX sums the cotangent of such a value over shards that each need their own, and takes that of what it is multiplied
-    with from one shard alone. Nothing is wrong with one that has no tangent and becomes varying in JAX's types, too.
+    JAX sums the cotangent of such a value over shards that each need their own, and takes that of its factors from one
+    shard alone. A value without a tangent that later becomes varying in JAX's types does no harm.
 
     Args:
-      interpreter: the one of the region.
+      interpreter: the interpreter of the region.
       jaxpr: its body.
-      differentiated: by which operands of the body.
+      differentiated: for each operand of the body whether it is differentiated.
       eqns: the ids of the equations.
       untyped: the values.
     """
@@ -47,18 +45,19 @@ def has_gradient_through(
         results = rule(flow, eqn, facts)
         return [fact._replace(varying=marks(eqn, at, facts, fact.varying)) for at, fact in enumerate(results)]
 
-    def marks(eqn: Any, at: int, facts: list[ShardingFact], found: AxisSet) -> AxisSet:
+    def marks(eqn: Any, at: int, facts: list[ShardingFact], axes: AxisSet) -> AxisSet:
         name, aval, wrong = eqn.primitive.name, eqn.outvars[at].aval, untyped.get(id(eqn), {}).get(at, NO_AXES)
         typed, is_custom = _jax.array.manual_type_in(aval), name.startswith("custom_")
-        found = (found | wrong) - typed.varying - typed.unreduced
+        axes = (axes | wrong) - typed.varying - typed.unreduced
         if name in CALLBACKS or name == "stop_gradient" or not _jax.array.is_inexact(aval.dtype):
-            return found - _TANGENTS
+            return axes - _TANGENTS
         if is_custom:  # what has a derivative of its own has one whatever computes it
-            found |= varying_of(facts) & _TANGENTS
-        is_wrong = bool(found - _TANGENTS) if wrong or is_custom else _has_untyped_factor(eqn, facts)
-        return found | _PASSED if found >= _TANGENT and (is_wrong or id(eqn) in eqns) else found
+            axes |= varying_of(facts) & _TANGENTS
+        is_wrong = bool(axes - _TANGENTS) if wrong or is_custom else _has_untyped_factor(eqn, facts)
+        return axes | _PASSED if axes >= _TANGENT and (is_wrong or id(eqn) in eqns) else axes
 
-    rules = {name: partial(marked, rule) for name, rule in RULES.items()} | {CLAIM: interpreter.rules[CLAIM]}
+    followed = _jax.primitives.names_of("call", "loop", "branch")
+    rules = {name: partial(marked, interpreter.rules[name]) for name in followed} | {CLAIM: interpreter.rules[CLAIM]}
     flow = FactInterpreter(interpreter.sizes, False, {}, interpreter.claim_equations)
     flow.rules = defaultdict(lambda: partial(marked, _handed_on), rules)
     entering = [
@@ -69,7 +68,7 @@ def has_gradient_through(
 
 
 def _handed_on(flow: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """The marks of all operands; of a cast or a collective of several, those of each."""
+    """The marks of all operands; for a cast or a collective of several operands, those of each."""
     is_each = _jax.primitives.primitive(eqn.primitive.name).kind in ("cast", "collective")
     is_each = is_each and len(facts) == len(eqn.outvars)
     of_results = [[fact] for fact in facts] if is_each else [facts] * len(eqn.outvars)
@@ -80,7 +79,7 @@ def _handed_on(flow: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> li
 
 
 def _has_untyped_factor(eqn: Any, facts: list[ShardingFact]) -> bool:
-    """Whether the derivative of an operation by one of its operands depends on a value that JAX types wrongly."""
+    """Whether the derivative by one of the operands depends on a value that JAX types wrongly."""
     if not varying_of(facts) - _TANGENTS or _jax.jaxpr.inner_jaxprs(eqn) or _jax.jaxpr.collective_operation(eqn):
         return False
     ways = _jax.primitives.primitive(eqn.primitive.name).linear_in(facts)

@@ -99,7 +99,7 @@ def observing(observer: Any, axis_sizes: Mapping[str, int] = NO_LENGTHS) -> Gene
     ```python
     class Gathers:
         def region(self, region):
-            print(region.name, [str(eqn) for eqn in region.jaxpr.eqns if eqn.primitive.name == "all_gather"])
+            print(region.name, [call for call in region.collectives if call.operation == "all-gather"])
 
 
     with observing(Gathers()):

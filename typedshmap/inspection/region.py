@@ -6,21 +6,22 @@ import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
 import jax
 
 from .. import _jax
+from .._jax.array import spec_entries
 from ..errors.causes import Cause, Suspect, Suspected
 from ..errors.failures import Failure, LayoutMismatch, ShardingConflict, Subject
 from ..errors.places import Place, as_users, is_of_package
 from ..errors.varying import DivergentCollective, NotUnreduced, UnmarkedUnreduced, UnmentionedVarying, UntypedVarying
 from ..hints.array_hint import ArrayHint, hint_of_spec
 from ..hints.context import LayoutAssertion, MeshContext
-from ..inference.claims import Origin, contradiction, make_claim
+from ..inference.claims import Origin
 from ..inference.facts import FactInterpreter
 from ..inference.interpreter import CLAIM
+from ..inference.lattice import ShardingFact
 from ..inference.region import RULES, InterpretedRegion
 from ..notation.layout import Layout
 from ..ops.resharding.plan import known_plan
@@ -212,11 +213,10 @@ class Region:
         Raises:
           KeyError: for a variable of another jaxpr, such as the body of an inner loop or branch.
         """
-        body = _jax.jaxpr.open_jaxpr(self.jaxpr)
-        until = SimpleNamespace(eqns=body.eqns, invars=body.invars, constvars=body.constvars, outvars=[value])
-        interpreter = self._interpreter()
+        interpreter, known = self._interpreter(), dict[Any, ShardingFact]()
         interpreter.refs_vary = self._interpreted.interpreter.refs_vary
-        (fact,) = interpreter.interpret(until, self._interpreted.entering)
+        interpreter.interpret(self.jaxpr, self._interpreted.entering, known)
+        fact = known[value]
         return Fact(fact.varying, fact.unreduced, tuple(dim.axes for dim in fact.dims))
 
     @cached_property
@@ -247,10 +247,16 @@ class Region:
     def _read(self) -> tuple[list[Finding], tuple[str, ...]]:
         with as_users(self._package):
             unread, findings = _opaque_operations(self._equations), list[Finding]()
-            interpreted = self._interpreted
-            self._make_known(interpreted)
+            interpreted, call, results = self._interpreted, self.traced.call, self.jaxpr.outvars
+            layouts = {at: spec_entries(self.out_specs[at], len(results[at].aval.shape)) for at in self._results}
+            function = None if call is None else call.body
+            interpreted.know(layouts, retrace=self._retraced, function=function, is_thorough=True)
             of_results = self._failures_of_results(interpreted)
-            of_body = list(self._failures_of_body(interpreted))
+            of_body = [
+                Failure(first.what, _BODY, place=_jax.source.equation_place(first.eqn))
+                for first in (interpreted.divergence(), interpreted.wrong_gradient(), *interpreted.contradictions())
+                if first is not None
+            ]
             failures = [*of_body, *of_results.values()]
             if not of_body:
                 failures += [
@@ -274,7 +280,8 @@ class Region:
     @property
     def may_diverge(self) -> bool:
         """Whether shards may take different branches, so that some may not reach a collective of its gradient."""
-        return not {"cond", "while"}.isdisjoint([eqn.primitive.name for eqn in self._equations])
+        names = [eqn.primitive.name for eqn in self._equations]
+        return "cond" in names or "while" in names
 
     @cached_property
     def _equations(self) -> tuple[Any, ...]:
@@ -303,23 +310,6 @@ class Region:
         known = len(self.argument_names) >= -at
         return "", f"argument '{self.argument_names[at]}'" if known else ""
 
-    def _failures_of_body(self, interpreted: InterpretedRegion) -> Iterable[Failure]:
-        for first in (interpreted.divergence(), interpreted.wrong_gradient(), *interpreted.contradictions()):
-            if first is not None:
-                yield Failure(first.what, _BODY, place=_jax.source.equation_place(first.eqn))
-
-    def _make_known(self, interpreted: InterpretedRegion) -> None:
-        """Pass the layouts of out_specs, and a way to trace the region with other sizes, to its analysis."""
-        specs = {at: self.params["out_specs"][at] for at in self._results}
-        layouts = {
-            at: _jax.array.spec_entries(spec, len(interpreted.body.outvars[at].aval.shape))
-            for at, spec in specs.items()
-        }
-        call = self.traced.call
-        interpreted.know(
-            layouts, retrace=self._retraced, function=None if call is None else call.body, is_thorough=True
-        )
-
     def _retraced(self, axis: str, size: int) -> Any:
         """Its jaxpr on a mesh with another size of one axis; None if it cannot be traced there."""
         call, mesh = self.traced.call, self.params["mesh"]
@@ -333,20 +323,13 @@ class Region:
         """The failures of results that contradict out_specs, by the index of the result."""
         origin, failures = Origin(self.name, self._context), dict[int, Failure]()
         for number, at in enumerate(self._results):
-            spec, var = self.params["out_specs"][at], interpreted.body.outvars[at]
-            rank, subject = len(var.aval.shape), self._result(number)
-            stated = LayoutAssertion(hint_of_spec(spec, rank), self._context, subject, self.name)
-            claim = make_claim(stated, rank, origin)
-            assert claim is not None
-            what = contradiction(claim, interpreted.results[at], var.aval.shape, interpreted.interpreter, True)
-            if what is not None:
-                failure = Failure(interpreted.with_cause_of_result(what, at), subject)
-                failures[at] = replace(failure, place=failure.cause_place or interpreted.place_of_result(at))
+            hint = hint_of_spec(self.out_specs[at], len(self.jaxpr.outvars[at].aval.shape))
+            is_only = len(self._results) == 1
+            subject = Subject("spec", "return") if is_only else Subject("spec", "result", f"[{number}]")
+            stated = LayoutAssertion(hint, self._context, subject, self.name)
+            if (failure := interpreted.failure_of_result(at, stated, origin)) is not None:
+                failures[at] = failure
         return failures
-
-    def _result(self, number: int) -> Subject:
-        """The name of a result."""
-        return Subject("spec", "return") if len(self._results) == 1 else Subject("spec", "result", f"[{number}]")
 
 
 def finding_of(failure: Failure, region: str, file: str = "", line: int = 0) -> Finding:

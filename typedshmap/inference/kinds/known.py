@@ -35,8 +35,10 @@ def _key_of(kinds: Kinds) -> Any:
         noted = dict[Any, Any]()
         for var, eqns in kinds.claims.items() if kinds.claims else ():
             noted[var] = tuple([eqn.params["claim"].meaning for eqn in eqns])
-        structure = _jax.structure.structure_of(kinds.body, noted)
-        if structure is None:
+        try:
+            structure = _jax.structure.jaxpr_key(_jax.jaxpr.open_jaxpr(kinds.body), noted)
+            hash(structure)
+        except (_jax.structure.NoKey, TypeError):
             return None
         code = getattr(kinds.function, "__code__", None)
         given = *kinds.entering, *kinds.results.items(), *kinds.sizes.items()
