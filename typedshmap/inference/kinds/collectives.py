@@ -173,7 +173,7 @@ def send(step: ReadEquation, value: Share) -> Share:
     if any(losses[each].is_of_slice for each, _ in value.own):
         step.reading.sent.append(Beginning(step.eqn, step.frame.calls))
     own = frozenset((each, 0) for each, _ in value.own if not losses[each].is_soft)
-    return Share("own", 0, is_heard=True, place="sent", gauge="?" if own else "", own=own)
+    return Share("own", 0, is_heard=True, gauge="?" if own else "", own=own)
 
 
 def index(step: ReadEquation, values: list[Share]) -> Share:

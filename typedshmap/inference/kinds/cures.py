@@ -19,11 +19,10 @@ from .judge import ResultVerdict
 from .origins import Beginning
 from .reading import ReadEquation, Reading
 from .region import Kinds, RegionReading
-from .value import NOT_KNOWN, Share, is_negative, scaled, sum_of
+from .value import NOT_KNOWN, Share, is_negative, scaled
 
-# How many edits are tried, and less of long programs: so many equations are read, or traced, in all.
-_MOST_READ, _MOST_TRACED = 100, 24
-_EQUATIONS_READ, _EQUATIONS_TRACED = 100_000, 10_000
+# How many edits are tried, and less of long programs: so many equations are read in all. A trace takes longer.
+_MOST_TRIED, _MOST_EQUATIONS, _COST_OF_TRACE = 240, 100_000, 10
 
 EquationGroup = tuple[Any, ...]
 """Equations of one line of the user's: what a sum of a tree is made of."""
@@ -56,11 +55,8 @@ def _search(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool = Fals
     if read.says != "wrong" or read.reading.sent:  # nothing is there by which an edit could be judged
         return None
     found, tried = list[Cure](), set[Any]()
-    length = max(1, kinds.length)
-    readings, traces = min(_MOST_READ, _EQUATIONS_READ // length), min(_MOST_TRACED, _EQUATIONS_TRACED // length)
+    left = min(_MOST_TRIED, _MOST_EQUATIONS // max(1, kinds.length))
     for cure in _cures(kinds, axis, read, is_of_one):
-        if readings < 0 and traces < 0:
-            break
         if found and (cure.weight > found[0].weight or len(found) == 2 or cure.weight > 3):
             break
         if any(cure.text == other.text or _is_at_same_line(cure, other) for other in found):
@@ -69,13 +65,10 @@ def _search(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool = Fals
         if edit in tried:
             continue
         tried.add(edit)
-        if _is_forward(kinds, cure):
-            traces -= 1
-            is_right = traces >= 0 and _is_right_when_traced(kinds, axis, read, cure)
-        else:
-            readings -= 1
-            is_right = readings >= 0 and _is_right_when_read(kinds, axis, read, cure)
-        if is_right:
+        left -= _COST_OF_TRACE if _is_forward(kinds, cure) else 1
+        if left < 0:
+            break
+        if _is_right(kinds, axis, read, cure):
             found.append(cure)
     if found and (taken := _as_sum(kinds, axis, read, found[0])) is not None:
         return taken
@@ -99,8 +92,7 @@ def _as_sum(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Cure | 
         if name != "psum" or all(map(_jax.jaxpr.is_transposed, later)):
             continue
         taken = _together(inserted, [*_replacements(later, "", over, ())][-1])
-        is_right = _is_right_when_traced if _is_forward(kinds, taken) else _is_right_when_read
-        if is_right(kinds, axis, read, taken):
+        if _is_right(kinds, axis, read, taken):
             return taken
     return None
 
@@ -110,13 +102,12 @@ def _is_forward(kinds: Kinds, cure: Cure) -> bool:
     return kinds.is_differentiated and any(kinds.may_be_followed(change.eqn) for change in cure.changes)
 
 
-def _is_right_when_read(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> bool:
-    after = _when_read(kinds, axis, read, cure)
-    return after is not None and _has_no_fault(after, read, cure)
-
-
-def _is_right_when_traced(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> bool:
-    after = _when_traced(kinds, axis, read, cure)
+def _is_right(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> bool:
+    reread = _when_traced if _is_forward(kinds, cure) else _when_read
+    try:
+        after = reread(kinds, axis, read, cure)
+    except Exception:
+        return False
     return after is not None and _has_no_fault(after, read, cure)
 
 
@@ -125,10 +116,7 @@ def _when_read(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Regi
     traces, sizes, is_own = _traces(kinds, axis)
     edits: dict[Any, Any] = {id(change.eqn): _edit(change) for change in cure.changes}
     edits |= {("result", at): _on_result(cure.operation) for at in cure.results}
-    try:
-        after = kinds.read(axis, traces, sizes, edits, is_own, read.is_blind)
-    except Exception:
-        return None
+    after = kinds.read(axis, traces, sizes, edits, is_own, read.is_blind)
     return None if after.is_open and len(traces) == 1 else after
 
 
@@ -163,10 +151,7 @@ def _when_traced(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Re
     bounds = _bounds(traces[0], {edit.site for edit in known if edit.is_stopped})
     if bounds is None:
         return None
-    try:
-        after = kinds.read(axis, traces, sizes, bounds, is_own=False, is_blind=read.is_blind)
-    except Exception:
-        return None
+    after = kinds.read(axis, traces, sizes, bounds, is_own=False, is_blind=read.is_blind)
     is_sure = (not after.is_open or len(sizes) > 1) and (not bounds or _cancel(after.reading))
     return after if is_sure else None
 
@@ -541,15 +526,10 @@ def _applied(operation: str, step: ReadEquation, value: Share, at: int) -> Share
 
 
 def _on_result(operation: str) -> Callable[[Any, Share], Share]:
-    def edit(reading: Any, value: Share) -> Share:
-        if operation in ("pmax", "pmin"):
-            is_complete = value.kind == "extreme" and value.end == operation[1:]
-            return value.but(kind="same", part=None) if is_complete else NOT_KNOWN
-        counted = value.degree if value.beside is None else sum_of(value.beside, 1)  # once per shard
-        degree = reading.numbers.agree(value.degree, counted)
-        if value.kind != "sum" or degree is None:
+    def edit(reading: Reading, value: Share) -> Share:
+        if not value.is_part or reading.outermost is None:
             return NOT_KNOWN
-        summed = value.but(kind="same", part=None, degree=degree, beside=None)
-        return scaled(summed, -1) if operation == "pmean" else summed
+        eqn = reading.outermost.jaxpr.eqns[-1]  # after which the result is reduced
+        return _applied(operation, ReadEquation(eqn, eqn, reading.outermost, reading), value, 0)
 
     return edit

@@ -12,26 +12,12 @@ from .joining import join
 from .origins import Beginning, name_of
 from .reading import JaxprRun, KindRule, ReadEquation, Reading
 from .sums import add
-from .value import ANY, NOT_KNOWN, SAME, UNKNOWN, Share, scaled, sum_of, traces_of, unknown
+from .value import ANY, NOT_KNOWN, SAME, UNKNOWN, Share, scaled, traces_of, unknown
 
 
 def call(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     """A call of a jaxpr."""
     return CALLS[step.name](step.reading, step.eqn, values)
-
-
-def linear_solve(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
-    """A solver with a gradient of its own: of sides and a matrix that are the same on every shard, by their degrees."""
-    lengths, jaxprs = step.params["const_lengths"], step.params["jaxprs"]
-    sides = values[sum(lengths) :]
-    if all(value.is_common for value in (*values[: lengths.matvec], *sides)):
-        products = step.reading.interpret(jaxprs.matvec, [*values[: lengths.matvec], *[SAME] * len(sides)])
-        if all(value.is_common for value in products):
-            return [
-                side if product is SAME else side.but(degree=sum_of(side.degree, product.degree, -1), is_heard=True)
-                for side, product in zip(sides, products, strict=True)
-            ]
-    return call(step, values)
 
 
 def branch(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
@@ -212,7 +198,6 @@ def _stacked(step: ReadEquation, value: Share, is_over_rows: bool, is_long: bool
 
 
 RULES: Mapping[str, KindRule] = {
-    "custom_linear_solve": linear_solve,
     "cond": branch,
     "while": while_loop,
     "scan": scan,

@@ -62,10 +62,6 @@ def reshape(step: ReadEquation, values: list[Share]) -> Share:
         if step.eqn is step.other and shape[to] != before[at]:
             pieces = [size for size in shape[to:] if size > 1 and before[at] % size == 0]
             step.reading.numbers.split_into(pieces)
-    if value.order > 0:  # its pieces are dims of their own again
-        for dim in range(len(shape)):
-            if prod(shape[:dim]) == major * value.order and major * before[at] == prod(shape[: dim + 1]):
-                return value.but(dim=dim, order=0)
     after = prod(shape[:to])
     if value.order and after and major == value.order * after:  # put together again
         return value.but(dim=to, order=0)
@@ -112,7 +108,7 @@ def cut(step: ReadEquation, values: list[Share]) -> Share:
         is_each = steps[at] > start and all(
             eqn.invars[0].aval.shape[at] == steps[at] * eqn.outvars[0].aval.shape[at] for eqn in (step.eqn, step.other)
         )
-        if is_each or after[at] == before[at] or value.place == "halo":
+        if is_each or after[at] == before[at]:
             return value
         if value.kind == "parts":
             return NOT_KNOWN
@@ -172,11 +168,6 @@ def beside(step: ReadEquation, values: list[Share]) -> Share:
     if any(value.kind == "unknown" for value in values):
         return unknown(values)
     along = step.params.get("dimension") if step.name == "concatenate" else None
-    rows = [value for value in values if along is not None and value.kind == "sharded" and value.dim == along]
-    if len(rows) == 1 and not rows[0].own and any(value.place == "sent" for value in values):
-        others = [value for value in values if value is not rows[0]]
-        if all(value.kind in ("own", "same") and not value.own for value in others):
-            return rows[0].but(is_heard=True, place="halo")
     result = reduce(partial(_both, step), [value.unnumbered for value in values])
     if result.kind in ("sharded", "local") and isinstance(result.dim, int):
         if along == result.dim and len(values) > 1:
@@ -184,8 +175,7 @@ def beside(step: ReadEquation, values: list[Share]) -> Share:
             return Share("own", 0, is_heard=True) if is_heard else result.but(order=-1)
         if step.name == "pad" and step.params["padding_config"][result.dim] != (0, 0, 0):
             return step.lost("pads its own rows", result, is_soft=True)
-    has_halo = result.kind == "sharded" and all(value.place == "halo" for value in values)
-    return result.but(place="halo") if has_halo else result
+    return result
 
 
 _ORDER = ("sharded", "local", "same")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 from math import prod
 from typing import Any
 
@@ -182,13 +181,6 @@ def _over_rows(step: ReadEquation, a: Share, b: Share, gone: Sequence[Share]) ->
         return Share("same", ANY)
     if len(gone) == 1 and others and others[0].kind == "sharded":
         return across(step, a, b)
-    same = next((value for value in others if value.root is not None and value.root[0] == "mean"), None)
-    if same is not None:
-        side, numbers = 0 if a is same else 1, step.params.get("dimension_numbers")
-        if numbers is not None and same.root is not None:
-            # The contracted dim of the sharded operand stands for one of the other, along which a mean may be spread.
-            at = list(numbers[0][1 - side]).index(gone[0].dim)
-            reading.numbers.learn_count(same.degree, numbers[0][side][at] in same.root[1])
     degree = sum_of(reading.numbers.known(a.degree), reading.numbers.known(b.degree))
     return Share("sum", degree, **traces_of(a, b), **merged(reading, a.blurred, b.blurred, "*"))
 
@@ -215,24 +207,9 @@ def convolve(step: ReadEquation, values: list[Share]) -> Share:
     return product(step, a, b)
 
 
-_POWERS: dict[str, tuple[Fraction | int, ...]] = {
-    "cholesky": (Fraction(1, 2),),
-    "triangular_solve": (1,),
-    "eigh": (0, 1),
-    "svd": (1, 0, 0),
-}
-"""Of which degree the results of decompositions are in the matrix."""
-
-
 def of_matrices(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     """Decompositions and solutions of whole matrices."""
     count = len(step.eqn.outvars)
-    powers = _POWERS.get(step.name)
-    if powers is not None and all(value.is_common for value in values):
-        degrees = [value.degree for value in values]
-        if any(degree not in (0, ANY) for degree in degrees):
-            first = sum_of(degrees[1], degrees[0], -1) if step.name == "triangular_solve" else degrees[0]
-            return [Share("same", sum_of(0, first, power), is_heard=True) for power in powers]
     if all(value.kind == "same" and value.degree in (0, ANY) for value in values):
         result = Share("same", 0, is_heard=any(value.is_heard for value in values), **blended(*values))
         return [result if result.own or result.is_heard else SAME] * count
