@@ -86,7 +86,7 @@ def nonlinear(step: ReadEquation, values: Sequence[Share], degree: Degree | None
       degree: that of the result, if it may be another than 0; None for a function that needs operands of degree 0.
     """
     value, is_strict, degree = values[0], degree is None, 0 if degree is None else degree
-    if any(each.kind in ("unknown", "parts") for each in values):
+    if any(each.kind == "unknown" for each in values):
         return unknown(values)
     if len(values) == 1 and (known := _inverted(step, value)) is not None:
         return known

@@ -16,7 +16,7 @@ from .value import NOT_KNOWN, SAME, Share, blended, unknown
 def gather(step: ReadEquation, values: list[Share]) -> Share:
     """A lookup at indices."""
     table, index = values[0], values[1]
-    if any(value.kind == "parts" for value in values) or "unknown" in (table.kind, index.kind):
+    if "unknown" in (table.kind, index.kind):
         return unknown(values)
     if index.is_part:
         return step.decided("is an index", index, table)
@@ -77,7 +77,7 @@ def _dim_after_gather(step: ReadEquation, table: Share, index: Share, is_batched
 def scatter(step: ReadEquation, values: list[Share]) -> Share:
     """Updates put, or added, at indices."""
     into, index, update = values[:3]
-    if any(value.kind in ("unknown", "parts") for value in values):
+    if any(value.kind == "unknown" for value in values):
         return unknown(values)
     if all(value is SAME for value in values):
         return SAME
@@ -100,7 +100,7 @@ def scatter(step: ReadEquation, values: list[Share]) -> Share:
 def dynamic_slice(step: ReadEquation, values: list[Share]) -> Share:
     """A slice from places that are computed."""
     value, starts = values[0], values[1:]
-    if any(each.kind in ("unknown", "parts") for each in values):
+    if any(each.kind == "unknown" for each in values):
         return unknown(values, is_heard=any(each.kind == "own" for each in starts))
     if (lost := next((start for start in starts if start.is_part or start.own), None)) is not None:
         return step.decided("is an index", lost, value)
@@ -141,7 +141,7 @@ def update_slice(step: ReadEquation, values: list[Share]) -> Share:
     """A slice put at places that are computed."""
     into, update, *starts = values
     into, update = (step.reading.softened(value, starts) for value in (into, update))
-    if any(value.kind in ("unknown", "parts") for value in values):
+    if any(value.kind == "unknown" for value in values):
         return unknown(values)
     if all(value is SAME for value in values):
         return SAME

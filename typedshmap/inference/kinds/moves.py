@@ -27,12 +27,7 @@ def broadcast(step: ReadEquation, values: list[Share]) -> Share:
         return SAME
     if value.number is not None and shape:
         value = value.but(number=None)
-    dims = step.params.get("broadcast_dimensions", ())
-    if isinstance(value.dim, int):
-        return _moved(value, int(dims[value.dim]))
-    if value.kind == "same" and isinstance(step.reading.numbers.known(value.degree), tuple):  # of a count to be learnt
-        return value.but(root=("mean", tuple(dim for dim in range(len(shape)) if dim not in dims)))
-    return value
+    return _moved(value, int(step.params["broadcast_dimensions"][value.dim])) if isinstance(value.dim, int) else value
 
 
 def reshape(step: ReadEquation, values: list[Share]) -> Share:
@@ -49,9 +44,6 @@ def reshape(step: ReadEquation, values: list[Share]) -> Share:
             return value if value.root or len(before) == 0 else NOT_KNOWN
         return value
     at, major = value.dim, prod(before[: value.dim])
-    if value.kind == "parts":
-        kept = [dim for dim in range(len(shape)) if prod(shape[:dim]) == major and shape[dim] == before[at]]
-        return value.but(dim=kept[0]) if kept else NOT_KNOWN
     if len(step.rows) == 1 and step.eqn is not step.other:
         to = step.rows[0]
     else:
@@ -110,8 +102,6 @@ def cut(step: ReadEquation, values: list[Share]) -> Share:
         )
         if is_each or after[at] == before[at]:
             return value
-        if value.kind == "parts":
-            return NOT_KNOWN
         return step.lost(ROWS, value, is_soft=True) if value.kind == "sharded" else value
     if not value.is_common or value.is_zero:
         return value.but(number=None) if value.number is not None else value

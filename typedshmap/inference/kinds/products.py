@@ -140,23 +140,13 @@ def _combined(
     sign = -1 if is_quotient else 1
     degree = sum_of(first.degree, second.degree, sign)
     kinds = {first.kind, second.kind}
-    if "parts" in kinds:
-        parts, factor = (first, second) if first.kind == "parts" else (second, first)
-        if not factor.is_common or parts.root is None:
-            return NOT_KNOWN
-        return parts.but(degree=degree, root=("gathered", scaled(parts.root[1], factor.degree)), **seen)
     if "sum" in kinds and "own" not in kinds:
         part, factor = (first, second) if first.kind == "sum" else (second, first)
         if factor.kind in ("sharded", "local"):
             return step.lost("multiplies a partial sum by own rows", a, b)
         beside = None if part.beside is None else sum_of(part.beside, factor.degree, sign)
         return Share("sum", degree, beside, part=part.part, place=part.place, **seen, **gauges)
-    if kinds == {"same", "sharded"}:
-        same, rows = (first, second) if first.kind == "same" else (second, first)
-        if same.root is not None and same.root[0] == "mean":
-            reading.numbers.learn_count(same.degree, rows.dim in same.root[1])
-            degree = reading.numbers.known(degree)
-    root = next((value.root for value in values if value.root and value.root[0] == "mean"), None)
+    root = None
     if is_quotient and b.kind == "sum" and b.beside is None and a.is_common and not a.is_zero:
         root = ("inverse", scaled(b, sum_of(0, a.degree, -1)))
     is_positive = a.is_positive and b.is_positive

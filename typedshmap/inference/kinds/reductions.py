@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from math import prod
 from typing import Any
 
 from ... import _jax
-from .collectives import extreme, total
 from .functions import nonlinear
 from .products import product
 from .reading import ReadEquation
@@ -27,8 +27,6 @@ def reduced(step: ReadEquation, values: list[Share]) -> Share:
         return step.mixed(value) if is_sum else value
     if value.dim in axes and value.kind in ("sharded", "local"):
         return _along_rows(step, value)
-    if value.dim in axes and value.kind == "parts":
-        return _over_gathered(step, value, axes)
     dim = value.dim - sum(axis < value.dim for axis in axes) if isinstance(value.dim, int) else value.dim
     if is_sum:
         value = _of_more_entries(step, value, axes)
@@ -56,17 +54,6 @@ def _of_more_entries(step: ReadEquation, value: Share, axes: Sequence[int]) -> S
     return value.but(degree=UNKNOWN if by is None else sum_of(value.degree, by))
 
 
-def _over_gathered(step: ReadEquation, value: Share, axes: Sequence[int]) -> Share:
-    """What all shards hold, side by side, added up, or their extreme."""
-    if not value.own and len(axes) == 1:
-        of = value.root[1] if value.root is not None else NOT_KNOWN
-        if step.name == "reduce_sum":
-            return total(step, of)
-        if step.primitive.end:
-            return extreme(step, of, step.primitive.end)
-    return NOT_KNOWN.heard
-
-
 def _along_rows(step: ReadEquation, value: Share) -> Share:
     """A reduction along the dim of which each shard has its rows."""
     if step.name == "reduce_sum":
@@ -92,7 +79,7 @@ def _along_rows(step: ReadEquation, value: Share) -> Share:
 def ordered(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     """Operations along a dim that need the whole of it."""
     value, name, params, count = values[0], step.name, step.params, len(step.eqn.outvars)
-    if any(each.kind in ("unknown", "parts") for each in values):
+    if any(each.kind == "unknown" for each in values):
         return [unknown(values)] * count
     rank = len(step.shape(0))
     if name == "fft":
@@ -130,8 +117,6 @@ def contract(step: ReadEquation, values: list[Share]) -> Share:
     gone = [v for v, dims in zip((a, b), contracted, strict=True) if v.kind in ("sharded", "local") and v.dim in dims]
     if gone:
         return _over_rows(step, a, b, gone)
-    if "parts" in (a.kind, b.kind):
-        return NOT_KNOWN
     if a is SAME and b is SAME:
         return SAME
     groups = ((), ragged.rhs_group_dimensions if ragged else ())
@@ -164,8 +149,6 @@ def _are_groups_unsharded(ragged: Any, values: Sequence[Share]) -> bool:
 def _over_rows(step: ReadEquation, a: Share, b: Share, gone: Sequence[Share]) -> Share:
     reading = step.reading
     others, is_heard = [value for value in (a, b) if value not in gone], a.is_heard or b.is_heard
-    if any(value.kind == "parts" for value in others):
-        return NOT_KNOWN
     if any(value.kind == "own" and not value.own for value in others):
         return step.mixed(Share("own", 0, is_heard=is_heard, since=reading.since((a, b))))
     soft = next((value for value in (a, b) if reading.is_soft(value)), None)
@@ -188,7 +171,7 @@ def _over_rows(step: ReadEquation, a: Share, b: Share, gone: Sequence[Share]) ->
 def convolve(step: ReadEquation, values: list[Share]) -> Share:
     """A convolution; along a sharded dim each shard has its own rows only."""
     (a, b), numbers = values, step.params["dimension_numbers"]
-    if any(value.kind in ("unknown", "parts") for value in values):
+    if any(value.kind == "unknown" for value in values):
         return unknown(values)
     degree = sum_of(a.degree, b.degree)
     if a.kind == "sharded" and a.dim == numbers.lhs_spec[1] and b.kind in ("same", "sharded"):
@@ -209,7 +192,11 @@ def convolve(step: ReadEquation, values: list[Share]) -> Share:
 
 def of_matrices(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     """Decompositions and solutions of whole matrices."""
-    count = len(step.eqn.outvars)
+    count, degrees = len(step.eqn.outvars), [value.degree for value in values]
+    if all(value.is_common for value in values) and step.name in ("cholesky", "triangular_solve"):
+        is_root = step.name == "cholesky"
+        degree = sum_of(0, degrees[0], Fraction(1, 2)) if is_root else sum_of(degrees[1], degrees[0], -1)
+        return [Share("same", degree, **traces_of(*values))]
     if all(value.kind == "same" and value.degree in (0, ANY) for value in values):
         result = Share("same", 0, is_heard=any(value.is_heard for value in values), **blended(*values))
         return [result if result.own or result.is_heard else SAME] * count

@@ -144,7 +144,7 @@ def merged(reading: Reading, a: Share, b: Share, sign: str) -> dict[str, Any]:
 
 def _of_terms(step: ReadEquation, a: Share, b: Share, **more: Any) -> Share:
     kinds, agree = {a.kind, b.kind}, step.reading.numbers.agree
-    if "sum" not in kinds or kinds & {"own", "parts"}:
+    if "sum" not in kinds or "own" in kinds:
         degree = agree(a.degree, b.degree)
         if degree is None and kinds <= {"same", "sharded", "local"} and (kinds == {"same"} or "sharded" in kinds):
             rows = a if a.kind == "sharded" else b
@@ -165,8 +165,6 @@ def together(step: ReadEquation, values: Sequence[Share], degree: Degree, **more
     if "own" in kinds:
         is_found = all(value.place == "found" or value.kind == "same" for value in values)
         return Share("own", degree if is_found else 0, place="found" if is_found else "", **more)
-    if "parts" in kinds:
-        return NOT_KNOWN
     if len(dims) > 1:
         return across(step, *values)
     dim, rows = next(iter(dims), None), next((value for value in values if value.kind == "sharded"), None)
