@@ -59,7 +59,7 @@ def _search(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool = Fals
     for cure in _cures(kinds, axis, read, is_of_one):
         if found and (cure.weight > found[0].weight or len(found) == 2 or cure.weight > 3):
             break
-        if any(cure.text == other.text or _is_at_same_line(cure, other) for other in found):
+        if any(cure.text == other.text for other in found):
             continue
         edit = frozenset((id(change.eqn), change[1:]) for change in cure.changes), cure.results, cure.operation
         if edit in tried:
@@ -73,12 +73,6 @@ def _search(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool = Fals
     if found and (taken := _as_sum(kinds, axis, read, found[0])) is not None:
         return taken
     return replace(found[0], other=found[1].text if len(found) > 1 else "") if found else None
-
-
-def _is_at_same_line(cure: Cure, other: Cure) -> bool:
-    """Whether a cure does to a collective what another one does to that around it."""
-    replaced = [each.changes[0].replaces if each.changes else "" for each in (cure, other)]
-    return bool(replaced[0]) and (replaced[0], cure.operation, cure.line) == (replaced[1], other.operation, other.line)
 
 
 def _as_sum(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Cure | None:

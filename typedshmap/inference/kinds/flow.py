@@ -31,7 +31,6 @@ def branch(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
 def _decided(
     step: ReadEquation, values: list[Share], by: Share, results: list[Share], why: str, is_heard: bool
 ) -> Sequence[Share]:
-    """Results of which a predicate decides how they are computed."""
     if by.kind == "unknown":
         return [unknown(values).but(since=by.since)] * len(results)
     is_of_own_rows = step.reading.is_soft(by) or step.reading.is_of_extremes(by)  # as to skip what changes nothing
@@ -157,7 +156,6 @@ def _made_in(eqn: Any, at: int) -> Any:
 
 
 def _item(value: Share) -> Share:
-    """One of the items over which a loop goes."""
     if value is SAME:
         return value
     value = value.unnumbered

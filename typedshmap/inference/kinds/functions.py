@@ -157,7 +157,6 @@ def of_different_shards(step: ReadEquation, values: Sequence[Share]) -> Share | 
 
 
 def _of_parts(step: ReadEquation, values: Sequence[Share]) -> Share:
-    """A function of parts: what comes of it is each shard's own."""
     reading, value, seen = step.reading, values[0], traces_of(*values)
     may_cancel = any(each.may_cancel or (each.is_part and each.part in seen["reduced"]) for each in values)
     is_square = step.primitive.degree == 2 or step.name == "integer_pow"
@@ -216,7 +215,6 @@ def _of_different_degrees(step: ReadEquation, why: str, values: Sequence[Share])
 
 
 def _test(step: ReadEquation, values: list[Share]) -> Share:
-    """A comparison."""
     if len(values) == 1:
         return nonlinear(step, values)
     (a, b), name = values, step.name
@@ -301,7 +299,6 @@ def _own_choice(step: ReadEquation, by: Share, cases: Sequence[Share]) -> Share:
 
 
 def _either(step: ReadEquation, cases: Sequence[Share]) -> Share:
-    """Entries of both cases."""
     a, b = cases[0], cases[-1]
     if a.is_plain and b.is_plain and a.kind == b.kind == "same" and not (a.is_heard or b.is_heard):
         return SAME

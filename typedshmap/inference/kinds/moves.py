@@ -16,7 +16,6 @@ _REVERSED = -2
 
 
 def _moved(value: Share, dim: int | None) -> Share:
-    """The same value, of which a dim has moved."""
     return value if value.dim == dim else value.but(dim=dim)
 
 
@@ -78,7 +77,6 @@ def squeeze(step: ReadEquation, values: list[Share]) -> Share:
 
 
 def _only_row(value: Share) -> Share:
-    """The row of a shard that has one, without its dim."""
     return value.but(dim="rows") if value.kind == "sharded" else value.but(kind="same", dim=None)
 
 
@@ -172,7 +170,6 @@ _ORDER = ("sharded", "local", "same")
 
 
 def _both(step: ReadEquation, a: Share, b: Share) -> Share:
-    """What has entries of both values."""
     kinds, dims = {a.kind, b.kind}, {value.dim for value in (a, b) if value.dim is not None}
     is_index = not step.is_inexact and kinds <= {*_ORDER} and len(dims) <= 1
     if is_index or (step.name == "pad" and b.is_zero):

@@ -132,7 +132,6 @@ def _as_factor(step: ReadEquation, value: Share) -> Share:
 def _combined(
     step: ReadEquation, values: Sequence[Share], factors: Sequence[Share], is_quotient: bool, number: Any
 ) -> Share:
-    """The product of two factors, as they were and as they are taken, by their kinds and their dims."""
     (a, b), (first, second), reading, seen = values, factors, step.reading, traces_of(*values)
     gauges = merged(reading, first, second, "*")
     if a.kind == b.kind == "sum" and gauges["own"] and not is_quotient:

@@ -55,7 +55,6 @@ def _of_more_entries(step: ReadEquation, value: Share, axes: Sequence[int]) -> S
 
 
 def _along_rows(step: ReadEquation, value: Share) -> Share:
-    """A reduction along the dim of which each shard has its rows."""
     if step.name == "reduce_sum":
         lengths = {eqn.invars[0].aval.shape[value.dim] for eqn in (step.eqn, step.other)}
         if lengths == {1} and _jax.jaxpr.is_transposed(step.eqn):
