@@ -47,16 +47,16 @@ def find_cure(kinds: Kinds, axis: str, read: RegionReading, key: int | None = No
         left = {at: verdict for at, verdict in read.verdicts.items() if at == key or verdict.says != "wrong"}
         if key is not None and not is_known:
             left[key] = ResultVerdict("wrong", "own", read.values[key])
-        kinds.cures[axis, key] = _search(kinds, axis, replace(read, verdicts=left), is_of_one=True)
+        kinds.cures[axis, key] = _search(kinds, axis, replace(read, verdicts=left))
     return kinds.cures[axis, key]
 
 
-def _search(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool = False) -> Cure | None:
+def _search(kinds: Kinds, axis: str, read: RegionReading) -> Cure | None:
     if read.says != "wrong" or read.reading.sent:  # nothing is there by which an edit could be judged
         return None
     found, tried = list[Cure](), set[Any]()
     left = min(_MOST_TRIED, _MOST_EQUATIONS // max(1, kinds.length))
-    for cure in _cures(kinds, axis, read, is_of_one):
+    for cure in _cures(kinds, axis, read):
         if found and (cure.weight > found[0].weight or len(found) == 2 or cure.weight > 3):
             break
         if any(cure.text == other.text for other in found):
@@ -220,7 +220,7 @@ def _summed_though_due(read: RegionReading, left: AbstractSet[Any]) -> set[int]:
 # ----------------------------------------------------------------------------------------------------------- candidates
 
 
-def _cures(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool) -> Iterator[Cure]:
+def _cures(kinds: Kinds, axis: str, read: RegionReading) -> Iterator[Cure]:
     """Edits that may put a reading right, or one value of it, the simplest first."""
     reading, over = read.reading, f"over '{axis}'"
     flow = _Flow(_traces(kinds, axis)[0][0])
@@ -248,10 +248,6 @@ def _cures(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool) -> Ite
     ]
     insert = partial(_insertions, over=over, operations=operations, ends=reading.ends, flow=flow)
     yield from insert(made)
-    for cure in insert(made) if is_of_one else ():
-        if "of the gradient" in cure.text:  # by one weight: that by others may be right
-            changes = tuple(change._replace(is_of_parts=True) for change in cure.changes)
-            yield replace(cure, text=cure.text.replace("the gradient", "its gradient"), changes=changes)
     yield from replacements
     # What a gradient is of, and what a loop goes on with.
     origins = [origin for origin in reading.makers.values() if origin.eqn is not None]
@@ -494,11 +490,9 @@ def _edit(change: EditedEquation) -> Callable[[ReadEquation, list[Share], Sequen
         given = operands if change.replaces else results
         found: list[Share] = []
         for at, value in enumerate(given):
-            is_part = value.kind in ("sum", "extreme")
-            if is_part and value.part is None:
+            if value.is_part and value.part is None:
                 value = value.but(part=("edited", step.part, at))
-            is_meant = is_part or not change.is_of_parts
-            found.append(_applied(change.operation, step, value, at) if is_meant else value)
+            found.append(_applied(change.operation, step, value, at))
         # A division by the size comes after the sum in a pmean.
         return [scaled(value, 1) for value in found] if change.replaces == "pmean" else found
 
