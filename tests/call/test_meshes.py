@@ -750,7 +750,7 @@ def test_a_mesh_over_which_nothing_can_be_sharded_is_refused(
     with pytest.raises(MeshAxisError) as caught:
         use(mesh)
     first = str(caught.value).splitlines()[0]
-    assert first in (f"mesh= {problem}", f"explain: the mesh {problem}", f"show: the mesh {problem}")
+    assert first in (f"mesh= {problem}", f"explain: mesh= {problem}", f"show: mesh= {problem}")
 
 
 def test_a_mesh_of_devices_with_an_axis_twice_is_refused() -> None:

@@ -33,13 +33,13 @@ class JaxprRun:
       jaxpr: the jaxpr, of the region's own trace.
       other: the same of the second trace, or the same one.
       step: the equation; None for the body of a region.
-      turn: of the loops whose iterations are read one by one, which.
+      iteration: of the loops whose iterations are read one by one, which.
     """
 
-    def __init__(self, jaxpr: Any, other: Any, step: ReadEquation | None, turn: tuple[int, ...] = ()) -> None:
+    def __init__(self, jaxpr: Any, other: Any, step: ReadEquation | None, iteration: tuple[int, ...] = ()) -> None:
         self.closed, self.jaxpr, self.other = (jaxpr, other), _jax.jaxpr.open_jaxpr(jaxpr), _jax.jaxpr.open_jaxpr(other)
         self.caller, self.eqn = (None, None) if step is None else (step.frame, step.eqn)
-        self.path: Any = (id(self.jaxpr), id(self.eqn), self.caller and self.caller.path, turn)
+        self.path: Any = (id(self.jaxpr), id(self.eqn), self.caller and self.caller.path, iteration)
         self.values: dict[Any, Share] = {}
         self.numbers: dict[Any, Any] = {}
         self.callees: dict[int, JaxprRun] = {}
@@ -239,7 +239,7 @@ class Reading(Ledger, Interpreter[Share]):
         """The last run of each jaxpr."""
         self.predicates: dict[int, Share] = {}
         """By the id of a branch or a loop, what decides which way it goes."""
-        self.turn: tuple[int, ...] = ()
+        self.iteration: tuple[int, ...] = ()
         """Of the loops whose iterations are read one by one, which."""
         self._frame: Any = None
         self._step: ReadEquation | None = None
@@ -278,7 +278,7 @@ class Reading(Ledger, Interpreter[Share]):
         key = id(_jax.jaxpr.open_jaxpr(closed_jaxpr)), id(_jax.jaxpr.open_jaxpr(other)), tuple(values)
         if key in self._remembered:
             return self._remembered[key][1]
-        frame = self._frame = JaxprRun(closed_jaxpr, other, step, self.turn)
+        frame = self._frame = JaxprRun(closed_jaxpr, other, step, self.iteration)
         self.outermost = self.outermost or frame
         self.runs[id(frame.jaxpr)] = frame
         if step is not None and step.is_call:
@@ -324,7 +324,6 @@ class Reading(Ledger, Interpreter[Share]):
         ]
 
     def _results(self, step: ReadEquation, operands: list[Share]) -> Sequence[Share]:
-        """What an equation's results are by its rule, and by the edit of it that is tried."""
         found = self.kind_rules[step.eqn.primitive.name](step, operands)
         results = (found,) * len(step.eqn.outvars) if isinstance(found, Share) else found
         if not self.edits or (edit := self.edits.get(id(step.eqn))) is None:
@@ -464,7 +463,6 @@ def _params(eqn: Any) -> Any:
 
 
 def _opaque(step: ReadEquation, values: list[Share]) -> Share:
-    """What nothing is known of."""
     if values and all(value is SAME for value in values) and not step.eqn.effects and step.name in _PURE:
         return SAME
     return unknown(values, is_heard=True)

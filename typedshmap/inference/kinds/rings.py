@@ -70,8 +70,8 @@ def closed_rings(
     As many iterations as there are shards, or one less, are read one by one.
     """
     reading, sizes = step.reading, step.reading.numbers.traces
-    turns = {size - eqn.params["length"] for eqn, size in zip((step.eqn, step.other), sizes, strict=False)}
-    is_ring = len(turns) == 1 and turns <= {0, 1} and sizes[0] <= _MOST_SHARDS
+    lacking = {size - eqn.params["length"] for eqn, size in zip((step.eqn, step.other), sizes, strict=False)}
+    is_ring = len(lacking) == 1 and lacking <= {0, 1} and sizes[0] <= _MOST_SHARDS
     if not is_ring or not any(_sends(eqn, reading.axis) for eqn in _jax.jaxpr.all_equations(step.params["jaxpr"])):
         return {}
     first = _jax.jaxpr.scan_counts(step.params)[0]
@@ -79,11 +79,11 @@ def closed_rings(
         value if value.is_zero else _known_as(value, _ring_of(step, first + at, value))
         for at, value in enumerate(starts)
     ]
-    around = reading.turn
-    for turn in range(step.params["length"]):
-        reading.turn = (*around, turn)
+    around = reading.iteration
+    for at in range(step.params["length"]):
+        reading.iteration = (*around, at)
         carry = iteration(carry)[: len(starts)]
-    reading.turn = around
+    reading.iteration = around
     return {at: _known_as(value, None) for at, value in enumerate(carry) if is_closed(reading, value.ring)}
 
 

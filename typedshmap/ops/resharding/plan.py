@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from heapq import heappop, heappush
 from itertools import chain, combinations, count, groupby, permutations, product
 from math import ceil, prod
@@ -251,7 +251,8 @@ class Graph:
 
     def __init__(self, shape: tuple[int, ...], sizes: AxisSizes) -> None:
         self.shape, self.sizes = shape, sizes
-        self.moves, self.elements, self.ends = cache(self._moves), cache(self._elements), cache(self._ends)
+        cached = lru_cache(maxsize=65_536)
+        self.moves, self.elements, self.ends = cached(self._moves), cached(self._elements), cached(self._ends)
 
     def cheapest_path(self, start: SearchState, goal: SearchState, limit: int | None) -> tuple[Move, ...] | None:
         """A shortest path (A*) by what is sent, then by copies; no shard is larger than a limit."""

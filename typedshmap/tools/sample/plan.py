@@ -248,9 +248,7 @@ class UnplacedInputs:
             raise StructureError(f"{self.plan.source}: {problem}")
         return jax.eval_shape(leaf.make, parameters) if as_structs else leaf.make(parameters)
 
-    def leaves_on(
-        self, mesh: _jax.mesh.AnyMesh | None, as_structs: bool = True
-    ) -> tuple[TreeCheck, list[CheckedLeaf]]:
+    def leaves_on(self, mesh: _jax.mesh.AnyMesh | None, as_structs: bool = True) -> tuple[TreeCheck, list[CheckedLeaf]]:
         """The arguments checked against their hints, and their leaves with the arrays placed on a mesh."""
         plan, values = self.plan, self._fill_arrays(True) if as_structs else self._values
         context = placement_context_over(plan.source, mesh, plan.naming, plan.takes_sums)
