@@ -19,7 +19,7 @@ from .judge import ResultVerdict
 from .origins import Beginning
 from .reading import ReadEquation, Reading
 from .region import Kinds, RegionReading
-from .value import NOT_KNOWN, Share, is_negative, scaled
+from .value import NOT_KNOWN, Share, is_negative, scaled, sum_of
 
 # How many edits are tried, and less of long programs: so many equations are read in all. A trace takes longer.
 _MOST_TRIED, _MOST_EQUATIONS, _COST_OF_TRACE = 240, 100_000, 10
@@ -515,9 +515,14 @@ def _applied(operation: str, step: ReadEquation, value: Share, at: int) -> Share
 
 def _on_result(operation: str) -> Callable[[Any, Share], Share]:
     def edit(reading: Reading, value: Share) -> Share:
-        if not value.is_part or reading.outermost is None:
+        if operation in ("pmax", "pmin"):
+            is_complete = value.kind == "extreme" and value.end == operation[1:]
+            return value.but(kind="same", part=None) if is_complete else NOT_KNOWN
+        counted = value.degree if value.beside is None else sum_of(value.beside, 1)  # once per shard
+        degree = reading.numbers.agree(value.degree, counted)
+        if value.kind != "sum" or degree is None:
             return NOT_KNOWN
-        eqn = reading.outermost.jaxpr.eqns[-1]  # after which the result is reduced
-        return _applied(operation, ReadEquation(eqn, eqn, reading.outermost, reading), value, 0)
+        summed = value.but(kind="same", part=None, degree=degree, beside=None)
+        return scaled(summed, -1) if operation == "pmean" else summed
 
     return edit

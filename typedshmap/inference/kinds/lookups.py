@@ -91,6 +91,12 @@ def scatter(step: ReadEquation, values: list[Share]) -> Share:
     is_own = "own" in (index.kind, update.kind)
     if "sharded" in (update.kind, index.kind) and is_added and into.kind == "same" and not (are_rows or is_own):
         return Share("sum", update.degree, None if into.is_zero else into.degree, **blended(into, update))
+    is_picked = update.place == PICKED and index.place in OFFSETS and update.beside is None
+    is_block = is_picked or (is_own and index.place == "offset" and update.kind != "sum")
+    dim = step.rows[0] if step.rows else into.dim
+    if is_block and is_added and into.kind in ("sharded", "same") and dim is not None:  # of the shard's own rows
+        degree = numbers.common(into.degree, update.degree)
+        return Share("sharded", degree, dim=dim, is_heard=True, **blended(into, update))
     are_terms = update.kind in ("sum", "same") and into.kind in ("sum", "same") and index.kind in ("same", "local")
     if are_terms and step.primitive.is_linear:
         return add(step, [into.but(number=None), update.but(number=None)])
