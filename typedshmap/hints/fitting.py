@@ -203,13 +203,11 @@ class Fitting:
             return values
         if function not in fit.shards:
             fit.shards[function] = self._assertions(function)
-        shards = [(leaves[at], stated, layout) for at, stated, layout in fit.shards[function]]
-        if self.unmentioned is not fit.unmentioned:
-            varying = [self.unmentioned.get(at, NO_AXES) for at, *_ in fit.shards[function]]
-            shards = [
-                (value, stated._replace(must_be_invarying=axes), layout)
-                for (value, stated, layout), axes in zip(shards, varying, strict=True)
-            ]
+        shards, unmentioned = list[tuple[Any, LayoutAssertion, Layout | None]](), self.unmentioned
+        for at, stated, layout in fit.shards[function]:
+            if at in unmentioned and unmentioned[at] is not fit.unmentioned[at]:
+                stated = stated._replace(must_be_invarying=unmentioned[at])
+            shards += ((leaves[at], stated, layout),)
         asserted = assert_each(shards, sink)
         if None in fit.hints:  # of static leaves
             by_index = {at: value for (at, *_), value in zip(fit.shards[function], asserted, strict=True)}

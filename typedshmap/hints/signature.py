@@ -61,19 +61,28 @@ class Specs(Record, eq=False):
 
 
 class BoundCall(Record):
-    """A call's arguments by name, defaults included, and the arguments as passed."""
+    """A call's arguments by name, defaults included, and the arguments as passed.
+
+    Attributes:
+      is_plain: whether all parameters are positional-or-keyword, and all are passed.
+    """
 
     signature: inspect.Signature
     arguments: dict[str, Any]
     given: frozenset[str]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    is_plain: bool = False
 
     def with_arguments(self, changes: Iterable[tuple[str, Subject, Any]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments for the function, some of them replaced; the function fills in its defaults."""
         changed: dict[str, Any] = {}
         if not (changes := list(changes)):
             return self.args, self.kwargs
+        if self.is_plain:
+            changed = {name: value for name, _, value in changes}
+            args = [changed.get(name, value) for name, value in zip(self.arguments, self.args, strict=False)]
+            return tuple(args), {name: changed.get(name, value) for name, value in self.kwargs.items()}
         for name, subject, value in changes:
             kind = self.signature.parameters[name].kind
             new = changed.get(name, self.arguments[name])
@@ -140,7 +149,7 @@ class HintedSignature(KeepsFits, Record):
             named = {**dict(zip(plain, args, strict=False)), **kwargs}
             if named.keys() == plain.keys():
                 ordered = {name: named[name] for name in plain} if kwargs else named
-                return BoundCall(self.signature, ordered, frozenset(named), args, kwargs)
+                return BoundCall(self.signature, ordered, frozenset(named), args, kwargs, is_plain=True)
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
