@@ -258,3 +258,15 @@ def _(down):
 @program("weight normalisation of a row-sharded weight by a psum", "[f/tp] d")
 def _(down):
     return down / jnp.sqrt(lax.psum(jnp.sum(down**2, axis=0), "tp"))
+
+
+@program("half a norm, squared and psummed", "")
+def _(x):
+    half = 0.5 * jnp.sqrt((x**2).sum())
+    return lax.psum(half * half, "dp")
+
+
+@program("inverses of own sums, scaled and turned back", "")
+def _(x):
+    inverse = 1 / (1 / (1 + x**2)).sum()
+    return 1 / lax.psum(2 / (inverse * 2), "dp")

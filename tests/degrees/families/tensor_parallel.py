@@ -343,3 +343,21 @@ def _(a, down):
 def _(a, down):
     out = lax.psum_scatter((a @ down) @ jnp.ones((8, 24)), "tp", scatter_dimension=1, tiled=True)
     return out + 1.0
+
+
+@program("scores masked before their psum", "five five")
+def _(a):
+    scores = jnp.where(jnp.tril(jnp.ones((5, 5), bool)), a[:5] @ a[:5].T, -1e30)
+    return jax.nn.softmax(lax.psum(scores, "tp"))
+
+
+@program("scores masked by minus infinity before their psum", "five five")
+def _(a):
+    scores = jnp.where(jnp.tril(jnp.ones((5, 5), bool)), a[:5] @ a[:5].T, -jnp.inf)
+    return jax.nn.softmax(lax.psum(scores, "tp"))
+
+
+@program("scores masked by one before their psum", "five five")
+def _(a):
+    scores = jnp.where(jnp.tril(jnp.ones((5, 5), bool)), a[:5] @ a[:5].T, 1.0)
+    return jax.nn.softmax(lax.psum(scores, "tp"))

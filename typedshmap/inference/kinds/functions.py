@@ -300,6 +300,11 @@ def _own_choice(step: ReadEquation, by: Share, cases: Sequence[Share]) -> Share:
 
 def _either(step: ReadEquation, cases: Sequence[Share]) -> Share:
     a, b = cases[0], cases[-1]
+    for bound, value in ((1, b), (len(cases), a)):
+        number = step.number(bound)
+        is_masked = number is not None and (abs(number) > _HUGE or number != number or abs(number) < TINY)
+        if is_masked and value.kind in ("same", "sharded", "sum", "extreme", "own"):
+            return value
     if a.is_plain and b.is_plain and a.kind == b.kind == "same" and not (a.is_heard or b.is_heard):
         return SAME
     return add(step, [a.but(number=None), b.but(number=None)])

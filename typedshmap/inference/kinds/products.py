@@ -10,7 +10,7 @@ from ... import _jax
 from .functions import nonlinear, of_different_shards
 from .reading import ReadEquation
 from .sums import in_each_trace, line_of, merged, negated, together
-from .value import ANY, NOT_KNOWN, Share, combined, scaled, sum_of, traces_of, unknown
+from .value import ANY, NOT_KNOWN, UNKNOWN, Share, combined, scaled, sum_of, traces_of, unknown
 
 
 def multiply(step: ReadEquation, values: list[Share]) -> Share:
@@ -82,6 +82,12 @@ def _of_roots(a: Share, b: Share, is_quotient: bool, seen: dict[str, Any]) -> Sh
     """A product with the inverse of a part, with a root of one, or of an extreme with a number of known sign."""
     if is_quotient and a.is_common and b.root is not None and b.root[0] == "inverse":
         return scaled(b.root[1], a.degree).but(**seen)
+    for root, factor in () if is_quotient else ((a, b), (b, a)):
+        if root.root is not None and root.root[0] in ("inverse", "sqrt"):
+            function, of = root.root
+            if factor.is_common and factor.degree not in (UNKNOWN, ANY):
+                by = sum_of(0, factor.degree, -1 if function == "inverse" else 2)
+                return root.but(root=(function, scaled(of, by)), **seen)
     if not is_quotient and a == b and a.root is not None and a.root[0] == "sqrt":
         return a.root[1].but(**seen)
     for extreme, factor in ((a, b),) if is_quotient else ((a, b), (b, a)):

@@ -141,14 +141,29 @@ class ReadEquation(NamedTuple):
         """The number of its result, as that of a part."""
         return self.reading.number_of(self.frame, self.eqn.outvars[0])
 
-    def maker(self, at: int) -> Any:
-        """The equation that made an operand in the same jaxpr, but for casts and moves."""
+    def source(self, at: int) -> Any:
+        """An operand before the casts and moves of the same jaxpr."""
         atom = self.eqn.invars[at]
         while not _jax.jaxpr.is_literal(atom) and (eqn := self.frame.makers.get(atom)) is not None:
             if _jax.primitives.primitive(eqn.primitive.name).kind not in ("cast", "moving"):
-                return eqn
+                break
             atom = eqn.invars[0]
-        return None
+        return atom
+
+    def maker(self, at: int) -> Any:
+        """The equation that made an operand in the same jaxpr, but for casts and moves."""
+        atom = self.source(at)
+        return None if _jax.jaxpr.is_literal(atom) else self.frame.makers.get(atom)
+
+    def number(self, at: int) -> Any:
+        """The number that an operand repeats; None if it is none, or not known."""
+        atom = self.source(at)
+        if atom.aval.shape:
+            return None
+        if _jax.jaxpr.is_literal(atom):
+            return atom.val
+        value = self.frame.values[atom]
+        return None if value.number is None else value.number[0]
 
     @property
     def is_call(self) -> bool:
