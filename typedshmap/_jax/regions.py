@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial, reduce
@@ -46,7 +46,28 @@ def _region_primitive() -> Any:
     spec = PartitionSpec()
     with without_ambient():
         mapped = shard_map(lambda x: x, mesh=mesh, in_specs=spec, out_specs=spec)
-        return next(all_equations(jax.make_jaxpr(mapped)(0.0))).primitive
+        return jax.make_jaxpr(mapped)(0.0).eqns[0].primitive
+
+
+@cache
+def _codes_of_bodies() -> Mapping[Any, RegionOrigin]:
+    """The code objects of JAX's wrapper of a user's function, and of a transposed region.
+
+    They are read from a program with a gradient. Empty below jax 0.10.2, where a body is the user's function itself.
+    """
+    mesh = AbstractMesh((1,), ("x",), axis_types=(AxisType.Auto,))
+    bodies = list[Any]()
+
+    def note(bind: Bind, *args: Any) -> Any:
+        if args[-1]["mesh"] is mesh:  # other threads may trace, too
+            bodies.extend(args[-1].get("subfuns", ()))
+        return bind(*args)
+
+    spec = PartitionSpec()
+    mapped = shard_map(lambda x: x, mesh=mesh, in_specs=spec, out_specs=spec)
+    with without_ambient(), _binding(lambda bind: partial(note, bind)):
+        jax.make_jaxpr(jax.grad(mapped))(0.0)
+    return {bodies[0].__code__: "written", bodies[-1].__code__: "transposed"} if bodies else {}
 
 
 class _Here(threading.local):
@@ -54,9 +75,9 @@ class _Here(threading.local):
 
     Attributes:
       is_evaluating: whether it evaluates a region operation by operation.
-      traced: the body of a region that it traces before its evaluation.
+      traced: the body of the region that it traces before its evaluation.
       handed: the parent traces to which a transformation passes a region.
-      functions: the functions of the regions that it traces, from which transformations derive others.
+      functions: the functions of the regions that it traces, from which transformations derive others meanwhile.
     """
 
     is_evaluating, traced, handed, functions = False, None, frozenset[int](), frozenset[str]()
@@ -111,24 +132,24 @@ def watched_regions(
       miss: called with the reason if a region cannot be traced.
       name_operands: names the operands of a region that may be run again.
     """
-    primitive, here = _region_primitive(), _Here()
+    primitive, codes, here = _region_primitive(), _codes_of_bodies(), _Here()
 
     def bind_and_see(bind: Bind, trace: Any, *rest: Any) -> Any:
         (body,) = rest[-1].get("subfuns", (None,))
         info = rest[-1].get("debug_info")
-        function, is_written = str(getattr(info, "func_src_info", "")), _is_written(body)
+        function, origin = str(getattr(info, "func_src_info", "")), _origin_of(body, info, codes)
         is_handed_on = id(trace) in here.handed or function in here.functions
         is_traced = body is not None and body is here.traced
         is_none = bool(is_again.value) or here.is_evaluating or is_traced
-        if is_none or (is_handed_on and not is_written):
+        if is_none or (is_handed_on and origin != "written"):
             return bind(trace, *rest)
         chain = [trace]
         while not hasattr(chain[-1], "frame") and (parent := getattr(chain[-1], "parent_trace", None)) is not None:
             chain.append(parent)
-        own_line = at_its_own_line() if is_written else nullcontext()
+        own_line = at_its_own_line() if origin == "written" else nullcontext()
         if not hasattr(chain[-1], "frame"):  # JAX maps each operation by itself
             with here.setting(traced=body, is_evaluating=body is None), own_line:
-                why = _trace_for_region(primitive, rest, see)
+                why = _trace_for_region(primitive, rest, origin, see)
             with here.setting(is_evaluating=True):
                 results = bind(trace, *rest)
             if why:  # only if JAX accepts the region
@@ -144,8 +165,7 @@ def watched_regions(
         with here.setting(handed=here.handed.union(map(id, chain[1:])), functions=functions), own_line:
             results = bind(trace, *rest)
         if (region := _region_of(rest[0], list(results), chain[-1])) is not None:
-            origin = _origin_of(body, info, region.eqn)
-            see(replace(region, call=call, origin=origin, trees=_trees_of(call, results)))
+            see(replace(region, call=call, origin=origin or _old_origin(region.eqn), trees=_trees_of(call, results)))
         return results
 
     with _binding(lambda bind: partial(bind_and_see, bind)), _watch(next(_numbers)):
@@ -186,15 +206,14 @@ def _regions_of_rules(jaxpr: Any, eqn: Any) -> list[TracedRegion]:
             jax.make_jaxpr(gradient)(*structs)
     except Exception:  # of many kinds: collectives in an outer region have no axes here
         return []
-    # Below jax 0.10.2, where a region has no binding, its origin is not certain.
-    return [region for region in regions if region.origin == "written" or region.call is None]
+    return [region for region in regions if region.origin == "written" or not _codes_of_bodies()]
 
 
 @contextmanager
 def moved_regions(mesh: AnyMesh) -> Generator[None]:
     """Run the regions that this thread traces on another mesh, if it has their axes, inside a ``with``.
 
-    Nested regions use the mesh of the outer region.
+    The body is traced with the shards of that mesh. Nested regions use the mesh of the outer region.
     """
     thread = threading.get_ident()
 
@@ -229,7 +248,10 @@ def other_mesh(mesh: AnyMesh, axis: str, size: int) -> AbstractMesh:
 
 
 def traced_on(mesh: AbstractMesh, mapped: Callable[..., Any], operands: Sequence[Any], specs: Sequence[Any]) -> Any:
-    """The body of a mapped function's region on a mesh, for global operands of these types; None if that fails."""
+    """The body of the region of a mapped function on a mesh, for global operands of these types.
+
+    None if it cannot be traced there.
+    """
     explicit = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Explicit}
     structs: list[Any] = []
     for operand, spec in zip(operands, specs, strict=True):
@@ -275,25 +297,17 @@ def _struct_of(aval: Any, sharding: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding, weak_type=weak_type)
 
 
-def _is_written(body: Any) -> bool:
-    """Whether the body of a region is JAX's wrapper of a user's function; never below jax 0.10.2, which has none."""
-    return set(_OF_SHARD_MAP).issubset(getattr(getattr(body, "__code__", None), "co_freevars", ()))
-
-
-def _origin_of(body: Any, info: Any, eqn: Any) -> RegionOrigin:
-    """The origin of a region with this body, debug info and equation."""
-    if body is None:
-        return _old_origin(eqn)
-    if _is_written(body):
-        return "written"
+def _origin_of(body: Any, info: Any, codes: Mapping[Any, RegionOrigin]) -> RegionOrigin | None:
+    """The origin of a region, by its body; None if that does not determine it."""
+    if not codes:
+        return None
     # JAX omits the argument names in regions derived by differentiation.
-    if getattr(info, "arg_names", None):
-        return "copied"
-    return "transposed" if is_transposed(eqn) else "derived"
+    other: RegionOrigin = "copied" if getattr(info, "arg_names", None) else "derived"
+    return codes.get(getattr(body, "__code__", None), other)
 
 
 def _old_origin(eqn: Any) -> RegionOrigin:
-    """The origin of a region, by its equation alone."""
+    """The origin of a region, by its equation."""
     if is_transposed(eqn):
         return "transposed"
     return "written" if getattr(eqn.params["jaxpr"].debug_info, "arg_names", None) else "copied"
@@ -311,11 +325,13 @@ def _call_of(primitive: Any, rest: Sequence[Any]) -> RegionBinding | None:
 
 def _trees_of(call: RegionBinding | None, results: Any) -> RegionTrees | None:
     """The trees of the arguments and the result of a call of ``jax.shard_map``; None for a derived region."""
-    tree = getattr(results, "tree", None)
-    if call is None or tree is None or not _is_written(call.body):
+    tree, code = getattr(results, "tree", None), getattr(getattr(call, "body", None), "__code__", None)
+    if call is None or tree is None or code is None:
         return None
-    given = dict(zip(call.body.__code__.co_freevars, call.body.__closure__, strict=True))
-    function, arguments, is_array, out_specs = (given[name].cell_contents for name in _OF_SHARD_MAP)
+    given, names = dict(zip(code.co_freevars, call.body.__closure__ or (), strict=True)), _OF_SHARD_MAP
+    if not given.keys() >= {*names}:
+        return None
+    function, arguments, is_array, out_specs = (given[name].cell_contents for name in names)
     types = [jax.typeof(x) for x in results]
     structs = tuple(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in types)
     return RegionTrees(function, arguments, tuple(is_array), tree, structs, out_specs)
@@ -356,7 +372,9 @@ def _region_of(operands: Sequence[Any], results: Sequence[Any], trace: Any) -> T
     return TracedRegion(eqn, tuple(at for at, var in enumerate(eqn.outvars) if id(var) in vars_below), max(start, 0))
 
 
-def _trace_for_region(primitive: Any, rest: Sequence[Any], see: Callable[[TracedRegion], None]) -> str:
+def _trace_for_region(
+    primitive: Any, rest: Sequence[Any], origin: RegionOrigin | None, see: Callable[[TracedRegion], None]
+) -> str:
     """Trace a region before its evaluation; returns the reason if that fails."""
     args, params, call = rest[0], rest[-1], _call_of(primitive, rest)
     if any(hasattr(arg, "call_wrapped") for arg in args):
@@ -373,8 +391,8 @@ def _trace_for_region(primitive: Any, rest: Sequence[Any], see: Callable[[Traced
         trees = _trees_of(call, returned[0])
     except Exception as error:
         return f"it cannot be traced: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    if (region := find_region(traced)) is not None:
-        start = len(region.eqn.invars) - len(args)
-        origin = _origin_of(None if call is None else call.body, params.get("debug_info"), region.eqn)
-        see(replace(region, start=start, call=call, origin=origin, trees=trees))
+    for eqn in traced.eqns:
+        if eqn.primitive is primitive:
+            results, start = tuple(range(len(eqn.outvars))), len(eqn.invars) - len(args)
+            see(TracedRegion(eqn, results, start, call=call, origin=origin or _old_origin(eqn), trees=trees))
     return ""

@@ -138,12 +138,14 @@ class EditedEquation(NamedTuple):
       eqn: the equation.
       operation: the collective that comes after it, or ``divide``; empty for none.
       replaces: the collective in whose place that stands; empty where it comes after the equation.
+      is_of_parts: whether of what the equation returns only the parts are meant.
       is_stopped: whether no gradient goes through it, as through a ``pmax``, which has none.
     """
 
     eqn: Any
     operation: str
     replaces: str = ""
+    is_of_parts: bool = False
     is_stopped: bool = False
 
 

@@ -95,11 +95,10 @@ def _with_cure(kinds: Kinds, cause: Cause, since: Since, axis: str, axes: Sequen
     read, cures = kinds.reading_of(axis, key), _cures(kinds, cause.axes, axes, key)
     losses = read.reading.losses_of(read.values[key])
     if not cures:
-        made = since.began.written  # None for an argument
-        site = None if made is None else _jax.source.call_site(made)[1]
+        site = _jax.source.call_site(since.began.written)[1]
         if site is not None and any(_jax.source.call_site(loss.eqn)[1] == site for loss in losses):
             # The function that made the part goes on with it: no collective can stand between.
-            return cause._replace(kind="picked", what=_jax.source.called_function(made))
+            return cause._replace(kind="picked", what=_jax.source.called_function(since.began.written))
     cure = ", and ".join(_shortened(each, since.began.place) if len(cures) == 1 else str(each) for each in cures)
     edits = [edit for each in cures for edit in (*each.changes, *each.results)]
     lost = ""

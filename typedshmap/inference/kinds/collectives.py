@@ -79,9 +79,14 @@ def gather(step: ReadEquation, value: Share) -> Share:
     at, reading = step.params["all_gather_dimension"], step.reading
     if value.kind == "unknown":
         return value.heard
-    is_hard = not reading.is_soft(value)
-    if step.params["tiled"] and value.kind == "sharded" and value.dim == at and is_hard and not value.order:
+    is_hard = bool(value.own) and any(not reading.losses[own].is_soft for own, _ in value.own)
+    if not step.params["tiled"]:
+        own = {"gauge": "?", "own": value.own} if is_hard else {}
+        return Share("parts", value.degree, dim=at, root=("gathered", value), is_heard=True, **own)  # type: ignore[arg-type]
+    if value.kind == "sharded" and value.dim == at and (is_hard or not value.own) and not value.order:
         return value.but(kind="same", dim=None, is_heard=True)
+    if value.kind == "sum":
+        return Share("parts", value.degree, dim=at, root=("gathered", value), is_heard=True)
     return NOT_KNOWN.heard
 
 
@@ -120,7 +125,7 @@ def _sent(step: ReadEquation, value: Share, is_full: bool) -> Share:
     if any(losses[each].is_of_slice for each, _ in value.own):
         step.reading.sent.append(Beginning(step.eqn, step.frame.calls))
     own = frozenset((each, 0) for each, _ in value.own if not losses[each].is_soft)
-    return Share("own", 0, is_heard=True, gauge="?" if own else "", own=own)
+    return Share("own", 0, is_heard=True, place="sent", gauge="?" if own else "", own=own)
 
 
 def index(step: ReadEquation, values: list[Share]) -> Share:

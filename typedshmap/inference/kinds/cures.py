@@ -21,8 +21,9 @@ from .reading import ReadEquation, Reading
 from .region import Kinds, RegionReading
 from .value import NOT_KNOWN, Share, is_negative, scaled, sum_of
 
-# How many edits are tried, and less of long programs: so many equations are read in all. A trace takes longer.
-_MOST_TRIED, _MOST_EQUATIONS, _COST_OF_TRACE = 240, 100_000, 10
+# How many edits are tried, and less of long programs: so many equations are read, or traced, in all.
+_MOST_READ, _MOST_TRACED = 100, 24
+_EQUATIONS_READ, _EQUATIONS_TRACED = 100_000, 10_000
 
 EquationGroup = tuple[Any, ...]
 """Equations of one line of the user's: what a sum of a tree is made of."""
@@ -47,32 +48,44 @@ def find_cure(kinds: Kinds, axis: str, read: RegionReading, key: int | None = No
         left = {at: verdict for at, verdict in read.verdicts.items() if at == key or verdict.says != "wrong"}
         if key is not None and not is_known:
             left[key] = ResultVerdict("wrong", "own", read.values[key])
-        kinds.cures[axis, key] = _search(kinds, axis, replace(read, verdicts=left))
+        kinds.cures[axis, key] = _search(kinds, axis, replace(read, verdicts=left), is_of_one=True)
     return kinds.cures[axis, key]
 
 
-def _search(kinds: Kinds, axis: str, read: RegionReading) -> Cure | None:
+def _search(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool = False) -> Cure | None:
     if read.says != "wrong" or read.reading.sent:  # nothing is there by which an edit could be judged
         return None
     found, tried = list[Cure](), set[Any]()
-    left = min(_MOST_TRIED, _MOST_EQUATIONS // max(1, kinds.length))
-    for cure in _cures(kinds, axis, read):
+    length = max(1, kinds.length)
+    readings, traces = min(_MOST_READ, _EQUATIONS_READ // length), min(_MOST_TRACED, _EQUATIONS_TRACED // length)
+    for cure in _cures(kinds, axis, read, is_of_one):
+        if readings < 0 and traces < 0:
+            break
         if found and (cure.weight > found[0].weight or len(found) == 2 or cure.weight > 3):
             break
-        if any(cure.text == other.text for other in found):
+        if any(cure.text == other.text or _is_at_same_line(cure, other) for other in found):
             continue
         edit = frozenset((id(change.eqn), change[1:]) for change in cure.changes), cure.results, cure.operation
         if edit in tried:
             continue
         tried.add(edit)
-        left -= _COST_OF_TRACE if _is_forward(kinds, cure) else 1
-        if left < 0:
-            break
-        if _is_right(kinds, axis, read, cure):
+        if _is_forward(kinds, cure):
+            traces -= 1
+            is_right = traces >= 0 and _is_right_when_traced(kinds, axis, read, cure)
+        else:
+            readings -= 1
+            is_right = readings >= 0 and _is_right_when_read(kinds, axis, read, cure)
+        if is_right:
             found.append(cure)
     if found and (taken := _as_sum(kinds, axis, read, found[0])) is not None:
         return taken
     return replace(found[0], other=found[1].text if len(found) > 1 else "") if found else None
+
+
+def _is_at_same_line(cure: Cure, other: Cure) -> bool:
+    """Whether a cure does to a collective what another one does to that around it."""
+    replaced = [each.changes[0].replaces if each.changes else "" for each in (cure, other)]
+    return bool(replaced[0]) and (replaced[0], cure.operation, cure.line) == (replaced[1], other.operation, other.line)
 
 
 def _as_sum(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Cure | None:
@@ -86,7 +99,8 @@ def _as_sum(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Cure | 
         if name != "psum" or all(map(_jax.jaxpr.is_transposed, later)):
             continue
         taken = _together(inserted, [*_replacements(later, "", over, ())][-1])
-        if _is_right(kinds, axis, read, taken):
+        is_right = _is_right_when_traced if _is_forward(kinds, taken) else _is_right_when_read
+        if is_right(kinds, axis, read, taken):
             return taken
     return None
 
@@ -96,12 +110,13 @@ def _is_forward(kinds: Kinds, cure: Cure) -> bool:
     return kinds.is_differentiated and any(kinds.may_be_followed(change.eqn) for change in cure.changes)
 
 
-def _is_right(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> bool:
-    reread = _when_traced if _is_forward(kinds, cure) else _when_read
-    try:
-        after = reread(kinds, axis, read, cure)
-    except Exception:
-        return False
+def _is_right_when_read(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> bool:
+    after = _when_read(kinds, axis, read, cure)
+    return after is not None and _has_no_fault(after, read, cure)
+
+
+def _is_right_when_traced(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> bool:
+    after = _when_traced(kinds, axis, read, cure)
     return after is not None and _has_no_fault(after, read, cure)
 
 
@@ -110,7 +125,10 @@ def _when_read(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Regi
     traces, sizes, is_own = _traces(kinds, axis)
     edits: dict[Any, Any] = {id(change.eqn): _edit(change) for change in cure.changes}
     edits |= {("result", at): _on_result(cure.operation) for at in cure.results}
-    after = kinds.read(axis, traces, sizes, edits, is_own, read.is_blind)
+    try:
+        after = kinds.read(axis, traces, sizes, edits, is_own, read.is_blind)
+    except Exception:
+        return None
     return None if after.is_open and len(traces) == 1 else after
 
 
@@ -145,7 +163,10 @@ def _when_traced(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Re
     bounds = _bounds(traces[0], {edit.site for edit in known if edit.is_stopped})
     if bounds is None:
         return None
-    after = kinds.read(axis, traces, sizes, bounds, is_own=False, is_blind=read.is_blind)
+    try:
+        after = kinds.read(axis, traces, sizes, bounds, is_own=False, is_blind=read.is_blind)
+    except Exception:
+        return None
     is_sure = (not after.is_open or len(sizes) > 1) and (not bounds or _cancel(after.reading))
     return after if is_sure else None
 
@@ -220,7 +241,7 @@ def _summed_though_due(read: RegionReading, left: AbstractSet[Any]) -> set[int]:
 # ----------------------------------------------------------------------------------------------------------- candidates
 
 
-def _cures(kinds: Kinds, axis: str, read: RegionReading) -> Iterator[Cure]:
+def _cures(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool) -> Iterator[Cure]:
     """Edits that may put a reading right, or one value of it, the simplest first."""
     reading, over = read.reading, f"over '{axis}'"
     flow = _Flow(_traces(kinds, axis)[0][0])
@@ -248,6 +269,10 @@ def _cures(kinds: Kinds, axis: str, read: RegionReading) -> Iterator[Cure]:
     ]
     insert = partial(_insertions, over=over, operations=operations, ends=reading.ends, flow=flow)
     yield from insert(made)
+    for cure in insert(made) if is_of_one else ():
+        if "of the gradient" in cure.text:  # by one weight: that by others may be right
+            changes = tuple(change._replace(is_of_parts=True) for change in cure.changes)
+            yield replace(cure, text=cure.text.replace("the gradient", "its gradient"), changes=changes)
     yield from replacements
     # What a gradient is of, and what a loop goes on with.
     origins = [origin for origin in reading.makers.values() if origin.eqn is not None]
@@ -490,9 +515,11 @@ def _edit(change: EditedEquation) -> Callable[[ReadEquation, list[Share], Sequen
         given = operands if change.replaces else results
         found: list[Share] = []
         for at, value in enumerate(given):
-            if value.is_part and value.part is None:
+            is_part = value.kind in ("sum", "extreme")
+            if is_part and value.part is None:
                 value = value.but(part=("edited", step.part, at))
-            found.append(_applied(change.operation, step, value, at))
+            is_meant = is_part or not change.is_of_parts
+            found.append(_applied(change.operation, step, value, at) if is_meant else value)
         # A division by the size comes after the sum in a pmean.
         return [scaled(value, 1) for value in found] if change.replaces == "pmean" else found
 
@@ -514,7 +541,7 @@ def _applied(operation: str, step: ReadEquation, value: Share, at: int) -> Share
 
 
 def _on_result(operation: str) -> Callable[[Any, Share], Share]:
-    def edit(reading: Reading, value: Share) -> Share:
+    def edit(reading: Any, value: Share) -> Share:
         if operation in ("pmax", "pmin"):
             is_complete = value.kind == "extreme" and value.end == operation[1:]
             return value.but(kind="same", part=None) if is_complete else NOT_KNOWN

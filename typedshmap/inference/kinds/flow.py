@@ -13,12 +13,26 @@ from .origins import Beginning, name_of
 from .reading import JaxprRun, KindRule, ReadEquation, Reading
 from .rings import closed_rings
 from .sums import add
-from .value import ANY, NOT_KNOWN, SAME, UNKNOWN, Share, scaled, unknown
+from .value import ANY, NOT_KNOWN, SAME, UNKNOWN, Share, scaled, sum_of, traces_of, unknown
 
 
 def call(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     """A call of a jaxpr."""
     return CALLS[step.name](step.reading, step.eqn, values)
+
+
+def linear_solve(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
+    """A solver with a gradient of its own: of sides and a matrix that are the same on every shard, by their degrees."""
+    lengths, jaxprs = step.params["const_lengths"], step.params["jaxprs"]
+    sides = values[sum(lengths) :]
+    if all(value.is_common for value in (*values[: lengths.matvec], *sides)):
+        products = step.reading.interpret(jaxprs.matvec, [*values[: lengths.matvec], *[SAME] * len(sides)])
+        if all(value.is_common for value in products):
+            return [
+                side if product is SAME else side.but(degree=sum_of(side.degree, product.degree, -1), is_heard=True)
+                for side, product in zip(sides, products, strict=True)
+            ]
+    return call(step, values)
 
 
 def branch(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
@@ -32,6 +46,7 @@ def branch(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
 def _decided(
     step: ReadEquation, values: list[Share], by: Share, results: list[Share], why: str, is_heard: bool
 ) -> Sequence[Share]:
+    """Results of which a predicate decides how they are computed."""
     if by.kind == "unknown":
         return [unknown(values).but(since=by.since)] * len(results)
     is_of_own_rows = step.reading.is_soft(by) or step.reading.is_of_extremes(by)  # as to skip what changes nothing
@@ -83,15 +98,15 @@ def scan(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     is_over_rows = any(item.dim == "rows" for item in items)
     is_long = step.params["length"] != step.other.params["length"]
     body = _jax.jaxpr.open_jaxpr(step.params["jaxpr"])
-    sums = [_sum_of_iterations(body, len(fixed) + at, at, reading.edits) for at in range(count)]
-    started = [value if eqn is None else _NOTHING for eqn, value in zip(sums, starts, strict=True)]
+    folds = [_fold(body, len(fixed) + at, at, reading.edits) for at in range(count)]
+    started = [_NEUTRAL.get(fold, value) for fold, value in zip(folds, starts, strict=True)]
 
     def carried(now: list[Share], results: list[Share], times: int) -> list[Share]:
         after = list[Share]()
-        for added, value in zip(sums, results, strict=False):
-            if is_over_rows and value.dim == "rows" and added is None:
+        for fold, value, start in zip(folds, results, started, strict=False):
+            if is_over_rows and value.dim == "rows" and not fold:
                 value = step.lost("scans its own rows of", value, is_soft=True)
-            after.append(value if added is None else _NOTHING)
+            after.append(start if fold else value)
         return reading.carried(started, now, after, times)
 
     iteration = lambda now: reading.interpret(step.params["jaxpr"], [*fixed, *now, *items])  # noqa: E731
@@ -99,13 +114,11 @@ def scan(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     carry, results = fixed_point(started, iteration, carried)
     if is_long and not is_over_rows:
         carry = [value if value == was else NOT_KNOWN.heard for value, was in zip(carry, started, strict=True)]
-    for at, added in enumerate(sums):
+    for at, fold in enumerate(folds):
         if at in closed:
             carry[at] = closed[at]
-        elif added is not None:
-            total = _total(step, results[at], is_over_rows)
-            of_sum = ReadEquation(added, added, JaxprRun(body, body, step), reading)
-            carry[at] = total if starts[at].is_zero else add(of_sum, [starts[at], total])
+        elif fold:
+            carry[at] = _folded(step, fold, starts[at], results[at], body, at, is_over_rows)
         if carry[at].is_part:
             part = ("iterations", step.part, at) if carry[at].part is None else carry[at].part
             carry[at] = carry[at].but(part=part)
@@ -114,20 +127,26 @@ def scan(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     return [*carry, *[_stacked(step, value, is_over_rows, is_long) for value in results[count:]]]
 
 
-_NOTHING = Share("same", ANY)
+_NEUTRAL = {
+    "add": Share("same", ANY),
+    "max": Share("same", 0, number=(float("-inf"),) * 2),
+    "min": Share("same", 0, number=(float("inf"),) * 2),
+}
 
 
-def _sum_of_iterations(body: Any, at_input: int, at_result: int, edits: Mapping[Any, Any]) -> Any:
-    """The equation that adds what an iteration makes to what the loop carries, if that is all that it does with it."""
+def _fold(body: Any, at_input: int, at_result: int, edits: Mapping[Any, Any]) -> str:
+    """How a loop folds what an iteration makes into what it carries, if that is all that it does with it."""
     carried, result, uses = body.invars[at_input], body.outvars[at_result], _jax.jaxpr.uses(body)
     *casts, made = _through_casts(body, result)
     eqn = None if _jax.jaxpr.is_literal(made) else _jax.jaxpr.maker_of(body, made)
-    if eqn is None or _jax.primitives.primitive(eqn.primitive.name).kind != "sum" or id(eqn) in edits:
-        return None
+    if eqn is None or len(eqn.invars) != 2 or id(eqn) in edits:
+        return ""
+    primitive = _jax.primitives.primitive(eqn.primitive.name)
+    fold = "add" if primitive.kind == "sum" else primitive.end if primitive.is_monotone else ""
     operands = eqn.invars[:1] if eqn.primitive.name == "sub" else eqn.invars
     ways = [way for way in (_through_casts(body, atom) for atom in operands) if way[-1] is carried]
     is_used_once = len(ways) == 1 and all(uses[atom] == 1 for atom in (*casts, made, *ways[0]))
-    return eqn if is_used_once else None
+    return fold if is_used_once else ""
 
 
 def _through_casts(body: Any, atom: Any) -> list[Any]:
@@ -141,16 +160,26 @@ def _through_casts(body: Any, atom: Any) -> list[Any]:
     return atoms
 
 
-def _total(step: ReadEquation, iteration: Share, is_over_rows: bool) -> Share:
-    """What all iterations of a loop make, added up."""
+def _folded(
+    step: ReadEquation, fold: str, start: Share, iteration: Share, body: Any, at: int, is_over_rows: bool
+) -> Share:
+    """What a loop has folded up in the end: what it began with, and what all of its iterations made."""
     lengths = [eqn.params["length"] for eqn in (step.eqn, step.other)]
+    if fold != "add":
+        if iteration.kind == "sharded" and iteration.dim == "rows" and not iteration.own:
+            iteration = Share("extreme", iteration.degree, end=fold, **traces_of(iteration))
+        is_bound = start.is_common or step.reading.is_soft(start)
+        return iteration if is_bound and iteration.kind in ("same", "extreme") else join(step.reading, start, iteration)
     if iteration.dim == "rows":
-        return iteration.accumulated
-    if iteration.is_zero:
+        iteration = iteration.accumulated
+    elif iteration.kind in ("same", "sharded", "local") and not iteration.is_zero:
+        iteration = scaled(iteration, step.reading.numbers.iterations(lengths, step.eqn, is_over_rows))
+    elif lengths[0] != lengths[1] and not iteration.is_zero:
+        iteration = NOT_KNOWN.heard
+    if start.is_zero:
         return iteration
-    if iteration.kind in ("same", "sharded", "local"):
-        return scaled(iteration, step.reading.numbers.iterations(lengths, step.eqn, is_over_rows))
-    return iteration if lengths[0] == lengths[1] else NOT_KNOWN.heard
+    eqn = _jax.jaxpr.maker_of(body, _through_casts(body, body.outvars[at])[-1])
+    return add(ReadEquation(eqn, eqn, JaxprRun(body, body, step), step.reading), [start, iteration])
 
 
 def _made_in(eqn: Any, at: int) -> Any:
@@ -160,11 +189,14 @@ def _made_in(eqn: Any, at: int) -> Any:
 
 
 def _item(value: Share) -> Share:
+    """One of the items over which a loop goes."""
     if value is SAME:
         return value
     value = value.unnumbered
     if value.kind in ("sharded", "local") and value.dim == 0:
         return value.but(dim="rows")
+    if value.kind == "parts" and value.dim == 0:
+        return NOT_KNOWN.heard
     return value.but(dim=value.dim - 1) if isinstance(value.dim, int) else value
 
 
@@ -184,6 +216,7 @@ def _stacked(step: ReadEquation, value: Share, is_over_rows: bool, is_long: bool
 
 
 RULES: Mapping[str, KindRule] = {
+    "custom_linear_solve": linear_solve,
     "cond": branch,
     "while": while_loop,
     "scan": scan,

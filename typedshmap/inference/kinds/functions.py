@@ -8,7 +8,7 @@ from typing import Any
 
 from .numbers import TINY
 from .reading import ReadEquation
-from .sums import BARE, OFFSETS, OTHER_END, add, together
+from .sums import BARE, OFFSETS, OTHER_END, across, add, locally, origin_of_rows
 from .value import ANY, NO_PARTS, NOT_KNOWN, SAME, UNKNOWN, Degree, Share, blended, combined, sum_of, traces_of, unknown
 
 PICKED = "picked"
@@ -86,7 +86,7 @@ def nonlinear(step: ReadEquation, values: Sequence[Share], degree: Degree | None
       degree: that of the result, if it may be another than 0; None for a function that needs operands of degree 0.
     """
     value, is_strict, degree = values[0], degree is None, 0 if degree is None else degree
-    if any(each.kind == "unknown" for each in values):
+    if any(each.kind in ("unknown", "parts") for each in values):
         return unknown(values)
     if len(values) == 1 and (known := _inverted(step, value)) is not None:
         return known
@@ -102,17 +102,29 @@ def nonlinear(step: ReadEquation, values: Sequence[Share], degree: Degree | None
         return known
     if any(each.is_part for each in values):
         return _of_parts(step, values)
-    is_square = any(each.is_square for each in values)
-    more = blended(*values) | traces_of(*values) | {"is_square": is_square}
-    kinds = {each.kind for each in values}
-    if is_strict and kinds <= {"same", "sharded", "local"} and step.primitive.kind != "test" and not more["own"]:
+    dims = {each.dim for each in values if each.kind in ("sharded", "local")}
+    more = blended(*values) | traces_of(*values)
+    more["is_square"] = any(each.is_square for each in values)
+    if any(each.kind == "own" for each in values):
+        is_found = all(each.place == "found" or each.kind == "same" for each in values)
+        return Share("own", degree, place="found" if is_found else "", **more)
+    if len(dims) > 1:
+        return across(step, *values)
+    dim, sharded = next(iter(dims), None), next((each for each in values if each.kind == "sharded"), None)
+    kind = "sharded" if sharded is not None else "local" if dims else "same"
+    if sharded is not None and any(each.kind == "local" for each in values):
+        return locally(step, *values, degree=degree, dim=dim)
+    if is_strict and step.primitive.kind != "test" and not more["own"]:
         known = step.reading.numbers.known
         wrong = next(iter({known(each.degree) for each in values} - {ANY, 0}), None)
         if wrong == UNKNOWN:
             degree = UNKNOWN
         elif wrong is not None and step.reading.numbers.is_degree(wrong, 0) is False:
-            return _of_growing(step, values, wrong)
-    result = together(step, values, degree, **more)
+            return _of_growing(step, values, wrong, kind, dim)
+    name = sharded.name if sharded is not None else ("", "")
+    order = next((each.order for each in values if each.order), 0)
+    place = origin_of_rows(*values) if kind == "local" else ""
+    result = Share(kind, degree, dim=dim, order=order, name=name, place=place, **more)
     return SAME if result == BARE else result
 
 
@@ -139,13 +151,13 @@ def _of_gauges(step: ReadEquation, value: Share) -> Share | None:
     return value.but(gauge="+", number=None) if step.name == "log" and value.gauge == "*" else None
 
 
-def _of_growing(step: ReadEquation, values: Sequence[Share], degree: Degree) -> Share:
+def _of_growing(step: ReadEquation, values: Sequence[Share], degree: Degree, kind: Any, dim: Any) -> Share:
     """A function that needs operands of degree 0, of others; the logarithm of one is a sum: log(n**k x)."""
     if step.name == "log" and len(values) == 1:
         why = "is not linear in what grows"
         own = step.reading.lose(("log", step.reading.axis), why, step, values, is_common=True)
         return values[0].but(degree=0, gauge="+", own=frozenset({(own, degree)}), number=None, root=None)
-    return _of_different_degrees(step, "is not linear in what grows", values)
+    return step.lost("is not linear in what grows", *values, kind=kind, dim=dim)
 
 
 def of_different_shards(step: ReadEquation, values: Sequence[Share]) -> Share | None:
@@ -157,6 +169,7 @@ def of_different_shards(step: ReadEquation, values: Sequence[Share]) -> Share | 
 
 
 def _of_parts(step: ReadEquation, values: Sequence[Share]) -> Share:
+    """A function of parts: what comes of it is each shard's own."""
     reading, value, seen = step.reading, values[0], traces_of(*values)
     may_cancel = any(each.may_cancel or (each.is_part and each.part in seen["reduced"]) for each in values)
     is_square = step.primitive.degree == 2 or step.name == "integer_pow"
@@ -215,6 +228,7 @@ def _of_different_degrees(step: ReadEquation, why: str, values: Sequence[Share])
 
 
 def _test(step: ReadEquation, values: list[Share]) -> Share:
+    """A comparison."""
     if len(values) == 1:
         return nonlinear(step, values)
     (a, b), name = values, step.name
@@ -279,13 +293,19 @@ def select(step: ReadEquation, values: list[Share]) -> Share:
     if by.kind == "own":
         return _own_choice(step, by, cases)
     chosen = cases[0] if zero[1:] == [True] else cases[1] if zero[0] and len(cases) == 2 else _either(step, cases)
-    if by.kind in ("sharded", "local") and chosen.is_part:
-        return step.lost("masks by own rows", chosen)
-    is_heard = chosen.is_heard or by.is_heard
-    if by.kind in ("sharded", "local") and chosen.kind in ("same", "sharded", "local"):
-        more = chosen.gauges | {"is_heard": is_heard, "reduced": chosen.reduced}
-        return together(step, [chosen, by], chosen.degree, **more)
-    return chosen.but(number=None, line=None, is_heard=is_heard) if chosen is not SAME or is_heard else SAME
+    if by.kind == "sharded":
+        if chosen.is_part:
+            return step.lost("masks by own rows", chosen)
+        if chosen.kind == "sharded" and by.dim != chosen.dim:
+            return across(step, by, *cases)
+        if chosen.kind in ("same", "local"):
+            chosen = chosen.but(kind="sharded", dim=by.dim, name=by.name)
+    elif by.kind == "local":
+        if chosen.kind == "sharded" and by.dim == chosen.dim:
+            return locally(step, by, chosen, degree=chosen.degree, dim=chosen.dim)
+        if chosen.kind == "same":
+            chosen = chosen.but(kind="local", dim=by.dim)
+    return chosen.but(number=None, line=None, is_heard=chosen.is_heard or by.is_heard) if chosen is not SAME else SAME
 
 
 def _own_choice(step: ReadEquation, by: Share, cases: Sequence[Share]) -> Share:
@@ -299,6 +319,7 @@ def _own_choice(step: ReadEquation, by: Share, cases: Sequence[Share]) -> Share:
 
 
 def _either(step: ReadEquation, cases: Sequence[Share]) -> Share:
+    """Entries of both cases."""
     a, b = cases[0], cases[-1]
     for bound, value in ((1, b), (len(cases), a)):
         number = step.number(bound)

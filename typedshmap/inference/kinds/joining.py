@@ -40,6 +40,11 @@ def join(ledger: Ledger, a: Share, b: Share) -> Share:
         return Share("extreme", degree, end=a.end, part=a.part, **more)
     if kinds <= {"same", "local"} and len(dims) == 1:
         return Share("local", degree, dim=dims.pop(), **more)
+    if kinds == {"same", "extreme"}:  # before the first iteration of a running extreme
+        found, start = (a, b) if a.kind == "extreme" else (b, a)
+        bound = start.number[0] if start.number is not None else None
+        if bound is not None and abs(bound) > 1e6:
+            return found.but(**more)
     return unknown((a, b)).but(since=_since_either(ledger, a, b))
 
 

@@ -47,7 +47,7 @@ def judge(reading: Reading, value: Share, dim: int | None, is_sum: bool = False)
         return NOT_KNOWN if value.is_heard else ResultVerdict("wrong", "own", value)
     if value.is_part and dim is None:
         return ResultVerdict("wrong", value.kind, value)
-    if value.is_part:  # one after the other along a dim they are each shard's own
+    if value.is_part or value.kind == "parts":  # one after the other along a dim they are each shard's own
         return NOT_KNOWN
     if value.place == "folded":
         is_wrong = dim is not None and value.degree != ANY

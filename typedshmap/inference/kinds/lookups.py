@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..reshape import gathered_dims
+from ..reshape import gathered_dims, scattered_dims
 from .functions import PICKED
 from .moves import ROWS, first_rows
 from .reading import ReadEquation
@@ -16,7 +16,7 @@ from .value import NOT_KNOWN, SAME, Share, blended, unknown
 def gather(step: ReadEquation, values: list[Share]) -> Share:
     """A lookup at indices."""
     table, index = values[0], values[1]
-    if "unknown" in (table.kind, index.kind):
+    if any(value.kind == "parts" for value in values) or "unknown" in (table.kind, index.kind):
         return unknown(values)
     if index.is_part:
         return step.decided("is an index", index, table)
@@ -27,6 +27,10 @@ def gather(step: ReadEquation, values: list[Share]) -> Share:
         return _of_own_rows(step, table, index)
     if index.own:
         return step.lost("is an index", *values)
+    if index.kind == "own":
+        if table.kind == "sum":
+            return step.lost("takes its own entries of a partial sum", table, index)
+        return Share("own", 0, is_heard=True, **blended(table))
     if table.is_part:
         if index.kind == "same":
             return table.but(part=None)
@@ -77,36 +81,58 @@ def _dim_after_gather(step: ReadEquation, table: Share, index: Share, is_batched
 def scatter(step: ReadEquation, values: list[Share]) -> Share:
     """Updates put, or added, at indices."""
     into, index, update = values[:3]
-    if any(value.kind == "unknown" for value in values):
+    if any(value.kind in ("unknown", "parts") for value in values):
         return unknown(values)
     if all(value is SAME for value in values):
         return SAME
     if index.is_part or index.own:
         return step.decided("is an index", index, into, update)
-    sums = [value for value in (into, update) if value.kind == "sum"]
-    if index.kind == "own" and sums and update.place != PICKED:
+    gauges, end, is_added = blended(into, update), step.primitive.end, step.primitive.is_linear
+    is_sum = step.name in ("scatter-add", "scatter_add")
+    common = step.reading.numbers.common
+    is_picked = update.place == PICKED and index.place in OFFSETS and update.beside is None and into.kind != "sum"
+    if index.kind == "own" and "sum" in (into.kind, update.kind) and not is_picked:
         return step.lost("puts a partial sum at its own places", into, update)
-    numbers, is_added = step.reading.numbers, step.name in ("scatter-add", "scatter_add")
-    are_rows = into.kind == "sharded" or step.likely_rows or numbers.is_blind
-    is_own = "own" in (index.kind, update.kind)
-    if "sharded" in (update.kind, index.kind) and is_added and into.kind == "same" and not (are_rows or is_own):
-        return Share("sum", update.degree, None if into.is_zero else into.degree, **blended(into, update))
-    is_picked = update.place == PICKED and index.place in OFFSETS and update.beside is None
-    is_block = is_picked or (is_own and index.place == "offset" and update.kind != "sum")
-    dim = step.rows[0] if step.rows else into.dim
-    if is_block and is_added and into.kind in ("sharded", "same") and dim is not None:  # of the shard's own rows
-        degree = numbers.common(into.degree, update.degree)
-        return Share("sharded", degree, dim=dim, is_heard=True, **blended(into, update))
+    if "own" in (index.kind, update.kind, into.kind):
+        is_block = (index.place == "offset" or is_picked) and into.kind in ("sharded", "same") and is_sum
+        if is_block and (len(step.rows) == 1 or into.kind == "sharded"):
+            dim = step.rows[0] if len(step.rows) == 1 else into.dim
+            return Share("sharded", common(into.degree, update.degree), dim=dim, is_heard=True, **gauges)
+        return Share("own", 0, is_heard=True, **gauges)
+    dim = into.dim if into.kind == "sharded" else _dim_after_scatter(step, index, update)
+    if into.kind == "sharded" or dim is not None:
+        is_row = isinstance(dim, int) and dim not in step.params["dimension_numbers"].scatter_dims_to_operand_dims
+        if is_row and update.kind in ("same", "sharded") and index.kind in ("same", "sharded", "local"):
+            return into.but(kind="sharded", dim=dim, degree=common(into.degree, update.degree), **gauges)
+        return NOT_KNOWN
+    if "sharded" in (update.kind, index.kind):
+        if is_sum and into.kind == "same":
+            return Share("sum", update.degree, None if into.is_zero else into.degree, **gauges)
+        if is_sum and into.kind == "sum":
+            return Share("sum", common(into.degree, update.degree), into.beside, **gauges)
+        return Share("extreme", update.degree, end=end) if end and into.kind == "same" else NOT_KNOWN
     are_terms = update.kind in ("sum", "same") and into.kind in ("sum", "same") and index.kind in ("same", "local")
-    if are_terms and step.primitive.is_linear:
-        return add(step, [into.but(number=None), update.but(number=None)])
-    return unknown(values, is_heard=is_own or into.kind == "own")
+    return add(step, [into.but(number=None), update.but(number=None)]) if are_terms and is_added else NOT_KNOWN
+
+
+def _dim_after_scatter(step: ReadEquation, index: Share, update: Share) -> int | None:
+    """The dim of what is updated along which the updates are sharded, or the indices; None if they are summed."""
+    if len(step.rows) == 1:
+        return step.rows[0]
+    dims: dict[Any, int] = scattered_dims(step.eqn)
+    if index.kind == "sharded" and (1, index.dim) in dims:
+        return dims[1, index.dim]
+    if update.kind != "sharded":
+        return None
+    windows = step.params["dimension_numbers"].update_window_dims
+    places = [dim for dim in range(len(step.shape(2))) if dim not in windows]  # where the indices say
+    return dims.get((1, places.index(update.dim)) if update.dim in places else (2, update.dim))
 
 
 def dynamic_slice(step: ReadEquation, values: list[Share]) -> Share:
     """A slice from places that are computed."""
     value, starts = values[0], values[1:]
-    if any(each.kind == "unknown" for each in values):
+    if any(each.kind in ("unknown", "parts") for each in values):
         return unknown(values, is_heard=any(each.kind == "own" for each in starts))
     if (lost := next((start for start in starts if start.is_part or start.own), None)) is not None:
         return step.decided("is an index", lost, value)
@@ -147,10 +173,18 @@ def update_slice(step: ReadEquation, values: list[Share]) -> Share:
     """A slice put at places that are computed."""
     into, update, *starts = values
     into, update = (step.reading.softened(value, starts) for value in (into, update))
-    if any(value.kind == "unknown" for value in values):
+    if any(value.kind in ("unknown", "parts") for value in values):
         return unknown(values)
     if all(value is SAME for value in values):
         return SAME
+    if into.is_zero and update.kind == "sharded" and isinstance(update.dim, int) and not update.order:
+        line = starts[update.dim].line
+        lengths = [eqn.invars[1].aval.shape[update.dim] for eqn in (step.eqn, step.other)]
+        is_block = line is not None and all(
+            first == 0 and by == length for (first, by), length in zip(line, lengths, strict=False)
+        )
+        if is_block and sum(start.kind == "own" for start in starts) == 1:
+            return Share("sum", update.degree, is_heard=True, **update.gauges)
     if any(start.kind == "own" for start in starts) or "own" in (into.kind, update.kind):
         if "sum" in (into.kind, update.kind):
             return step.lost("puts a partial sum at its own places", into, update)

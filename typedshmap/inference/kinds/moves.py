@@ -16,6 +16,7 @@ _REVERSED = -2
 
 
 def _moved(value: Share, dim: int | None) -> Share:
+    """The same value, of which a dim has moved."""
     return value if value.dim == dim else value.but(dim=dim)
 
 
@@ -26,7 +27,12 @@ def broadcast(step: ReadEquation, values: list[Share]) -> Share:
         return SAME
     if value.number is not None and shape:
         value = value.but(number=None)
-    return _moved(value, int(step.params["broadcast_dimensions"][value.dim])) if isinstance(value.dim, int) else value
+    dims = step.params.get("broadcast_dimensions", ())
+    if isinstance(value.dim, int):
+        return _moved(value, int(dims[value.dim]))
+    if value.kind == "same" and isinstance(step.reading.numbers.known(value.degree), tuple):  # of a count to be learnt
+        return value.but(root=("mean", tuple(dim for dim in range(len(shape)) if dim not in dims)))
+    return value
 
 
 def reshape(step: ReadEquation, values: list[Share]) -> Share:
@@ -43,6 +49,9 @@ def reshape(step: ReadEquation, values: list[Share]) -> Share:
             return value if value.root or len(before) == 0 else NOT_KNOWN
         return value
     at, major = value.dim, prod(before[: value.dim])
+    if value.kind == "parts":
+        kept = [dim for dim in range(len(shape)) if prod(shape[:dim]) == major and shape[dim] == before[at]]
+        return value.but(dim=kept[0]) if kept else NOT_KNOWN
     if len(step.rows) == 1 and step.eqn is not step.other:
         to = step.rows[0]
     else:
@@ -53,6 +62,10 @@ def reshape(step: ReadEquation, values: list[Share]) -> Share:
         if step.eqn is step.other and shape[to] != before[at]:
             pieces = [size for size in shape[to:] if size > 1 and before[at] % size == 0]
             step.reading.numbers.split_into(pieces)
+    if value.order > 0:  # its pieces are dims of their own again
+        for dim in range(len(shape)):
+            if prod(shape[:dim]) == major * value.order and major * before[at] == prod(shape[: dim + 1]):
+                return value.but(dim=dim, order=0)
     after = prod(shape[:to])
     if value.order and after and major == value.order * after:  # put together again
         return value.but(dim=to, order=0)
@@ -77,6 +90,7 @@ def squeeze(step: ReadEquation, values: list[Share]) -> Share:
 
 
 def _only_row(value: Share) -> Share:
+    """The row of a shard that has one, without its dim."""
     return value.but(dim="rows") if value.kind == "sharded" else value.but(kind="same", dim=None)
 
 
@@ -98,8 +112,10 @@ def cut(step: ReadEquation, values: list[Share]) -> Share:
         is_each = steps[at] > start and all(
             eqn.invars[0].aval.shape[at] == steps[at] * eqn.outvars[0].aval.shape[at] for eqn in (step.eqn, step.other)
         )
-        if is_each or after[at] == before[at]:
+        if is_each or after[at] == before[at] or value.place == "halo":
             return value
+        if value.kind == "parts":
+            return NOT_KNOWN
         return step.lost(ROWS, value, is_soft=True) if value.kind == "sharded" else value
     if not value.is_common or value.is_zero:
         return value.but(number=None) if value.number is not None else value
@@ -156,6 +172,11 @@ def beside(step: ReadEquation, values: list[Share]) -> Share:
     if any(value.kind == "unknown" for value in values):
         return unknown(values)
     along = step.params.get("dimension") if step.name == "concatenate" else None
+    rows = [value for value in values if along is not None and value.kind == "sharded" and value.dim == along]
+    if len(rows) == 1 and not rows[0].own and any(value.place == "sent" for value in values):
+        others = [value for value in values if value is not rows[0]]
+        if all(value.kind in ("own", "same") and not value.own for value in others):
+            return rows[0].but(is_heard=True, place="halo")
     result = reduce(partial(_both, step), [value.unnumbered for value in values])
     if result.kind in ("sharded", "local") and isinstance(result.dim, int):
         if along == result.dim and len(values) > 1:
@@ -163,13 +184,15 @@ def beside(step: ReadEquation, values: list[Share]) -> Share:
             return Share("own", 0, is_heard=True) if is_heard else result.but(order=-1)
         if step.name == "pad" and step.params["padding_config"][result.dim] != (0, 0, 0):
             return step.lost("pads its own rows", result, is_soft=True)
-    return result
+    has_halo = result.kind == "sharded" and all(value.place == "halo" for value in values)
+    return result.but(place="halo") if has_halo else result
 
 
 _ORDER = ("sharded", "local", "same")
 
 
 def _both(step: ReadEquation, a: Share, b: Share) -> Share:
+    """What has entries of both values."""
     kinds, dims = {a.kind, b.kind}, {value.dim for value in (a, b) if value.dim is not None}
     is_index = not step.is_inexact and kinds <= {*_ORDER} and len(dims) <= 1
     if is_index or (step.name == "pad" and b.is_zero):

@@ -184,6 +184,7 @@ class Numbers:
         return UNKNOWN if self.is_blind else Form(Fraction(0), ((("iterations", id(eqn)), Fraction(1)),))
 
     def _is_written(self, eqn: Any, number: float) -> bool:
+        """Whether a number stands in the text of the program, or is closed over."""
         return _is_in_text(eqn, number) or any(_is_of(each, number) for each in self._constants())
 
     def known(self, degree: Degree) -> Degree:

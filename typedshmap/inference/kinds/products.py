@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import mul, truediv
+from operator import floordiv, mul, truediv
 from typing import Any
 
 from ... import _jax
 from .functions import nonlinear, of_different_shards
 from .reading import ReadEquation
-from .sums import in_each_trace, line_of, merged, negated, together
+from .sums import across, in_each_trace, line_of, locally, merged, negated, origin_of_rows
 from .value import ANY, NOT_KNOWN, UNKNOWN, Share, combined, scaled, sum_of, traces_of, unknown
 
 
@@ -17,8 +17,11 @@ def multiply(step: ReadEquation, values: list[Share]) -> Share:
     """A product or a quotient, entry by entry."""
     a, b = (step.reading.softened(value, values) for value in values)
     is_quotient = step.name == "div"
-    if is_quotient and not step.is_inexact and a.kind != "unknown" and not (a.is_common and b.is_common):
-        return nonlinear(step, [a, b])
+    if is_quotient and not step.is_inexact and a.kind != "unknown":
+        if not (a.is_common and b.is_common):
+            return nonlinear(step, [a, b])
+        number = None if b.number is None or 0 in b.number else in_each_trace(floordiv, a.number, b.number)
+        return Share("same", sum_of(a.degree, b.degree, -1), number=number)
     if is_quotient:
         _learn_mean(step, b)
     return product(step, a, b, is_quotient)
@@ -138,23 +141,47 @@ def _as_factor(step: ReadEquation, value: Share) -> Share:
 def _combined(
     step: ReadEquation, values: Sequence[Share], factors: Sequence[Share], is_quotient: bool, number: Any
 ) -> Share:
+    """The product of two factors, as they were and as they are taken, by their kinds and their dims."""
     (a, b), (first, second), reading, seen = values, factors, step.reading, traces_of(*values)
     gauges = merged(reading, first, second, "*")
     if a.kind == b.kind == "sum" and gauges["own"] and not is_quotient:
         gauges["is_square"] = True
     sign = -1 if is_quotient else 1
     degree = sum_of(first.degree, second.degree, sign)
-    kinds = {first.kind, second.kind}
-    if "sum" in kinds and "own" not in kinds:
+    kinds, dims = {first.kind, second.kind}, {value.dim for value in factors if value.dim is not None}
+    dim = next(iter(dims), None)
+    if "own" in kinds:
+        root = ("inverse", b) if is_quotient and b.kind == "sum" and a.number is not None else None
+        is_found = all(value.place == "found" or value.kind == "same" for value in values)
+        place = "found" if is_found else ""
+        return Share("own", degree if is_found else 0, root=root, place=place, **seen, **gauges)
+    if "parts" in kinds:
+        parts, factor = (first, second) if first.kind == "parts" else (second, first)
+        if not factor.is_common or parts.root is None:
+            return NOT_KNOWN
+        return parts.but(degree=degree, root=("gathered", scaled(parts.root[1], factor.degree)), **seen)
+    if "sum" in kinds:
         part, factor = (first, second) if first.kind == "sum" else (second, first)
         if factor.kind in ("sharded", "local"):
             return step.lost("multiplies a partial sum by own rows", a, b)
         beside = None if part.beside is None else sum_of(part.beside, factor.degree, sign)
         return Share("sum", degree, beside, part=part.part, place=part.place, **seen, **gauges)
-    root = None
+    if len(dims) > 1:
+        return across(step, a, b)
+    more: dict[str, Any] = {"is_positive": a.is_positive and b.is_positive, **seen, **gauges}
+    if "sharded" in kinds:
+        if "local" in kinds:
+            return locally(step, a, b, degree=degree, dim=dim)
+        same, rows = (first, second) if first.kind == "same" else (second, first)
+        if same.kind == "same" and same.root is not None and same.root[0] == "mean":
+            reading.numbers.learn_count(same.degree, rows.dim in same.root[1])
+            degree = reading.numbers.known(degree)
+        name = a.name if a.kind == "sharded" else b.name
+        return Share("sharded", degree, dim=dim, order=a.order or b.order, name=name, **more)
+    root = next((value.root for value in values if value.root and value.root[0] == "mean"), None)
     if is_quotient and b.kind == "sum" and b.beside is None and a.is_common and not a.is_zero:
         root = ("inverse", scaled(b, sum_of(0, a.degree, -1)))
-    is_positive = a.is_positive and b.is_positive
-    result = together(step, factors, degree, number=number, root=root, is_positive=is_positive, **seen, **gauges)
+    if "local" in kinds:
+        return Share("local", degree, dim=dim, number=number, root=root, place=origin_of_rows(a, b), **more)
     is_own = "sum" in (a.kind, b.kind) and not all(reading.losses[own].is_common for own, _ in gauges["own"])
-    return result.but(kind="own") if is_own and result.kind == "same" else result
+    return Share("own" if is_own else "same", degree, dim=dim, number=number, root=root, **more)

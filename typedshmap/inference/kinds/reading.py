@@ -339,6 +339,7 @@ class Reading(Ledger, Interpreter[Share]):
         ]
 
     def _results(self, step: ReadEquation, operands: list[Share]) -> Sequence[Share]:
+        """What an equation's results are by its rule, and by the edit of it that is tried."""
         found = self.kind_rules[step.eqn.primitive.name](step, operands)
         results = (found,) * len(step.eqn.outvars) if isinstance(found, Share) else found
         if not self.edits or (edit := self.edits.get(id(step.eqn))) is None:
@@ -478,6 +479,7 @@ def _params(eqn: Any) -> Any:
 
 
 def _opaque(step: ReadEquation, values: list[Share]) -> Share:
+    """What nothing is known of."""
     if values and all(value is SAME for value in values) and not step.eqn.effects and step.name in _PURE:
         return SAME
     return unknown(values, is_heard=True)

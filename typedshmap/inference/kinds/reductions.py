@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from ... import _jax
+from .collectives import extreme, total
 from .functions import nonlinear
 from .products import product
 from .reading import ReadEquation
@@ -27,6 +28,8 @@ def reduced(step: ReadEquation, values: list[Share]) -> Share:
         return step.mixed(value) if is_sum else value
     if value.dim in axes and value.kind in ("sharded", "local"):
         return _along_rows(step, value)
+    if value.dim in axes and value.kind == "parts":
+        return _over_gathered(step, value, axes)
     dim = value.dim - sum(axis < value.dim for axis in axes) if isinstance(value.dim, int) else value.dim
     if is_sum:
         value = _of_more_entries(step, value, axes)
@@ -54,7 +57,19 @@ def _of_more_entries(step: ReadEquation, value: Share, axes: Sequence[int]) -> S
     return value.but(degree=UNKNOWN if by is None else sum_of(value.degree, by))
 
 
+def _over_gathered(step: ReadEquation, value: Share, axes: Sequence[int]) -> Share:
+    """What all shards hold, side by side, added up, or their extreme."""
+    if not value.own and len(axes) == 1:
+        of = value.root[1] if value.root is not None else NOT_KNOWN
+        if step.name == "reduce_sum":
+            return total(step, of)
+        if step.primitive.end:
+            return extreme(step, of, step.primitive.end)
+    return NOT_KNOWN.heard
+
+
 def _along_rows(step: ReadEquation, value: Share) -> Share:
+    """A reduction along the dim of which each shard has its rows."""
     if step.name == "reduce_sum":
         lengths = {eqn.invars[0].aval.shape[value.dim] for eqn in (step.eqn, step.other)}
         if lengths == {1} and _jax.jaxpr.is_transposed(step.eqn):
@@ -78,7 +93,7 @@ def _along_rows(step: ReadEquation, value: Share) -> Share:
 def ordered(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     """Operations along a dim that need the whole of it."""
     value, name, params, count = values[0], step.name, step.params, len(step.eqn.outvars)
-    if any(each.kind == "unknown" for each in values):
+    if any(each.kind in ("unknown", "parts") for each in values):
         return [unknown(values)] * count
     rank = len(step.shape(0))
     if name == "fft":
@@ -116,6 +131,8 @@ def contract(step: ReadEquation, values: list[Share]) -> Share:
     gone = [v for v, dims in zip((a, b), contracted, strict=True) if v.kind in ("sharded", "local") and v.dim in dims]
     if gone:
         return _over_rows(step, a, b, gone)
+    if "parts" in (a.kind, b.kind):
+        return NOT_KNOWN
     if a is SAME and b is SAME:
         return SAME
     groups = ((), ragged.rhs_group_dimensions if ragged else ())
@@ -148,6 +165,8 @@ def _are_groups_unsharded(ragged: Any, values: Sequence[Share]) -> bool:
 def _over_rows(step: ReadEquation, a: Share, b: Share, gone: Sequence[Share]) -> Share:
     reading = step.reading
     others, is_heard = [value for value in (a, b) if value not in gone], a.is_heard or b.is_heard
+    if any(value.kind == "parts" for value in others):
+        return NOT_KNOWN
     if any(value.kind == "own" and not value.own for value in others):
         return step.mixed(Share("own", 0, is_heard=is_heard, since=reading.since((a, b))))
     soft = next((value for value in (a, b) if reading.is_soft(value)), None)
@@ -163,6 +182,13 @@ def _over_rows(step: ReadEquation, a: Share, b: Share, gone: Sequence[Share]) ->
         return Share("same", ANY)
     if len(gone) == 1 and others and others[0].kind == "sharded":
         return across(step, a, b)
+    same = next((value for value in others if value.root is not None and value.root[0] == "mean"), None)
+    if same is not None:
+        side, numbers = 0 if a is same else 1, step.params.get("dimension_numbers")
+        if numbers is not None and same.root is not None:
+            # The contracted dim of the sharded operand stands for one of the other, along which a mean may be spread.
+            at = list(numbers[0][1 - side]).index(gone[0].dim)
+            reading.numbers.learn_count(same.degree, numbers[0][side][at] in same.root[1])
     degree = sum_of(reading.numbers.known(a.degree), reading.numbers.known(b.degree))
     return Share("sum", degree, **traces_of(a, b), **merged(reading, a.blurred, b.blurred, "*"))
 
@@ -170,7 +196,7 @@ def _over_rows(step: ReadEquation, a: Share, b: Share, gone: Sequence[Share]) ->
 def convolve(step: ReadEquation, values: list[Share]) -> Share:
     """A convolution; along a sharded dim each shard has its own rows only."""
     (a, b), numbers = values, step.params["dimension_numbers"]
-    if any(value.kind == "unknown" for value in values):
+    if any(value.kind in ("unknown", "parts") for value in values):
         return unknown(values)
     degree = sum_of(a.degree, b.degree)
     if a.kind == "sharded" and a.dim == numbers.lhs_spec[1] and b.kind in ("same", "sharded"):
@@ -189,13 +215,24 @@ def convolve(step: ReadEquation, values: list[Share]) -> Share:
     return product(step, a, b)
 
 
+_POWERS: dict[str, tuple[Fraction | int, ...]] = {
+    "cholesky": (Fraction(1, 2),),
+    "triangular_solve": (1,),
+    "eigh": (0, 1),
+    "svd": (1, 0, 0),
+}
+"""Of which degree the results of decompositions are in the matrix."""
+
+
 def of_matrices(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     """Decompositions and solutions of whole matrices."""
-    count, degrees = len(step.eqn.outvars), [value.degree for value in values]
-    if all(value.is_common for value in values) and step.name in ("cholesky", "triangular_solve"):
-        is_root = step.name == "cholesky"
-        degree = sum_of(0, degrees[0], Fraction(1, 2)) if is_root else sum_of(degrees[1], degrees[0], -1)
-        return [Share("same", degree, **traces_of(*values))]
+    count = len(step.eqn.outvars)
+    powers = _POWERS.get(step.name)
+    if powers is not None and all(value.is_common for value in values):
+        degrees = [value.degree for value in values]
+        if any(degree not in (0, ANY) for degree in degrees):
+            first = sum_of(degrees[1], degrees[0], -1) if step.name == "triangular_solve" else degrees[0]
+            return [Share("same", sum_of(0, first, power), is_heard=True) for power in powers]
     if all(value.kind == "same" and value.degree in (0, ANY) for value in values):
         result = Share("same", 0, is_heard=any(value.is_heard for value in values), **blended(*values))
         return [result if result.own or result.is_heard else SAME] * count

@@ -266,6 +266,7 @@ class Kinds:
 
 
 def _entering(fact: ShardingFact, axis: str, name: tuple[str, str]) -> Share:
+    """What a fact says of an operand, over an axis."""
     if axis in fact.unreduced or axis in fact.due:
         return Share("sum", 0, name=name)
     dims = [at for at, dim in enumerate(fact.dims) if axis in (dim.axes or ())]

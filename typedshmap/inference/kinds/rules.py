@@ -34,7 +34,7 @@ def claimed(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
         if value.kind in ("sum", "extreme"):
             step.reading.stated.add(value.part)
             return [value]
-        return [Share("own", 0, is_heard=True)]
+        return [value if value.place == "halo" else Share("own", 0, is_heard=True)]
     if axis in layout.unreduced:
         if value.kind == "sum":
             step.reading.marked.add(value.part)

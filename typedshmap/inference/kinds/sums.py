@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import add as plus
 from typing import Any
 
 from .numbers import TINY
 from .reading import ReadEquation, Reading
 from .rings import added
-from .value import (
-    ANY,
-    NO_PARTS,
-    NOT_KNOWN,
-    SAME,
-    UNKNOWN,
-    Degree,
-    Share,
-    anyhow,
-    combined,
-    is_negative,
-    traces_of,
-    unknown,
-)
+from .value import ANY, NO_PARTS, NOT_KNOWN, SAME, UNKNOWN, Share, anyhow, combined, is_negative, traces_of, unknown
 
 OFFSETS = frozenset(["offset", "clipped", "wrapped"])
 """Places relative to the shard's own block: as they are; within bounds; with negative ones from the end."""
@@ -63,18 +50,19 @@ def _add(step: ReadEquation, values: list[Share]) -> Share:
     for extreme, term in ((a, b), (b, a)):
         if extreme.kind == "extreme" and term.is_common:
             degree = reading.numbers.agree(extreme.degree, term.degree)
-            if degree is None:
-                return step.lost("mixes degrees", a, b, kind="same")
-            return extreme.but(degree=degree, **seen)
+            return _mixed(step, a, b, "same") if degree is None else extreme.but(degree=degree, **seen)
     a, b = (as_gauge(step, value) if value.kind == "extreme" else value for value in (a, b))
     kinds = {a.kind, b.kind}
     if "rows" in (a.dim, b.dim) and kinds in ({"sum", "sharded"}, {"same", "local"}):
         a, b = (value.accumulated if value.dim == "rows" else value for value in (a, b))
     elif kinds == {"sum", "sharded"}:
         a, b = (as_gauge(step, value) if value.kind == "sum" else value for value in (a, b))
-    more = seen | merged(reading, a, b, "+") | {"number": number, "is_positive": a.is_positive and b.is_positive}
-    result = _of_terms(step, a, b, **more)
-    return SAME if result == BARE else result
+    gauges = merged(reading, a, b, "+")
+    base = _plain_sum(step, a, b)
+    if base.own:
+        return base
+    found = base.but(**seen, **gauges, number=number, is_positive=a.is_positive and b.is_positive)
+    return SAME if found == BARE else found
 
 
 def _of_log_or_index(step: ReadEquation, value: Share, term: Share, seen: dict[str, Any]) -> Share | None:
@@ -147,40 +135,43 @@ def merged(reading: Reading, a: Share, b: Share, sign: str) -> dict[str, Any]:
     return {"gauge": gauge, "own": own, "may_cancel": may_cancel, "is_square": is_square}
 
 
-def _of_terms(step: ReadEquation, a: Share, b: Share, **more: Any) -> Share:
+def _mixed(step: ReadEquation, a: Share, b: Share, kind: str, **more: Any) -> Share:
+    """A sum of terms of different degree."""
+    return step.lost("mixes degrees", a, b, kind=kind, **more)
+
+
+def _plain_sum(step: ReadEquation, a: Share, b: Share) -> Share:
     kinds, agree = {a.kind, b.kind}, step.reading.numbers.agree
-    if "sum" not in kinds or "own" in kinds:
-        degree = agree(a.degree, b.degree)
-        if degree is None and kinds <= {"same", "sharded", "local"} and (kinds == {"same"} or "sharded" in kinds):
-            rows = a if a.kind == "sharded" else b
-            return step.lost("mixes degrees", a, b, kind=rows.kind, dim=rows.dim, order=rows.order)
-        return together(step, [a, b], UNKNOWN if degree is None else degree, **more)
-    sums, terms = [value for value in (a, b) if value.kind == "sum"], [a.beside, b.beside]
-    terms += [value.degree for value in (a, b) if value.kind == "same"]
-    terms = [term for term in terms if term is not None]
-    summed, beside = agree(sums[0].degree, sums[-1].degree), agree(terms[0], terms[-1]) if terms else None
-    if summed is None or (terms and beside is None):
-        return step.lost("mixes degrees", a, b, kind="sum")
-    return Share("sum", summed, beside, part=sums[0].part if len(sums) == 1 else None, **more)
-
-
-def together(step: ReadEquation, values: Sequence[Share], degree: Degree, **more: Any) -> Share:
-    """What an operation makes, entry by entry, of values that are no parts of a sum."""
-    kinds, dims = {value.kind for value in values}, {value.dim for value in values if value.dim is not None}
+    dims = {value.dim for value in (a, b) if value.dim is not None}
     if "own" in kinds:
-        is_found = all(value.place == "found" or value.kind == "same" for value in values)
-        return Share("own", degree if is_found else 0, place="found" if is_found else "", **more)
+        return Share("own", 0)
+    if "parts" in kinds:
+        return NOT_KNOWN
     if len(dims) > 1:
-        return across(step, *values)
-    dim, rows = next(iter(dims), None), next((value for value in values if value.kind == "sharded"), None)
-    if rows is not None and "local" in kinds:
-        return locally(step, *values, degree=degree, dim=dim)
-    if rows is not None:
-        order = next((value.order for value in values if value.order), 0)
-        return Share("sharded", degree, dim=dim, order=order, name=rows.name, **more)
-    if "local" in kinds:
-        return Share("local", degree, dim=dim, place=origin_of_rows(*values), **more)
-    return Share("same", degree, dim=dim, **more)
+        return across(step, a, b)
+    dim, degree = next(iter(dims), None), agree(a.degree, b.degree)
+    if kinds == {"same"}:
+        return _mixed(step, a, b, "same") if degree is None else Share("same", degree)
+    if kinds <= {"same", "local"}:
+        return Share("local", UNKNOWN if degree is None else degree, dim=dim, place=origin_of_rows(a, b))
+    if kinds <= {"same", "sharded", "local"}:
+        order, name = a.order or b.order, a.name if a.kind == "sharded" else b.name
+        if degree is None:
+            return _mixed(step, a, b, "sharded", dim=dim, order=order)
+        if "folded" in (a.place, b.place):
+            return step.lost("adds rows of different shards", a, b, kind="sharded", degree=degree, dim=dim)
+        if "local" in kinds:
+            return locally(step, a, b, degree=degree, dim=dim)
+        return Share("sharded", degree, dim=dim, order=order, name=name)
+    parts = [value.degree for value in (a, b) if value.kind in ("sum", "sharded")]
+    terms = [value.degree if value.kind == "same" else value.beside for value in (a, b)]
+    terms = [term for term in terms if term is not None]
+    summed = parts[0] if len(parts) == 1 else agree(*parts)
+    beside = None if not terms else terms[0] if len(terms) == 1 else agree(*terms)
+    if summed is None or (terms and beside is None):
+        return _mixed(step, a, b, "sum")
+    sums = [value for value in (a, b) if value.kind == "sum"]
+    return Share("sum", summed, beside, part=sums[0].part if len(sums) == 1 else None)
 
 
 def across(step: ReadEquation, *values: Share) -> Share:

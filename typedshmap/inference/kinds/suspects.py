@@ -186,6 +186,7 @@ def factor_text(degree: Any, axis: str, size: int) -> str:
 
 
 def _of_loss(kinds: Kinds, axis: str, read: RegionReading, loss: Loss, is_error: bool) -> Suspicion:
+    """A sum that is lost, or rows of a shard that are taken for the whole."""
     reading, place = read.reading, _place((loss.eqn, *loss.calls))
     if loss.why in _GROWING and loss.degree:
         at = f" at {place.partition(' ')[0]}" if place else ""
@@ -211,6 +212,7 @@ def problem_of(reading: Reading, loss: Loss, at: str = "") -> str:
 
 
 def _place(calls: Sequence[Any]) -> str:
+    """Where the user wrote an equation, or called what it is in."""
     return next((place for eqn in calls if (place := _jax.source.equation_place(eqn))), "")
 
 

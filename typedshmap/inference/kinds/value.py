@@ -14,6 +14,7 @@ KindOfShare = Literal[
     "sharded",  # the shards hold the parts of a dim, in order
     "sum",  # the sum over the shards is meant, perhaps with a term beside it that every shard has
     "extreme",  # the maximum over the shards is meant, or the minimum
+    "parts",  # what all shards hold, side by side along a dim of its own
     "own",  # each shard's own
     "unknown",
 ]
@@ -169,7 +170,7 @@ def is_plain(value: Share) -> bool:
         and not value.may_cancel
         and not value.is_square
         and value.ring is None
-        and value.root is None
+        and (value.root is None or value.root[0] == "mean")
     )
 
 
