@@ -1,4 +1,4 @@
-"""What a notebook shows of hints and of what is the same on every mesh."""
+"""What a notebook shows of hints, of plans and of what is the same on every mesh."""
 
 import re
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractMesh
 
-from typedshmap import Array, Float, PyTree, axis_rules, psum, typed_shard_map
+from typedshmap import Array, Float, PyTree, axis_rules, plan_reshard, psum, typed_shard_map
 from typedshmap.drawing import colours_of
 from typedshmap.testing import assert_mesh_invariant
 
@@ -55,6 +55,12 @@ def test_a_hint_is_drawn_by_its_rules():
 
 def test_hints_of_trees_are_shown_as_text():
     assert PyTree[Float[Array, "b"]]._repr_html_() is None
+
+
+def test_a_plan_shows_what_moves_between_what_devices_hold():
+    html = plan_reshard("[s/dp] h -> s [h/dp]", (64, 32), AbstractMesh((4,), ("dp",)))._repr_html_()
+    assert cells(html) == ["64 over dp: 4 dp", "32, unsharded", "64, unsharded", "32 over dp: 4 dp"]
+    assert "all_to_all" in html and "a part of its shard" in html and "1,536 bytes" in html
 
 
 def test_what_is_the_same_on_every_mesh_is_a_table_of_meshes():

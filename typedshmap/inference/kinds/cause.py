@@ -209,6 +209,8 @@ def _origin(kinds: Kinds, axis: str, key: int) -> Since | None:
     if value is None:
         return None
     origin = _origin_of(read.reading, value) or _agreement(kinds, read, axis, key)
+    if origin is None and value.is_common and read.reading.sent:  # a ring has added them up, which specs may state
+        return Since("ring", read.reading.sent[0])
     is_mapped = origin is not None and origin.kind == "item" and read.is_mapped(key)
     return origin._replace(kind="mapped") if origin is not None and is_mapped else origin
 

@@ -162,6 +162,11 @@ class Plan(Record):
     def __repr__(self) -> str:
         return titled(self)
 
+    def _repr_html_(self) -> str:
+        from .picture import picture_of  # for notebooks only
+
+        return picture_of(self)
+
 
 def _pattern_text(layout: Layout, shape: tuple[int, ...]) -> str:
     """``[64/a] 32 +b``"""
