@@ -441,12 +441,12 @@ class Reading(Ledger, Interpreter[Share]):
 
     def number_of(self, frame: JaxprRun, atom: Any, depth: int = _DEPTH) -> Any:
         """A number that is equal for computations that are seen to be equal."""
-        while not _jax.jaxpr.is_literal(atom) and atom not in frame.makers and frame.caller is not None:
+        while not (is_literal := _jax.jaxpr.is_literal(atom)) and atom not in frame.makers and frame.caller is not None:
             given = frame.inputs.get(atom)
             if given is None:
                 break
             frame, atom = frame.caller, given
-        if _jax.jaxpr.is_literal(atom):
+        if is_literal:
             return ("literal", str(atom.val))
         if atom in frame.numbers:
             return frame.numbers[atom]

@@ -190,6 +190,8 @@ def sum_of(a: Degree, b: Degree, times: int | Fraction = 1) -> Degree:
         return ANY if a == ANY or times > 0 else a
     if a == UNKNOWN or b == UNKNOWN:
         return UNKNOWN
+    if b == 0:
+        return a
     if not isinstance(a, Form) and not isinstance(b, Form):
         return as_integer(a + times * b)  # type: ignore[operator]
     first = a if isinstance(a, Form) else Form(Fraction(a), ())
