@@ -23,17 +23,10 @@ from .. import _jax
 from ..errors import AnnotationSyntaxError
 from ..errors.failures import HintText
 from ..errors.phrases import value_text
+from ..notation.dtype_names import NAMES
 from ..notation.tokens import SyntaxFault
 from ..records import Record
-from .array_hint import (
-    NAMES,
-    ArrayHint,
-    bare_array_hint,
-    is_type_alias,
-    parse_array_hint,
-    read_array_hint,
-    with_leading_dims,
-)
+from .array_hint import ArrayHint, bare_array_hint, is_type_alias, parse_array_hint, read_array_hint, with_leading_dims
 from .postponed import RecursiveTree, class_hints, field_owner, is_users_class, without_recursive_aliases
 from .structure import (
     NONE,

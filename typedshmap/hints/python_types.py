@@ -16,8 +16,9 @@ from .. import _jax
 from ..errors import AnnotationSyntaxError
 from ..errors.failures import HintText
 from ..errors.phrases import value_text
+from ..notation.dtype_names import NAMES, takes
 from ..notation.spec import parse
-from .array_hint import NAMES, ArrayHint, takes
+from .array_hint import ArrayHint
 from .check_array import describe
 
 _PLAIN = (bool, int, str, bytes, list, tuple, dict, set, frozenset, type(None))

@@ -15,9 +15,9 @@ from .. import _jax
 from ..errors.failures import Failure, PlainMessage, Subject, UnusableDtype, WrongSize
 from ..errors.phrases import quoted_axes, sharding_text, value_text
 from ..errors.varying import RedundantPsum
-from ..hints.array_hint import KEYS, takes
 from ..hints.check_array import describe
 from ..hints.context import lookup_layout
+from ..notation.dtype_names import KEYS, takes
 from ..notation.layout import shared_prefix
 from ..notation.pattern import Pattern
 from .factor_sharding import plan_partial_sums, reduce_shards, refuse_moved_axes, scatter_value

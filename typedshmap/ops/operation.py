@@ -19,11 +19,12 @@ from ..errors.phrases import count_text, quoted_axes, sharding_text
 from ..errors.places import Place, running_line
 from ..errors.varying import UnmentionedVarying
 from ..hints import context
-from ..hints.array_hint import KEYS, ArrayHint, takes
+from ..hints.array_hint import ArrayHint
 from ..hints.check_array import check_array, describe
 from ..hints.fitting import NO_AXES, CheckedLeaf, find_fitting, keep_fit
 from ..hints.global_sharding import mismatch_beside_manual, place_stated, with_mesh
 from ..meshes import mesh_of_values
+from ..notation.dtype_names import KEYS, takes
 from ..notation.layout import AxisTwice, Layout, UnknownAxis
 from ..notation.match import NO_SIZES
 from ..notation.pattern import Factor, Pattern, PatternDim, Side, parse_pattern

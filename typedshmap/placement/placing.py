@@ -16,8 +16,9 @@ from ..check import check_in_scope
 from ..errors import MeshAxisError, ShardingError, StructureError
 from ..errors.failures import Failure, Fault, NotAnArray, PlainMessage, Subject, WrongDtype, WrongSize
 from ..errors.phrases import mesh_text, value_text
+from ..errors.requirements import merge_sizes
 from ..errors.varying import LostMark
-from ..hints.array_hint import ArrayHint, rank_of, takes
+from ..hints.array_hint import ArrayHint, rank_of
 from ..hints.check_array import describe
 from ..hints.check_tree import assert_layouts, with_other_leaves
 from ..hints.context import current_mesh_context
@@ -26,8 +27,8 @@ from ..hints.global_sharding import place_stated
 from ..hints.parse_hint import parse_hint_or_dims
 from ..hints.signature import EMPTY
 from ..hints.structure import ArrayLeaf, Node
-from ..introspection import merge_sizes
 from ..meshes import MeshLike, read_mesh_or_sizes
+from ..notation.dtype_names import takes
 from ..notation.layout import Layout
 from ..notation.spec import written_axes
 from .context import PlacementContext, devices_of, no_mesh, placement_context, read_memory_kind

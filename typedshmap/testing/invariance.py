@@ -22,19 +22,12 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from .. import _jax
 from ..drawing import framed, table
 from ..errors import ShapeError, StructureError, SuspectWarning, VaryingError
-from ..errors.phrases import count_text, mesh_text, quoted_axes, titled, value_text
+from ..errors.phrases import count_text, mesh_text, name_of, quoted_axes, titled, value_text
+from ..errors.requirements import merge_sizes, require_bool_or_none, require_dict, require_integer
 from ..errors.varying import UnmentionedVarying
-from ..hints.signature import name_of
 from ..inference.closures import noting_sizes
-from ..introspection import (
-    bound_self,
-    merge_sizes,
-    require_bool_or_none,
-    require_decorated,
-    require_dict,
-    require_integer,
-)
-from ..meshes import mesh_sizes
+from ..introspection import bound_self, require_decorated
+from ..notation.mesh_sizes import mesh_sizes
 from ..tools.progress import progress
 from ..tools.sample import mesh_of
 from ..tools.sample.arguments import FlatCall

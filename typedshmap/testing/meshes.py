@@ -17,7 +17,8 @@ from ..errors import MeshAxisError
 from ..errors.phrases import mesh_text, value_text
 from ..hints.signature import HintedSignature
 from ..introspection import DecoratedInfo
-from ..meshes import mesh_sizes, why_unusable
+from ..meshes import why_unusable
+from ..notation.mesh_sizes import mesh_sizes
 from ..tools.sample.meshes import axes_of_hints
 
 ONE_DEVICE = "one device"

@@ -15,8 +15,9 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from .. import _jax
 from ..errors import StructureError
+from ..errors.requirements import require_bool_or_none
 from ..hints.signature import HintedSignature
-from ..introspection import DecoratedInfo, require_bool_or_none
+from ..introspection import DecoratedInfo
 from ..meshes import override_mesh
 from ..tools.sample.arguments import CallForm, FlatCall, Inputs
 from ..tools.sample.meshes import has_marks, map_over_shards, needs_manual_region

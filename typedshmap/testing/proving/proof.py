@@ -16,7 +16,8 @@ from jax.sharding import AbstractMesh
 from ... import _jax
 from ...errors import MeshAxisError, ShapeError, StructureError, SuspectWarning, TypedShmapError
 from ...errors.phrases import mesh_text, value_text
-from ...introspection import bound_self, merge_sizes, require_bool_or_none, require_decorated
+from ...errors.requirements import merge_sizes, require_bool_or_none
+from ...introspection import bound_self, require_decorated
 from ...notation.match import NoValue
 from ...records import Record
 from ...tools.sample import mesh_of

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import jax
 
 from ... import _jax, inspection
+from ...errors.phrases import name_of
 from ...errors.places import is_users, running_lines
-from ...hints.array_hint import FAMILIES, takes
-from ...hints.signature import name_of
 from ...hints.specs import leaf_specs
+from ...notation.dtype_names import FAMILIES, takes
 from .dim_names import RETURN, Names, dim_names
 from .report import SuggestedHints, shown_path
 

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import AbstractMesh
 
+from ... import _jax
 from ...errors import StructureError
 from ...errors.phrases import count_text, did_you_mean, excerpt
 from ...hints.signature import HintedSignature
 from ...introspection import DecoratedInfo, bound_self, find_decorated, require_decorated
-from ...meshes import mesh_like
 from ...testing.marks import find_mark
 from ..sample.arguments import example_text, is_literal, needed_text, required_arguments, sizes_among, taken_names
 from ..sample.plain import with_hints
@@ -98,7 +98,7 @@ class Function(NamedTuple):
 
     def on(self, mesh: AbstractMesh) -> AbstractMesh:
         """A mesh whose axes have the types of the function's own mesh."""
-        return mesh_like(mesh, self.made_of.mesh)
+        return _jax.mesh.mesh_like(mesh, self.made_of.mesh)
 
     @property
     def mark(self) -> Mapping[str, Any]:

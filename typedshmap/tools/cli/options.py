@@ -18,7 +18,7 @@ from jax.sharding import AbstractMesh, AxisType
 
 from ...errors import TypedShmapError
 from ...errors.phrases import did_you_mean, excerpt
-from ...meshes import parse_mesh
+from ...notation.mesh_sizes import parse_mesh
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 """Exit codes: no failure; a failing function; misuse of the command line; Ctrl-C."""

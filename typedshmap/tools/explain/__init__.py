@@ -11,17 +11,11 @@ from jax.sharding import AbstractMesh, AxisType
 
 from ... import _jax
 from ...errors import MeshAxisError, ShapeError, StructureError
-from ...errors.phrases import mesh_text, quoted_axes, value_text
-from ...hints.signature import name_of
-from ...introspection import (
-    bound_self,
-    merge_sizes,
-    require_bool_or_none,
-    require_decorated,
-    require_dict,
-    require_integer,
-)
-from ...meshes import MOST_DEVICES, MeshLike, mesh_like
+from ...errors.phrases import mesh_text, name_of, quoted_axes, value_text
+from ...errors.requirements import merge_sizes, require_bool_or_none, require_dict, require_integer
+from ...introspection import bound_self, require_decorated
+from ...meshes import MeshLike
+from ...notation.mesh_sizes import MOST_DEVICES
 from ..progress import progress
 from ..sample.meshes import axes_of_hints
 from ..sample.plain import is_plain, with_hints
@@ -325,7 +319,7 @@ def choose_call(
     meshes: list[AbstractMesh] = []
     for sizes in meshes_to_try(verb, devices, axes):
         mesh_of_type = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(axis_type,) * len(sizes))
-        meshes.append(mesh_like(mesh_of_type, own_mesh))
+        meshes.append(_jax.mesh.mesh_like(mesh_of_type, own_mesh))
     device.rates(meshes[0].shape_tuple)
     comparison = explain_call(
         f, args, given, mesh=meshes, grad=bool(grad), bandwidth=None, hardware=device, arguments=arguments, verb=verb,

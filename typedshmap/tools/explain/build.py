@@ -21,7 +21,7 @@ from ...hints.context import MeshContext, current_axis_naming
 from ...hints.fitting import CheckedLeaf
 from ...inspection import keeping_claims, on_mesh
 from ...introspection import require_decorated
-from ...meshes import mesh_like, read_mesh_or_sizes
+from ...meshes import read_mesh_or_sizes
 from ...ops.resharding.pieces import shard_shape
 from ..sample.meshes import map_over_shards
 from ..sample.plan import UnplacedInputs
@@ -311,11 +311,9 @@ def meshes_of(
 def _read_mesh(given: Any, like: _jax.mesh.AnyMesh | None, verb: str) -> AbstractMesh:
     """A mesh without its devices; a dict or a text has the axis types of another mesh."""
     try:
-        mesh = read_mesh_or_sizes(given)
+        mesh = read_mesh_or_sizes(given, like)
     except MeshAxisError as error:
         raise MeshAxisError(f"{verb}: {error}") from None
     if mesh is None:
         raise MeshAxisError(f"{verb}: the mesh has no axes")
-    axis_types = mesh.axis_types if given is mesh else (AxisType.Auto,) * len(mesh.axis_sizes)
-    abstract = AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=axis_types)
-    return abstract if given is mesh else mesh_like(abstract, like)
+    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=mesh.axis_types)

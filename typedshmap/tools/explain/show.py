@@ -16,12 +16,12 @@ from ... import _jax
 from ...drawing import UNSHARDED, colours_of, ink
 from ...errors import MeshAxisError
 from ...errors.phrases import mesh_text, quoted_axes, titled
+from ...errors.requirements import merge_sizes
 from ...hints.array_hint import ArrayHint
 from ...hints.check_array import check_array
 from ...hints.context import current_axis_naming
 from ...hints.fitting import CheckedLeaf
 from ...hints.parse_hint import parse_hint_or_dims
-from ...introspection import merge_sizes
 from ...meshes import MeshLike
 from ...placement.context import PlacementContext, placement_context_over
 from ...placement.structs import structs_of

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ... import _jax
 from ...errors import ShapeError, StructureError
-from ...introspection import merge_sizes, require_decorated, require_integer
+from ...errors.requirements import merge_sizes, require_integer
+from ...introspection import require_decorated
 from ...meshes import MeshLike, read_mesh_or_sizes
 from .arguments import Inputs
 from .plan import plan_inputs

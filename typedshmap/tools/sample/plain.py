@@ -15,12 +15,13 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ... import _jax
 from ...errors import MeshAxisError, StructureError
-from ...errors.phrases import mesh_text, quoted_axes
-from ...hints.array_hint import NAMES, ArrayHint, class_name, parse_array_hint
-from ...hints.signature import POSITIONAL, HintedSignature, LazySignature, name_of
+from ...errors.phrases import mesh_text, name_of, quoted_axes
+from ...hints.array_hint import ArrayHint, parse_array_hint
+from ...hints.signature import POSITIONAL, HintedSignature, LazySignature
 from ...hints.structure import ArrayLeaf, Fields, FixedTuple, Node, Untyped
 from ...introspection import DecoratedInfo, find_decorated, wraps
 from ...meshes import override_mesh
+from ...notation.dtype_names import NAMES, class_name
 from ...placement.structs import TreeBuilder
 from .arguments import FlatCall, Inputs
 

@@ -24,13 +24,14 @@ from ...axis_names import AxisNaming
 from ...errors import ShapeError, StructureError
 from ...errors.failures import RETURN, Bound, Subject
 from ...errors.phrases import value_text
+from ...errors.requirements import require_dict
 from ...hints.array_hint import ArrayHint
 from ...hints.check_tree import TreeCheck, check_arguments
 from ...hints.context import MeshContext, current_axis_naming
 from ...hints.fitting import CheckedLeaf
 from ...hints.signature import TAKEN_BY_SPECS, BoundArgument, BoundCall, HintedSignature
 from ...hints.structure import array_hints
-from ...introspection import bound_self, require_decorated, require_dict
+from ...introspection import bound_self, require_decorated
 from ...notation.match import LARGEST_SIZE, NoValue, Sizes, evaluate
 from ...notation.spec import Anything, Dim, Expression, Name, Rest, names_in_expression
 from ...placement.context import PlacementContext, placement_context_over
