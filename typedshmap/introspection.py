@@ -20,7 +20,6 @@ from .hints.specs import says_sharding
 from .records import Record
 
 F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
 _ATTRIBUTE = "__typedshmap__"
 
 
@@ -68,7 +67,7 @@ def find_decorated(f: Any) -> DecoratedInfo | None:
 
     A function with specs instead of hints counts as plain: specs give neither ranks nor dtypes.
     """
-    info = find_attribute(f, _ATTRIBUTE, DecoratedInfo)
+    info = _info_of(f)
     return None if info is not None and info.specs is not None and not _has_all_hints(info.signature) else info
 
 
@@ -81,14 +80,14 @@ def _has_all_hints(signature: LazySignature) -> bool:
     return all(says_sharding(typed.parameters.get(name)) for name in names)
 
 
-def find_attribute(f: Any, name: str, cls: type[T]) -> T | None:
-    """The attribute of a function, or of the first function it wraps, that is an instance of a class; else None."""
+def _info_of(f: Any) -> DecoratedInfo | None:
+    """The info of a function, or of the first function it wraps that has one."""
     seen: set[int] = set()
     while f is not None and id(f) not in seen:
         seen.add(id(f))
-        value = getattr(f, name, None)
-        if isinstance(value, cls):
-            return value
+        info = getattr(f, _ATTRIBUTE, None)
+        if isinstance(info, DecoratedInfo):
+            return info
         f = getattr(f, "__wrapped__", None)
     return None
 
@@ -142,7 +141,7 @@ def decorate(
 def require_decorated(f: Any, verb: str) -> DecoratedInfo:
     """A decorated function's hints and options."""
     info = find_decorated(f)
-    if info is None and find_attribute(f, _ATTRIBUTE, DecoratedInfo) is not None:
+    if info is None and _info_of(f) is not None:
         raise StructureError(
             f"{verb}: {name_of(f)}: its in_specs and out_specs say neither ranks nor dtypes, and hints are missing\n\n"
             "Hint: write them; prove, assert_mesh_invariant, assert_cost and explain take its arguments instead"

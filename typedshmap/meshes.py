@@ -11,7 +11,6 @@ from functools import lru_cache
 from math import prod
 from typing import Any, TypeAlias
 
-import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from . import _jax
@@ -23,11 +22,29 @@ from .hints.context import SizedAxes
 from .hints.fitting import CheckedLeaf
 from .notation.mesh_sizes import MOST_DEVICES, mesh_sizes
 
+MeshLike: TypeAlias = Mesh | AbstractMesh | Mapping[str, int] | str
+"""One mesh, as users write it."""
 
-def read_mesh(mesh: Any) -> _jax.mesh.AnyMesh | None:
-    """The ``mesh=`` of a decorator; an empty mesh means the ambient one."""
+
+def read_mesh(mesh: Any, like: _jax.mesh.AnyMesh | None = None) -> _jax.mesh.AnyMesh | None:
+    """Read the ``mesh=`` of a verb: a mesh, a dict of sizes, or a text like ``"dp=4,tp=2"``.
+
+    Args:
+      mesh: the mesh as users write it; None, or a mesh without axes, means that none is given.
+      like: the mesh whose axis types a dict or a text takes over; by default the ambient one. Other axes are Auto.
+
+    Raises:
+      MeshAxisError: for any other value.
+    """
     if mesh is None:
         return None
+    if isinstance(mesh, str | Mapping):
+        sizes = mesh_sizes(mesh)
+        if sizes is None:
+            cure = 'a mesh is a jax.sharding.Mesh or AbstractMesh, a dict of sizes, or a text as in "dp=4,tp=2"'
+            raise MeshAxisError(f"mesh= is {value_text(mesh)}\n\nHint: {cure}")
+        auto = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
+        return _jax.mesh.mesh_like(auto, like or _jax.mesh.context_mesh())
     if not isinstance(mesh, (Mesh, AbstractMesh)):
         text, kind = repr(mesh), f"of type {type(mesh).__name__}"
         got = f"{text} {kind}" if len(text) < 80 and "\n" not in text else f"a value {kind}"
@@ -35,25 +52,6 @@ def read_mesh(mesh: Any) -> _jax.mesh.AnyMesh | None:
     if (problem := why_unusable(mesh)) is not None:
         raise MeshAxisError(f"mesh= {problem}")
     return None if mesh.empty else mesh
-
-
-MeshLike: TypeAlias = Mesh | AbstractMesh | Mapping[str, int] | str
-"""One mesh, as users write it."""
-
-
-def read_mesh_or_sizes(mesh: Any, like: _jax.mesh.AnyMesh | None = None) -> _jax.mesh.AnyMesh | None:
-    """The ``mesh=`` of a verb that needs no devices: also a dict of sizes, or a text like ``"dp=4,tp=2"``.
-
-    Axes have the types that another mesh, by default the ambient one, gives them, else Auto.
-    """
-    if not isinstance(mesh, str | Mapping):
-        return read_mesh(mesh)
-    sizes = mesh_sizes(mesh)
-    if sizes is None:
-        cure = 'a mesh is a jax.sharding.Mesh or AbstractMesh, a dict of sizes, or a text as in "dp=4,tp=2"'
-        raise MeshAxisError(f"mesh= is {value_text(mesh)}\n\nHint: {cure}")
-    auto = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
-    return _jax.mesh.mesh_like(auto, like or _jax.mesh.context_mesh())
 
 
 def why_unusable(mesh: _jax.mesh.AnyMesh) -> str | None:
@@ -106,8 +104,6 @@ def find_boundary(
 
 
 # A JAX context, so that a trace for one mesh is never reused for another.
-override_mesh = jax.make_user_context(default_value=None)
-"""A mesh that replaces every decorator's ``mesh=``, to run a program on another mesh."""
 
 
 def find_mesh(
@@ -123,7 +119,7 @@ def find_mesh(
 def _choose_mesh(
     name: str, mesh: _jax.mesh.AnyMesh | None, leaves: Callable[[], list[CheckedLeaf]], context: _jax.mesh.AnyMesh
 ) -> _jax.mesh.AnyMesh:
-    override = override_mesh.value
+    override = _jax.mesh.override_mesh.value
     if mesh is not None and override is not None:
         mesh = override
     if context.empty:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, lru_cache
 from typing import Any
 
@@ -61,10 +62,25 @@ def without_ambient() -> AbstractContextManager[None]:
     return jax.sharding.use_abstract_mesh(AbstractMesh((), (), axis_types=()))
 
 
+@contextmanager
+def made_ambient(mesh: AnyMesh) -> Generator[None]:
+    """Make a mesh the ambient one, inside a ``with``."""
+    if isinstance(mesh, Mesh):
+        with jax.set_mesh(mesh):
+            yield
+    else:  # JAX does not let an abstract mesh take the place of one of another size
+        with without_ambient(), jax.sharding.use_abstract_mesh(mesh):
+            yield
+
+
 jit_mesh = jax.make_user_context(default_value=None)
 """The mesh of a typed_jit while its function is traced, which is not the ambient mesh.
 
 A JAX context, so that a trace for one mesh is never reused for another."""
+
+
+override_mesh = jax.make_user_context(default_value=None)
+"""A mesh that replaces every decorator's ``mesh=``, to run a program on another mesh."""
 
 
 def known_mesh() -> AnyMesh | None:

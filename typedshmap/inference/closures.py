@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import dis
 import functools
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh
 
-from ..errors import TypedShmapError
-from ..errors.phrases import mesh_text
 from ..errors.places import is_users
 
 _SIZES = frozenset(["shape", "size", "axis_sizes", "shape_tuple", "devices"])
@@ -28,7 +25,7 @@ def closed_over_sizes(function: Any, sizes: Mapping[str, int]) -> dict[str, str]
       sizes: the axes of its own mesh, with their sizes.
     """
     words: dict[str, str] = {}
-    for name, value in _closed_over(function):
+    for name, value in closed_over(function):
         if isinstance(value, (Mesh, AbstractMesh)):
             words |= {axis: f"{name}, whose sizes stay what they are" for axis in sizes if axis in value.shape}
             continue
@@ -40,7 +37,7 @@ def closed_over_sizes(function: Any, sizes: Mapping[str, int]) -> dict[str, str]
 
 def closed_over_numbers(function: Any) -> frozenset[float]:
     """The numbers in a function's closure, which are the same on every mesh; no huge ones."""
-    numbers = (number for _, value in _closed_over(function) for number in _numbers(value, are_sizes=False))
+    numbers = (number for _, value in closed_over(function) for number in _numbers(value, are_sizes=False))
     return frozenset(abs(number) for number in numbers if abs(number) < 1e9)
 
 
@@ -65,36 +62,7 @@ def _numbers(value: Any, are_sizes: bool, depth: int = 3) -> Iterator[float]:
         yield from _numbers(vars(value), are_sizes, depth - 1)
 
 
-@contextmanager
-def noting_sizes(name: str, function: Callable[..., Any], sizes: Mapping[str, int]) -> Generator[None]:
-    """Note on an exception which closed-over values may be sizes of the function's own mesh.
-
-    Args:
-      name: the function's name.
-      function: the function.
-      sizes: the axes of its own mesh, with their sizes.
-    """
-    try:
-        yield
-    except TypedShmapError:  # it says itself what is wrong
-        raise
-    except Exception as error:
-        for axis, words in closed_over_sizes(function, sizes).items():
-            right = f"jax.lax.axis_size('{axis}') is right on every mesh"
-            error.add_note(f"{name} closes over {words} (its own mesh is {mesh_text(sizes.items())}); {right}")
-        if not isinstance(error, AssertionError) and any(map(_is_on_mesh, _closed_over(function))):
-            error.add_note(
-                f"{name} closes over arrays or shardings of its own mesh, which stay on it: pass arrays as arguments"
-            )
-        raise
-
-
-def _is_on_mesh(closed_over: tuple[str, Any]) -> bool:
-    sharding = getattr(closed_over[1], "sharding", closed_over[1])
-    return isinstance(sharding, NamedSharding) and sharding.num_devices > 1
-
-
-def _closed_over(function: Any) -> Iterator[tuple[str, Any]]:
+def closed_over(function: Any) -> Iterator[tuple[str, Any]]:
     """The names and values in the closures of a function and of the functions that it calls; meshes if it reads sizes.
 
     Methods of other objects are not followed, and functions of libraries only to the functions that they wrap.

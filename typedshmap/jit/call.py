@@ -44,7 +44,6 @@ from ..hints.global_sharding import original_error
 from ..hints.signature import HintedSignature, LazySignature
 from ..hints.structure import BareTree, Static, Untyped, array_hints, declares_arrays, holds_arrays
 from ..introspection import find_decorated
-from ..meshes import override_mesh
 from ..observers import Boundary, HintedValue, ObservedCall, hinted_values, run_observed
 from .arguments import ArgumentKey, StaticLeaf, flatten_argument, parse_options, place_unplaced, traced_leaf
 from .context import jit_context, sharding_failure
@@ -496,7 +495,7 @@ def dispatch_leaves(args: tuple[Any, ...], kwargs: dict[str, Any], naming: AxisN
             context,
             None if context.empty else _jax.mesh.ambient_devices(),
             _jax.mesh.jit_mesh.value,
-            override_mesh.value,
+            _jax.mesh.override_mesh.value,
             _jax.trace.has_64_bits(),
         )
         hash(surroundings)

@@ -27,7 +27,7 @@ from ..hints.global_sharding import place_stated
 from ..hints.parse_hint import parse_hint_or_dims
 from ..hints.signature import EMPTY
 from ..hints.structure import ArrayLeaf, Node
-from ..meshes import MeshLike, read_mesh_or_sizes
+from ..meshes import MeshLike, read_mesh
 from ..notation.dtype_names import takes
 from ..notation.layout import Layout
 from ..notation.spec import written_axes
@@ -186,7 +186,7 @@ def _move_alone(leaf: PlacedLeaf, sharding: NamedSharding) -> Any:
 
 def _shard_in_region(x: Any, node: Node, mesh: Any, memory_kind: str | None) -> Any:
     """Check a shard over the manual axes, and place it over the other axes of its hint."""
-    here, given = _jax.mesh.context_mesh(), read_mesh_or_sizes(mesh)
+    here, given = _jax.mesh.context_mesh(), read_mesh(mesh)
     if given is not None and given.shape_tuple != here.shape_tuple:
         problem = f"its mesh ({mesh_text(given.shape_tuple)}) contradicts the ambient one"
         raise MeshAxisError(f"shard: {problem} ({mesh_text(here.shape_tuple)})")

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import _jax
 from ..errors.phrases import count_text, quoted_axes
-from ..inference.kinds.described import describe_value
+from ..inspection import Region
 from .agreement import Agreement
 from .first_difference import FirstDifference, first_difference
 from .replay import Run
@@ -97,9 +97,9 @@ def _read(first: FirstDifference) -> list[str]:
     regions, references = compared.program.regions, compared.reference.regions
     if step.region is None or step.name == "item" or first.loop is not None:
         return []
-    on_one = references[step.region].eqn.params if len(references) == len(regions) else None
     try:
-        known = [*describe_value(regions[step.region].eqn.params, on_one, step.eqn.outvars[first.result])]
+        on_one = Region.of(references[step.region].eqn) if len(references) == len(regions) else None
+        known = Region.of(regions[step.region].eqn).describe(step.eqn.outvars[first.result], on_one)
     except Exception:  # what only reads a program hides no difference
         return []
     return [f"read as: {'; '.join(known)}"] if known else []

@@ -10,7 +10,7 @@ from typing import Any
 
 from ... import _jax
 from ..._jax.primitives import PRIMITIVES, names_of
-from ...inference.interpreter import CALLS
+from ...inspection import CALLS
 from . import collectives, contracting, control, elementwise, lookups, moving
 from .values import Gap, GlobalValue, NotKnown
 from .walk import PrimitiveRule, Walk, operand_shape, params_key

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ... import _jax
-from ...inference.interpreter import Interpreter
+from ...inspection import Interpreter
 from .values import (
     Affine,
     AtShard,

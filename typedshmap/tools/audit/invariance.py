@@ -17,9 +17,7 @@ from jax.sharding import Mesh
 
 from ... import _jax
 from ...errors import TypedShmapError
-from ...inference.closures import closed_over_sizes
-from ...inspection import on_mesh
-from ...introspection import require_decorated
+from ...inspection import closed_over_sizes, on_mesh, signature
 from ...notation.layout import Layout
 from ...testing.comparisons import numbers_compared
 from ...testing.describe_difference import FIRST_DIFFERENCE
@@ -143,10 +141,9 @@ class _Rerun:
     def _compile_for_meshes(self) -> None:
         with on_mesh(self.mesh):
             hinted, self._given = with_hints(VERB, self._function(), [value for value, _ in self._arguments()], {})
-        made_of = require_decorated(hinted, VERB)
-        typed = made_of.signature.read(())
-        self._subject = subject = classify_function(hinted, made_of, typed, None)
-        for mesh in sorted(default_meshes(axes_of(made_of, typed, self.mesh), typed.name), key=lambda mesh: mesh.size):
+        read = signature(hinted, VERB)
+        self._subject = subject = classify_function(hinted, read)
+        for mesh in sorted(default_meshes(axes_of(read, self.mesh), read.name), key=lambda mesh: mesh.size):
             used = subject.mesh_for(mesh)
             try:
                 call = FlatCall(plan_inputs(hinted, [mesh], {}, self._given, VERB).draw(0).on(used), jax.Array)

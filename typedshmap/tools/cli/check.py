@@ -12,18 +12,18 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, Mesh, use_abstract_mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from ...errors import ShapeError, TypedShmapError
 from ...errors.phrases import count_text, mesh_text
 from ...errors.places import Place
-from ...inspection import on_mesh, reading_thoroughly
+from ...inspection import reading_thoroughly
 from ...testing import assert_mesh_invariant
+from ...testing.run import classify_function, in_its_region
 from ..audit import audit
 from ..audit.formats import write_report
 from ..audit.report import AuditedRegion, Finding
-from ..sample.arguments import FlatCall, taken_names
-from ..sample.meshes import has_marks, map_over_shards, needs_manual_region
+from ..sample.arguments import FlatCall
 from ..sample.plan import UnplacedInputs, plan_inputs
 from . import options
 from .functions import Function, arguments_for, read_functions
@@ -97,28 +97,21 @@ def _check(function: Function, mesh: AbstractMesh, values: Mapping[str, Any], se
 
 
 def _trace(function: Function, drawn: UnplacedInputs, mesh: AbstractMesh) -> None:
-    """Trace a function; map a helper of manual regions, known by its marks or its collectives, over the mesh."""
-    f, made_of = function.function, function.made_of
-
-    def trace(f: Any, mesh: AbstractMesh) -> None:
-        call = FlatCall(drawn.structs(mesh), jax.ShapeDtypeStruct)
-        ambient = nullcontext() if made_of.mesh is not None else use_abstract_mesh(mesh)
-        with reading_thoroughly(), on_mesh(mesh), ambient:
-            jax.make_jaxpr(lambda *arrays: call.run(f, arrays))(*call.arrays)
-
-    if made_of.verb != "typed":
-        trace(f, mesh)
-    elif has_marks(function.typed) or needs_manual_region(lambda: trace(f, mesh)):
-        # Over Explicit axes a result may be unreduced.
-        types = (AxisType.Explicit,) * len(mesh.axis_names)
-        trace(map_over_shards(f, made_of), AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=types))
+    """Trace a function; a helper of manual regions is mapped over the mesh."""
+    subject = classify_function(function.function, function.signature)
+    with reading_thoroughly():
+        subject = in_its_region(subject, drawn.structs(mesh), mesh)
+        used = subject.mesh_for(mesh)
+        call = FlatCall(drawn.structs(used), jax.ShapeDtypeStruct)
+        with subject.on(used):
+            jax.make_jaxpr(lambda *arrays: call.run(subject.mapped(used), arrays))(*call.arrays)
 
 
 def _compare_meshes(function: Function, meshes: Sequence[AbstractMesh], values: Mapping[str, Any]) -> Finding | None:
     devices, like = np.array(jax.devices()), [function.on(mesh) for mesh in meshes]
     placed = [Mesh(devices[: m.size].reshape(m.axis_sizes), m.axis_names, axis_types=m.axis_types) for m in like]
     try:
-        known, arguments = taken_names(function.typed), arguments_for(function, values)
+        known, arguments = function.names, arguments_for(function, values)
         marked = {name: value for name, value in function.mark.items() if name not in known}
         assert_mesh_invariant(function.function, placed, **marked, **arguments)
     except (Exception, SystemExit) as error:  # as above

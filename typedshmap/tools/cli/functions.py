@@ -21,10 +21,17 @@ from jax.sharding import AbstractMesh
 from ... import _jax
 from ...errors import StructureError
 from ...errors.phrases import count_text, did_you_mean, excerpt
-from ...hints.signature import HintedSignature
-from ...introspection import DecoratedInfo, bound_self, find_decorated, require_decorated
+from ...inspection import Signature, find_signature, signature
 from ...testing.marks import find_mark
-from ..sample.arguments import example_text, is_literal, needed_text, required_arguments, sizes_among, taken_names
+from ..sample.arguments import (
+    example_text,
+    hints_of,
+    is_literal,
+    needed_text,
+    required_arguments,
+    sizes_among,
+    taken_names,
+)
 from ..sample.plain import with_hints
 from .options import FAILED, UsageError, misuse, read_meshes, read_values, virtual_devices
 from .output import early_progress, format_error, print_failure
@@ -71,7 +78,7 @@ def names_taken(function: Function, target: str, values: Iterable[str]) -> Itera
     if function.is_plain:
         return _parameters_of(function.function) or values
     with misuse(f"{target}: "):
-        return taken_names(function.typed)
+        return function.names
 
 
 class Function(NamedTuple):
@@ -79,7 +86,7 @@ class Function(NamedTuple):
 
     name: str
     function: Any
-    made_of: DecoratedInfo
+    signature: Signature
     module: str = ""
     is_plain: bool = False
 
@@ -93,12 +100,13 @@ class Function(NamedTuple):
         return (code.co_filename, code.co_firstlineno) if code is not None else (self.module, 0)
 
     @property
-    def typed(self) -> HintedSignature:
-        return self.made_of.signature.read(bound_self(self.function))
+    def names(self) -> set[str]:
+        """The names of its dims and parameters."""
+        return taken_names(hints_of(self.function)[0])
 
     def on(self, mesh: AbstractMesh) -> AbstractMesh:
         """A mesh whose axes have the types of the function's own mesh."""
-        return _jax.mesh.mesh_like(mesh, self.made_of.mesh)
+        return _jax.mesh.mesh_like(mesh, self.signature.mesh)
 
     @property
     def mark(self) -> Mapping[str, Any]:
@@ -117,22 +125,21 @@ def find_functions(target: str, values: Mapping[str, Any], mesh: AbstractMesh | 
         if not hasattr(value, step):
             raise UsageError(f"{path}: has no '{name}'{did_you_mean(step, dir(value))}")
         value = getattr(value, step)
-    made_of = find_decorated(value)
-    if made_of is not None:
-        return [Function(name, value, made_of, path)]
+    if (hinted := find_signature(value)) is not None:
+        return [Function(name, value, hinted, path)]
     if not callable(value):
         raise UsageError(f"{path}: '{name}' is not a function")
     takes = _parameters_of(value)
     arguments = {key: _read_array(value) for key, value in values.items() if takes is None or key in takes}
     try:
-        hinted, _ = with_hints(path, value, (), arguments, mesh)
+        function, _ = with_hints(path, value, (), arguments, mesh)
     except StructureError as error:
         problem = str(error).partition("\n")[0]
         raise UsageError(f'{problem}\n\nHint: its arguments are given as in --arg "x=f32[8,16]"') from None
     except (Exception, SystemExit) as error:  # whatever the function's own code raises
         print_failure(f"FAIL   {name}", error)
         raise SystemExit(FAILED) from None
-    return [Function(name, hinted, require_decorated(hinted, path), path, is_plain=True)]
+    return [Function(name, function, signature(function, path), path, is_plain=True)]
 
 
 def _parameters_of(f: Any) -> set[str] | None:
@@ -230,8 +237,8 @@ def _find_all(module: ModuleType, path: str) -> list[Function]:
             continue
         if inspect.isclass(value):
             methods += [f"{value.__name__}.{attribute}" for attribute, method in vars(value).items() if _mapped(method)]
-        elif made_of := _mapped(value):
-            functions.setdefault(id(value), Function(name, value, made_of, path))
+        elif hinted := _mapped(value):
+            functions.setdefault(id(value), Function(name, value, hinted, path))
     if not functions and not methods:
         raise NothingTyped(f"{path}: no function here was made by typed_shard_map or typed_jit")
     for method in methods:
@@ -240,25 +247,24 @@ def _find_all(module: ModuleType, path: str) -> list[Function]:
     return list(functions.values())
 
 
-def _mapped(value: Any) -> DecoratedInfo | None:
-    """The info of a function of ``typed_shard_map`` or ``typed_jit``; None for anything else."""
-    made_of = find_decorated(value) if callable(value) else None
-    return made_of if made_of is not None and made_of.verb != "typed" else None
+def _mapped(value: Any) -> Signature | None:
+    """The signature of a function of ``typed_shard_map`` or ``typed_jit``; None for anything else."""
+    hinted = find_signature(value) if callable(value) else None
+    return hinted if hinted is not None and hinted.verb != "typed" else None
 
 
 def arguments_for(function: Function, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values that a function takes, and the arguments of its mark, whose sizes are for its own meshes."""
     if function.is_plain:  # it has them already
         return {}
-    typed = function.typed
-    known = taken_names(typed)
+    (typed, owner), known = hints_of(function.function), function.names
     marked = {name: value for name, value in function.mark.items() if name in known}
     sizes = sizes_among(typed, marked)
     arguments = {name: value for name, value in marked.items() if name not in sizes}
     arguments |= function.mark.get("arguments") or {}
     arguments |= {name: value for name, value in values.items() if name.partition(".")[0] in known}
     problems: list[str] = []
-    for name, node in required_arguments(typed, bound_self(function.function)).items():
+    for name, node in required_arguments(typed, owner).items():
         if name not in arguments:
             cure = f"give it by @mesh_invariant({name}={example_text(node)}), which is in typedshmap.testing"
             cure = f"pass --arg {name}=..." if is_literal(node) else cure

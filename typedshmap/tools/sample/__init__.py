@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ... import _jax
 from ...errors import ShapeError, StructureError
 from ...errors.requirements import merge_sizes, require_integer
-from ...introspection import require_decorated
-from ...meshes import MeshLike, read_mesh_or_sizes
+from ...inspection import MeshLike, read_mesh, signature
 from .arguments import Inputs
 from .plan import plan_inputs
 
@@ -71,7 +70,7 @@ def mesh_of(f: Callable[..., Any], mesh: Any, verb: str) -> _jax.mesh.AnyMesh | 
     """The caller's mesh, else the function's own, else the ambient one, if any."""
     context = _jax.mesh.context_mesh()
     ambient = None if context.empty else _jax.mesh.ambient_devices() or context
-    return read_mesh_or_sizes(mesh) or require_decorated(f, verb).mesh or ambient
+    return read_mesh(mesh) or signature(f, verb).mesh or ambient
 
 
 def strategies(

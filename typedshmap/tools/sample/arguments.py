@@ -18,6 +18,7 @@ from ...hints import structure
 from ...hints.array_hint import ArrayHint
 from ...hints.signature import EMPTY, TAKEN_BY_SPECS, BoundCall, HintedSignature
 from ...hints.structure import ArrayLeaf, LikeOf, Node, declares_arrays, node_name
+from ...introspection import bound_self, require_decorated
 from ...placement.structs import TreeBuilder, names_of, typed_key
 
 ArrayMaker = Callable[[Any, tuple[int, ...]], Any]
@@ -56,6 +57,12 @@ def arrays_to_draw(value: Any) -> list[ArrayToDraw]:
     """The arrays in an argument that are yet to be drawn."""
     # None of a value that JAX cannot flatten; the check of the arguments reports it.
     return [leaf for leaf in _jax.tree.leaves(value) if isinstance(leaf, ArrayToDraw)]
+
+
+def hints_of(f: Any, verb: str = "inputs", args: tuple[Any, ...] = ()) -> tuple[HintedSignature, tuple[Any, ...]]:
+    """The hints of a decorated function, and the instance or the class of a method; ``args`` are those of a call."""
+    owner = bound_self(f)
+    return require_decorated(f, verb).signature.read((*owner, *args)), owner
 
 
 def bind_arguments(typed: HintedSignature, owner: tuple[Any, ...], verb: str, given: Mapping[str, Any]) -> BoundCall:
