@@ -14,14 +14,14 @@ from ..inference.closures import closed_over, closed_over_sizes
 from ..inference.interpreter import CALLS, Interpreter, call
 from ..meshes import MeshLike, read_mesh
 from ..observers import Assertion, HintedValue, ObservedCall, Observer, also_observed_by
-from .binding import NOTHING, BoundCall, Hint, Leaf, Signature, bind, find_signature, leaves_of, signature
+from .binding import NOTHING, CheckedCall, Hint, HintedLeaf, Signature, bind, find_signature, leaves_of, signature
 from .region import CollectiveCall, Fact, Finding, Region, StatedClaim, finding_of, reshard_steps
 
 __all__ = [
-    "CALLS", "BoundCall", "CollectiveCall", "Fact", "Finding", "Hint", "Interpreter", "Leaf", "MeshLike",
-    "Region", "Signature", "StatedClaim", "bind", "call", "closed_over", "closed_over_sizes", "find_signature",
-    "keeping_claims", "leaves_of", "observing", "on_mesh", "read_mesh", "reading_thoroughly", "regions",
-    "reshard_steps", "signature",
+    "CALLS", "CheckedCall", "CollectiveCall", "Fact", "Finding", "Hint", "HintedLeaf", "Interpreter",
+    "MeshLike", "Region", "Signature", "StatedClaim", "bind", "call", "closed_over", "closed_over_sizes",
+    "find_signature", "keeping_claims", "leaves_of", "observing", "on_mesh", "read_mesh", "reading_thoroughly",
+    "regions", "reshard_steps", "signature",
 ]  # fmt: skip
 
 

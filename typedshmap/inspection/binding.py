@@ -58,7 +58,7 @@ class Hint(NamedTuple):
         return cls(str(hint.text), layout, tuple(map(str, dims)), tuple(map(str, spec.marks)))
 
 
-class Leaf(NamedTuple):
+class HintedLeaf(NamedTuple):
     """A leaf of an argument or of a result, on a mesh.
 
     Attributes:
@@ -81,14 +81,14 @@ class Leaf(NamedTuple):
         return _jax.array.spec_of(self.hint.layout)
 
 
-def _leaf(name: str, leaf: CheckedLeaf, context: MeshContext) -> Leaf:
+def _leaf(name: str, leaf: CheckedLeaf, context: MeshContext) -> HintedLeaf:
     value, hint, *_ = leaf
     shape = tuple(np.shape(value)) if hint is not None or isinstance(value, _ARRAYS) else ()
     if hint is None:
-        return Leaf(name, value, None, shape)
+        return HintedLeaf(name, value, None, shape)
     known = Hint.over(hint, context, len(shape))
     assert known.layout is not None
-    return Leaf(name, value, known, shard_shape(known.layout.dim_axes, shape, dict(context.mesh or ())))
+    return HintedLeaf(name, value, known, shard_shape(known.layout.dim_axes, shape, dict(context.mesh or ())))
 
 
 _ARRAYS = (*_jax.array.ARRAYS, *_jax.array.SHAPES)
@@ -176,7 +176,7 @@ def signature(f: Any, verb: str = "signature") -> Signature:
     return Signature(f, require_decorated(f, verb))
 
 
-class BoundCall:
+class CheckedCall:
     """The arguments of a call, compared with the hints of the function on a mesh; made by `bind`.
 
     Attributes:
@@ -209,7 +209,7 @@ class BoundCall:
         args, kwargs = self._call.with_arguments(changes)
         return args[self._left_out :], kwargs
 
-    def results(self, value: Any) -> list[Leaf]:
+    def results(self, value: Any) -> list[HintedLeaf]:
         """The leaves of a result, or of what ``jax.eval_shape`` returns; ``sizes`` then has the names that it binds.
 
         Raises:
@@ -226,13 +226,13 @@ class BoundCall:
         self._sizes = checked.sizes
         return self._leaves(checked.leaves)
 
-    def _leaves(self, leaves: Iterable[CheckedLeaf]) -> list[Leaf]:
+    def _leaves(self, leaves: Iterable[CheckedLeaf]) -> list[HintedLeaf]:
         return [_leaf(str(leaf.subject), leaf, self._region) for leaf in leaves]
 
 
 def bind(
     f: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = NOTHING, *, mesh: MeshLike | None = None
-) -> BoundCall:
+) -> CheckedCall:
     """Compare the arguments of a call with the hints of a decorated function on a mesh, without calling it.
 
     ```python
@@ -254,12 +254,12 @@ def bind(
       TypedShmapError: for arguments that contradict their hints.
     """
     own_mesh = require_decorated(f, "bind").mesh
-    return BoundCall(f, _known_mesh(mesh, own_mesh, "bind"), args, kwargs)
+    return CheckedCall(f, _known_mesh(mesh, own_mesh, "bind"), args, kwargs)
 
 
 def leaves_of(
     hint: Any, sizes: Mapping[str, Any] = NOTHING, *, mesh: MeshLike | None = None, verb: str = "leaves_of"
-) -> list[Leaf]:
+) -> list[HintedLeaf]:
     """Return the arrays that a hint, or a class of hints, describes on a mesh, as ``jax.ShapeDtypeStruct``s.
 
     ```python

@@ -14,7 +14,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from ... import _jax
 from ...errors import MeshAxisError, StructureError, TypedShmapError
-from ...inspection import Leaf, bind, keeping_claims, on_mesh, read_mesh, signature
+from ...inspection import HintedLeaf, bind, keeping_claims, on_mesh, read_mesh, signature
 from ...shard_map import typed_shard_map
 from ..sample.plan import UnplacedInputs
 from .collectives import JaxprCosts, read_jaxpr
@@ -160,7 +160,7 @@ def _added_collectives(
     return added
 
 
-def value_of(ident: int, kind: ValueKind, leaf: Leaf, after: Sequence[int] = ()) -> Value:
+def value_of(ident: int, kind: ValueKind, leaf: HintedLeaf, after: Sequence[int] = ()) -> Value:
     """An argument or a result, sharded as its hint says."""
     aval = leaf.value if isinstance(leaf.value, _jax.array.SHAPES) else jax.typeof(leaf.value)
     dtype, size = _jax.array.short_dtype(aval.dtype), _jax.array.size_in_bytes(leaf.shard_shape, aval.dtype)

@@ -16,7 +16,7 @@ from ...drawing import UNSHARDED, colours_of, ink
 from ...errors import MeshAxisError
 from ...errors.phrases import mesh_text, quoted_axes, titled
 from ...errors.requirements import merge_sizes
-from ...inspection import Leaf, MeshLike, leaves_of
+from ...inspection import HintedLeaf, MeshLike, leaves_of
 from ...records import Record
 from .build import meshes_of
 from .model import array_text
@@ -158,7 +158,7 @@ def _device_ids(mesh: Mesh | AbstractMesh) -> np.ndarray[Any, Any]:
     return np.arange(math.prod(mesh.axis_sizes)).reshape(mesh.axis_sizes)
 
 
-def _shown(leaf: Leaf, mesh: Mapping[str, int], devices: np.ndarray[Any, Any]) -> ShownArray:
+def _shown(leaf: HintedLeaf, mesh: Mapping[str, int], devices: np.ndarray[Any, Any]) -> ShownArray:
     """One array with its slices."""
     hint, shard, names = leaf.hint, leaf.shard_shape, list(mesh)
     assert hint is not None and hint.layout is not None
