@@ -73,13 +73,6 @@ def shapes_of(values: Iterable[Any]) -> list[Any]:
     return [x.aval.shape if type(x) is staged else getattr(x, "shape", ()) for x in values]
 
 
-def type_at_rest(x: Any) -> tuple[Any, jax.sharding.Sharding | None]:
-    """The type of a concrete array, and its sharding if it is committed; None for other values."""
-    if not isinstance(x, jax.Array) or isinstance(x, jax.core.Tracer):
-        return None, None
-    return x.aval, x.sharding if x.committed else None
-
-
 def type_text(x: Any) -> str:
     """A value's type in JAX's notation, ``f32[2,4]{V:dp}``; in NumPy's if JAX does not accept the value."""
     if why_not_array(x) is None:

@@ -94,6 +94,12 @@ def ambient_devices() -> AnyMesh | None:
     return None if mesh.empty else mesh
 
 
+def ambient_mesh() -> AnyMesh | None:
+    """The ambient mesh, with its devices if they are known."""
+    context = context_mesh()
+    return None if context.empty else ambient_devices() or context
+
+
 def auto_axes(mesh: AnyMesh) -> tuple[tuple[str, int], ...]:
     """The mesh axes of type Auto, with their sizes, except axes of size 1."""
     kinds = zip(mesh.shape_tuple, mesh.axis_types, strict=True)

@@ -128,6 +128,10 @@ class Signature:
         """The hints of the arrays that it returns."""
         return () if self._typed.result is None else self._hints(self._typed.result)
 
+    def known_mesh(self, mesh: MeshLike | None = None) -> _jax.mesh.AnyMesh | None:
+        """The mesh of a call: a given one, else the decorator's, else the ambient one; None without any."""
+        return read_mesh(mesh) or self.mesh or _jax.mesh.ambient_mesh()
+
     @property
     def hints(self) -> list[Hint]:
         """The hints of all arrays, first those of the arguments."""
@@ -253,8 +257,10 @@ def bind(
       MeshAxisError: without a mesh, or for an axis that it does not have.
       TypedShmapError: for arguments that contradict their hints.
     """
-    own_mesh = require_decorated(f, "bind").mesh
-    return CheckedCall(f, _known_mesh(mesh, own_mesh, "bind"), args, kwargs)
+    known = signature(f, "bind").known_mesh(mesh)
+    if known is None:
+        raise no_mesh("bind")
+    return CheckedCall(f, known, args, kwargs)
 
 
 def leaves_of(
@@ -277,19 +283,14 @@ def leaves_of(
       MeshAxisError: without a mesh, or for an axis that it does not have.
       StructureError: for a hint with an open number of arrays.
     """
-    given = _known_mesh(mesh, None, verb)
+    given = read_mesh(mesh) or _jax.mesh.ambient_mesh()
+    if given is None:
+        raise no_mesh(verb)
     explicit = AbstractMesh(given.axis_sizes, given.axis_names, axis_types=(AxisType.Explicit,) * len(given.axis_names))
     place = placement_context_over(verb, explicit, current_axis_naming())
     _, leaves = structs_of(parse_hint_or_dims(hint), place, sizes, check=_check_without_marks)
     named = ((leaf.subject.path.removeprefix("."), leaf) for leaf in leaves if leaf.hint is not None)
     return [_leaf(name, leaf, place.context) for name, leaf in named]
-
-
-def _known_mesh(mesh: Any, default: _jax.mesh.AnyMesh | None, verb: str) -> _jax.mesh.AnyMesh:
-    known = read_mesh(mesh) or default or _jax.mesh.known_mesh()
-    if known is None:
-        raise no_mesh(verb)
-    return known
 
 
 def _check_without_marks(value: Any, hint: ArrayHint, *rest: Any) -> Any:

@@ -28,7 +28,6 @@ from ..errors.varying import UnmentionedVarying
 from ..inspection import signature
 from ..notation.mesh_sizes import mesh_sizes
 from ..tools.progress import progress
-from ..tools.sample import mesh_of
 from ..tools.sample.arguments import FlatCall
 from ..tools.sample.plain import is_plain, with_hints
 from ..tools.sample.plan import UnplacedInputs, plan_inputs
@@ -200,7 +199,7 @@ def assert_mesh_invariant(
     hinted = signature(f, VERB)
     if args:
         raise StructureError(f"{VERB}: {name_of(f)}: args= is for functions without hints; pass arguments by name")
-    own_mesh = mesh_of(f, None, VERB)
+    own_mesh = hinted.known_mesh()
     require_bool_or_none(VERB, "grad", grad)
     subject = classify_function(f, hinted, manual)
     names, limits = _names(exclude), (_number_option("rtol", rtol), _number_option("atol", atol))

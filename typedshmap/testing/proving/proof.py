@@ -20,7 +20,6 @@ from ...errors.requirements import merge_sizes, require_bool_or_none
 from ...inspection import signature
 from ...notation.match import NoValue
 from ...records import Record
-from ...tools.sample import mesh_of
 from ...tools.sample.arguments import FlatCall, Inputs
 from ...tools.sample.plain import is_plain, with_hints
 from ...tools.sample.plan import InputPlan, plan_inputs, size_of
@@ -121,7 +120,7 @@ def _read(f: Any, grad: bool, sizes: Mapping[str, Any], deadline: float, has_sha
     """The verdict without running it: proved, or unknown."""
     hinted = signature(f, VERB)
     require_bool_or_none(VERB, "grad", grad)
-    axes = axes_of(hinted, mesh_of(f, None, VERB))
+    axes = axes_of(hinted, hinted.known_mesh())
     axes.require_some(VERB, hinted.name, "call it")
     single = axes.abstract({})
     plan = plan_inputs(f, [single], sizes, None, VERB)

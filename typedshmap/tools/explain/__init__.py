@@ -176,7 +176,7 @@ def explain_call(
         lent = None if mesh is None else meshes_of(mesh, None, (), verb)[0]
         f, arguments = with_hints(verb, f, args, {**given, **(arguments or {})}, lent)
         args, given = (), {}
-    own_mesh = signature(f, verb).mesh
+    own_mesh = signature(f, verb).known_mesh()
     device, target = read_hardware(verb, hardware), read_target(verb, compile)
     meshes = meshes_of(mesh, own_mesh, (*args, *given.values()), verb)
     drawn_sizes = dict[str, Any]()
@@ -305,8 +305,7 @@ def choose_call(
             raise MeshAxisError(f"{verb}: {name_of(f)}: its regions are over the ambient mesh, {unknown}") from None
         args, given = (), {}
     hinted = signature(f, verb)
-    ambient = _jax.mesh.context_mesh()
-    own_mesh = hinted.mesh or (None if ambient.empty else ambient)
+    own_mesh = hinted.known_mesh()
     known = hinted.axes if own_mesh is None else list(own_mesh.axis_names)
     axes: dict[str, int | None] = {**dict.fromkeys(known), **wanted}
     if not axes:

@@ -262,11 +262,9 @@ def has_gradient(value: Any) -> bool:
 
 
 def meshes_of(
-    given: Any, own: _jax.mesh.AnyMesh | None, values: Iterable[Any], verb: str = "explain"
+    given: Any, default: _jax.mesh.AnyMesh | None, values: Iterable[Any], verb: str = "explain"
 ) -> tuple[AbstractMesh, ...]:
-    """The given meshes, or one, without devices: by default the decorator's, the ambient one, or the values'."""
-    ambient = _jax.mesh.context_mesh()
-    default = own or (None if ambient.empty else ambient)
+    """The given meshes, or one, without devices: by default the function's or the ambient one, else the values'."""
     if isinstance(given, (list, tuple)):
         if not given:
             raise MeshAxisError(f"{verb}: mesh= is empty")

@@ -141,7 +141,7 @@ def show(
       MeshAxisError: without a mesh, or for an axis that it does not have.
       StructureError: for a hint with an open number of arrays.
     """
-    sizes, ambient = merge_sizes("show", sizes, dims), _jax.mesh.ambient_devices() if mesh is None else mesh
+    sizes, ambient = merge_sizes("show", sizes, dims), _jax.mesh.ambient_mesh() if mesh is None else mesh
     abstract = meshes_of(ambient, None, (), "show")[0]  # which refuses what is no mesh to show
     given = ambient if isinstance(ambient, Mesh) else abstract
     if given.size > MOST_DEVICES:
