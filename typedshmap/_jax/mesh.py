@@ -134,8 +134,8 @@ def has_one_device() -> bool:
         return jax.device_count() == 1
 
 
-def mesh_like(mesh: AbstractMesh, other: AnyMesh | None) -> AbstractMesh:
-    """A mesh whose axes have the types that another mesh gives them."""
-    types = {} if other is None else dict(zip(other.axis_names, other.axis_types, strict=True))
+def mesh_like(mesh: AbstractMesh, like: AnyMesh | None) -> AbstractMesh:
+    """A mesh whose axes have the types that a mesh like it gives them."""
+    types = {} if like is None else dict(zip(like.axis_names, like.axis_types, strict=True))
     kinds = (types.get(name, kind) for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True))
     return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=tuple(kinds))

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, PartitionSpec
+from jax.sharding import AxisType, PartitionSpec
 
 from .. import _jax
 from ..errors.failures import RETURN
@@ -184,7 +184,7 @@ class CheckedCall:
     """The arguments of a call, compared with the hints of the function on a mesh; made by `bind`.
 
     Attributes:
-      leaves: the leaves of the arguments, in the order of ``jax.tree.leaves``.
+      leaves: the leaves of the arguments, in the order of the parameters.
     """
 
     def __init__(self, f: Any, mesh: _jax.mesh.AnyMesh, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -286,8 +286,8 @@ def leaves_of(
     given = read_mesh(mesh) or _jax.mesh.ambient_mesh()
     if given is None:
         raise no_mesh(verb)
-    explicit = AbstractMesh(given.axis_sizes, given.axis_names, axis_types=(AxisType.Explicit,) * len(given.axis_names))
-    place = placement_context_over(verb, explicit, current_axis_naming())
+    # Over Explicit axes, so that marks mean something outside of regions, too.
+    place = placement_context_over(verb, _jax.mesh.with_axis_type(given, AxisType.Explicit), current_axis_naming())
     _, leaves = structs_of(parse_hint_or_dims(hint), place, sizes, check=_check_without_marks)
     named = ((leaf.subject.path.removeprefix("."), leaf) for leaf in leaves if leaf.hint is not None)
     return [_leaf(name, leaf, place.context) for name, leaf in named]

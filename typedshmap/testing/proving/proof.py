@@ -124,9 +124,9 @@ def _read(f: Any, grad: bool, sizes: Mapping[str, Any], deadline: float, has_sha
     axes.require_some(VERB, hinted.name, "call it")
     single = axes.abstract({})
     plan = plan_inputs(f, [single], sizes, None, VERB)
-    subject = classify_function(f, hinted)
+    subject, made = classify_function(f, hinted), plan.draw(0).structs(single)
     try:
-        subject = in_its_region(subject, plan.draw(0).structs(single), single)
+        subject = in_its_region(subject, made, single)
     except TypedShmapError:
         raise
     except Exception:  # which its body raises on the meshes that are read, too
