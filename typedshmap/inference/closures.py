@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dis
 import functools
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -84,17 +85,46 @@ def _own_values(function: Any) -> Iterator[tuple[str, Any]]:
     match function:
         case functools.partial():
             yield "", function.func
-            yield from ((f"argument {at}", value) for at, value in enumerate(function.args))
-            yield from function.keywords.items()
+            yield from _of_partial(function)
         case MethodType():
             yield "", function.__func__
-            yield from ((f"self.{name}", value) for name, value in getattr(function.__self__, "__dict__", {}).items())
+            yield from _of_method(function)
         case FunctionType():
             yield from _of_python_function(function)
         case _:
             pass
     if (inner := getattr(function, "__wrapped__", None)) is not None:
         yield "", inner
+
+
+def _of_partial(function: functools.partial[Any]) -> Iterator[tuple[str, Any]]:
+    code = getattr(function.func, "__code__", None)
+    names = code.co_varnames[: code.co_argcount] if code is not None else ()
+    for at, value in enumerate(function.args):
+        if code is None or at >= len(names) or _may_say_size(value, names[at], [code]):
+            yield f"argument {at}", value
+    for name, value in function.keywords.items():
+        if code is None or _may_say_size(value, name, [code]):
+            yield name, value
+
+
+def _of_method(method: MethodType) -> Iterator[tuple[str, Any]]:
+    """The attributes of a method's owner; a mesh if the method, or another one that it names, reads its sizes."""
+    codes, waiting = list[CodeType](), [method.__func__]
+    while waiting:
+        code = getattr(waiting.pop(), "__code__", None)
+        if code is not None and code not in codes:
+            codes.append(code)
+            members = (inspect.getattr_static(method.__self__, name, None) for name in _names(code))
+            waiting += [getattr(member, "fget", None) or getattr(member, "__func__", member) for member in members]
+    for name, value in getattr(method.__self__, "__dict__", {}).items():
+        if _may_say_size(value, name, codes):
+            yield f"self.{name}", value
+
+
+def _may_say_size(value: Any, name: str, codes: Sequence[CodeType]) -> bool:
+    """Whether a value that code has by a name may tell it the size of a mesh axis."""
+    return not isinstance(value, (Mesh, AbstractMesh)) or any(name in _sized(code) for code in codes)
 
 
 def _of_python_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -106,9 +136,11 @@ def _of_python_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
         value: Any = _content(cells[name]) if name in cells else function.__globals__.get(name)
         if not isinstance(value, (Mesh, AbstractMesh)) or attribute in _SIZES:
             yield name, value
-    defaults = function.__code__.co_varnames[: function.__code__.co_argcount]
-    yield from zip(defaults[::-1], (function.__defaults__ or ())[::-1], strict=False)
-    yield from (function.__kwdefaults__ or {}).items()
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    defaults = zip(names[::-1], (function.__defaults__ or ())[::-1], strict=False)
+    for name, value in (*defaults, *(function.__kwdefaults__ or {}).items()):
+        if _may_say_size(value, name, [function.__code__]):
+            yield name, value
 
 
 def _content(cell: Any) -> Any:
@@ -116,6 +148,24 @@ def _content(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:  # a name that is assigned later
         return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _names(code: CodeType) -> tuple[str, ...]:
+    """The names that a function and its inner functions read of globals and of objects."""
+    inner = (name for const in code.co_consts if isinstance(const, CodeType) for name in _names(const))
+    return (*code.co_names, *inner)
+
+
+@functools.lru_cache(maxsize=1024)
+def _sized(code: CodeType) -> frozenset[str]:
+    """The names, also of attributes, of which a function or an inner one reads an attribute like ``shape``."""
+    names = set[str]()
+    for load, following in pairwise(dis.get_instructions(code)):
+        if following.opname in ("LOAD_ATTR", "LOAD_METHOD") and following.argval in _SIZES:
+            names.add(load.argval[-1] if isinstance(load.argval, tuple) else load.argval)
+    inner = (_sized(const) for const in code.co_consts if isinstance(const, CodeType))
+    return frozenset(names).union(*inner)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -19,6 +19,7 @@ from ..errors.varying import DivergentCollective, NotUnreduced, UnmarkedUnreduce
 from ..hints.array_hint import hint_of_spec
 from ..hints.context import LayoutAssertion, MeshContext
 from ..inference.claims import Origin
+from ..inference.closures import closed_over_sizes
 from ..inference.facts import FactInterpreter
 from ..inference.interpreter import CLAIM
 from ..inference.kinds.described import describe_value
@@ -115,6 +116,7 @@ class StatedClaim(NamedTuple):
 _BODY = Subject("spec", "body")
 
 _NO_DEGREES = "whether results grow with '{}', as it cannot be traced on an axis of another size"
+_HELD = "whether results grow with '{}', as it closes over {}"
 
 
 class Region:
@@ -258,6 +260,9 @@ class Region:
                     Failure(suspect.failure, _BODY, place=suspect.place) for suspect in interpreted.suspects(of_results)
                 ]
                 unread += [_NO_DEGREES.format(axis) for axis in interpreted.kinds.unread]
+                if held := interpreted.kinds.held:
+                    closed = closed_over_sizes(function, self.axes)
+                    unread += [_HELD.format(axis, closed[axis]) for axis in held]
             for failure in failures:
                 cause = failure.what.cause if isinstance(failure.what, UnmentionedVarying) else None
                 if cause is not None and cause.may_agree:

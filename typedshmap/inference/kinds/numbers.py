@@ -62,6 +62,8 @@ class Numbers:
         """Those of a line that counts sharded rows in one call, and as many others in another: a second trace tells."""
         self.is_asked = False
         """Whether it had to be asked where the last number stands."""
+        self.is_held = False
+        """Whether a number that both traces have may yet count shards, since the program is tied to their number."""
         self.is_open = False
         """Whether a verdict may depend on a number that one trace does not show."""
 
@@ -123,10 +125,11 @@ class Numbers:
         if not first.any() and not second.any():
             return ANY
         if (first == second).all() or np.isnan(first).any():
-            is_count = (
-                self.is_tied and not first.ndim and first.dtype.kind in "iuf" and self._may_count(abs(float(first)))
-            )
-            return UNKNOWN if is_count and not _is_in_text(eqn, abs(float(first))) else 0
+            is_number = self.is_tied and not first.ndim and first.dtype.kind in "iuf"
+            if is_number and self._may_count(abs(float(first))) and not _is_in_text(eqn, abs(float(first))):
+                self.is_held = True
+                return UNKNOWN
+            return 0
         if first.dtype.kind == "c":
             return UNKNOWN
         with np.errstate(all="ignore"):

@@ -140,6 +140,16 @@ class Kinds:
         """The axes over which it was read without degrees, though they may matter."""
         return [axis for axis, read in self._found.items() if read.is_blind]
 
+    @property
+    def held(self) -> list[str]:
+        """The axes over which no verdict was reached, since the function closes over what may be their size."""
+        return [axis for axis, read in self._found.items() if read.says == "unknown" and read.reading.numbers.is_held]
+
+    @property
+    def asks_closure(self) -> bool:
+        """Whether its reading asked what the function closes over."""
+        return not {"tied", "constants"}.isdisjoint(vars(self))
+
     @cached_property
     def _equations(self) -> list[Any]:
         return [*_jax.jaxpr.all_equations(self.body)]
