@@ -107,7 +107,9 @@ class Kinds:
     def reading_of(self, axis: str, key: int) -> RegionReading:
         """The best reading over an axis that has a value: of what is claimed a second trace may know nothing."""
         found = self.over(axis)
-        return found if key in found.values else self.first(axis)
+        if key in found.values and not (self.claims and found.values[key].kind == "unknown"):
+            return found
+        return self.first(axis)  # with the claims beside its own trace
 
     def ask_for(self, key: int) -> None:
         """Judge what is claimed of a value by a pattern, too: the id of the equation."""
