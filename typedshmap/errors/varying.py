@@ -115,18 +115,21 @@ class RedundantPsum(Fault):
     """A value that is the same on every shard of an axis over which it is to be summed.
 
     Attributes:
-      place: who made it so, where JAX's type does not say.
+      verb: the collective.
+      is_sum: whether the collective adds up what the shards hold.
+      place: where it became so, if JAX's type does not say.
       is_among_others: whether it is to be summed over other axes, too.
     """
 
     axis: str
     shards: int
     verb: str
+    is_sum: bool
     place: str | None = None
     is_among_others: bool = False
 
     def words(self, terms: Terms) -> Sentence:
-        wrong = f"would count it {self.shards} times" if self.verb in ("psum", "psum_scatter") else "changes nothing"
+        wrong = f"would count it {self.shards} times" if self.is_sum else "changes nothing"
         by = f" by {self.place}" if self.place else ""
         problem = f"is the same on every shard of '{self.axis}'{by}, so a {self.verb} over it {wrong}"
         reason = "jax.grad sums the gradient of a value that is the same on every shard by itself"

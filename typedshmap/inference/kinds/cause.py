@@ -14,18 +14,12 @@ from .region import Kinds, RegionReading
 from .suspects import first_loss, problem_of
 from .value import NO_PARTS, Share, is_negative
 
-_CONTRACTIONS = frozenset(
-    [name for name, found in _jax.primitives.PRIMITIVES.items() if found.kind == "product" and found.along]
-)
-_OPERATIONS = {
-    **dict.fromkeys(_CONTRACTIONS, "contraction"),
-    **dict.fromkeys(("reduce_sum", "scan", "add", "add_any"), "sum"),
-    **dict.fromkeys(("reduce_max", "max"), "maximum"),
-    **dict.fromkeys(("reduce_min", "min"), "minimum"),
-}
-_NAMES = {"reduce_sum": "sum", "gather": "lookup", "reduce_or": "any", "reduce_and": "all", "reduce_prod": "product"}
 _MEANS = frozenset(["mean", "nanmean", "average"])
-_OVER_DIMS = _jax.primitives.names_of("reducing") | _CONTRACTIONS | {"gather"}
+_OVER_DIMS = {
+    name
+    for name, primitive in _jax.primitives.PRIMITIVES.items()
+    if primitive.kind == "reducing" or primitive.is_contraction or name == "gather"
+}
 _OF_DIMS = frozenset(["picked", "part", "item", "mapped", "ring"])
 _SUMS = frozenset(["sum", "contraction", "gradient", "hint", "pattern"])
 
@@ -254,15 +248,16 @@ def _origin_of(reading: Reading, value: Share, ignored: frozenset[Any] = NO_PART
 def _kind_of(origin: Beginning) -> str:
     """What an equation makes that is each shard's own, or not known."""
     name = origin.eqn.primitive.name
-    if name == "axis_index":
+    primitive = _jax.primitives.primitive(name)
+    if primitive.kind == "index":
         return "index"
-    if name in ("cond", "while"):
+    if primitive.kind == "branch" or name == "while":
         return "choice"
-    if _jax.primitives.primitive(name).kind in ("opaque", "outside"):
+    if primitive.kind in ("opaque", "outside"):
         return "opaque"
     if not origin.is_of_rows or origin.name == ("", "") or origin.gradient is not None:
         return "other"
-    return "mean" if name in ("reduce_sum", "dot_general") else "picked"
+    return "mean" if name == "reduce_sum" or primitive.is_contraction else "picked"
 
 
 def _agreement(kinds: Kinds, read: RegionReading, axis: str, key: int) -> Since | None:
@@ -298,12 +293,13 @@ def _what(origin: Since) -> str:
         return "pattern" if eqn is not None and eqn.params["claim"].assertion.subject.is_pattern else "hint"
     if began.gradient is not None:
         return "gradient"
-    if origin.kind not in ("sum", "extreme"):
-        called = _jax.source.called_function(eqn)
-        return _NAMES.get(called, called)
-    name, functions = (origin.eqn or eqn).primitive.name, _jax.source.library_functions(origin.eqn or eqn)
-    if name == "reduce_sum":
-        called = _jax.source.called_function(eqn)
-        return "mean" if functions & _MEANS else "sum" if called in ("sum", "method", "meth", name) else called
     called = _jax.source.called_function(eqn)
-    return _OPERATIONS.get(name, _NAMES.get(called, called))
+    if origin.kind in ("sum", "extreme"):
+        made = origin.eqn or eqn
+        name, is_method = made.primitive.name, called in ("sum", "method", "meth")
+        if name == "reduce_sum" and _jax.source.library_functions(made) & _MEANS:
+            return "mean"
+        noun = _jax.primitives.primitive(name).noun
+        if noun and (name != "reduce_sum" or is_method):  # such as a logsumexp, which has a name of its own
+            return noun
+    return _jax.primitives.primitive(called).noun or called

@@ -171,6 +171,11 @@ def _when_traced(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Re
     return after if is_sure else None
 
 
+def _is_extreme_of_shards(eqn: Any) -> bool:
+    primitive = _jax.primitives.primitive(eqn.primitive.name)
+    return primitive.kind == "collective" and primitive.end != ""
+
+
 def _bounds(trace: Any, sites: AbstractSet[Any]) -> dict[int, Any] | None:
     """Edits by which the extremes over shards at some places of the user's are read as bounds that all shards have.
 
@@ -180,7 +185,7 @@ def _bounds(trace: Any, sites: AbstractSet[Any]) -> dict[int, Any] | None:
     for eqn in _jax.jaxpr.all_equations(trace) if sites else ():
         if _jax.source.call_site(eqn)[1] not in sites:
             continue
-        if eqn.primitive.name.startswith(("pmax", "pmin")):
+        if _is_extreme_of_shards(eqn):
             bounds[id(eqn)] = _bound
             made.update(eqn.outvars)
         elif any(not _jax.jaxpr.is_literal(atom) and atom in made for atom in eqn.invars):
@@ -311,7 +316,7 @@ _MOST_PARTS = 6
 def _operations(extremes: Sequence[Share]) -> list[str]:
     """The collectives that make a whole of parts; of extremes, those of their ends."""
     is_negated = any(is_negative(value.part) for value in extremes)
-    ends = {"max", "min"} if is_negated else {value.end for value in extremes}
+    ends = {*_jax.primitives.OPPOSITE_END} if is_negated else {value.end for value in extremes}
     return [f"p{end}" for end in sorted(ends)] or ["psum", "pmean"]
 
 
@@ -365,9 +370,10 @@ def _insertions(
             own = operations if ways == {""} else [f"p{end}" for end in ways] if len(ways) == 1 else []
             if at >= len(own):
                 continue
-            if own[at] in ("pmax", "pmin") and flow is not None:
+            end = _end_of(own[at])
+            if end and flow is not None:
                 group = tuple(map(flow.stopped, group))
-            is_free = own[at] in ("psum", "pmean") or any(eqn.primitive.name == "stop_gradient" for eqn in group)
+            is_free = not end or any(eqn.primitive.name == "stop_gradient" for eqn in group)
             is_stopped = not is_free and any(map(_jax.jaxpr.is_differentiated, group))
             what = _what(group)
             if is_stopped:
@@ -526,24 +532,27 @@ def _edit(change: EditedEquation) -> Callable[[ReadEquation, list[Share], Sequen
     return edit
 
 
+def _end_of(operation: str) -> str:
+    """The end whose extreme over the shards a collective takes; empty for other operations."""
+    return _jax.primitives.primitive(operation).end
+
+
 def _applied(operation: str, step: ReadEquation, value: Share, at: int) -> Share:
     match operation:
         case "psum":
             return total(step, value, at)
         case "pmean":
             return scaled(total(step, value, at), -1)
-        case "pmax" | "pmin":
-            return extreme(step, value, operation[1:])
         case "divide":
             return scaled(value, -1)
         case _:
-            return value
+            return extreme(step, value, end) if (end := _end_of(operation)) else value
 
 
 def _on_result(operation: str) -> Callable[[Any, Share], Share]:
     def edit(reading: Any, value: Share) -> Share:
-        if operation in ("pmax", "pmin"):
-            is_complete = value.kind == "extreme" and value.end == operation[1:]
+        if end := _end_of(operation):
+            is_complete = value.kind == "extreme" and value.end == end
             return value.but(kind="same", part=None) if is_complete else NOT_KNOWN
         counted = value.degree if value.beside is None else sum_of(value.beside, 1)  # once per shard
         degree = reading.numbers.agree(value.degree, counted)

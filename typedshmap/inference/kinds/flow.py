@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
+from math import inf
 from typing import Any
 
 from ... import _jax
 from ..interpreter import CALLS, fixed_point
 from .joining import join
 from .origins import Beginning, name_of
-from .reading import JaxprRun, KindRule, ReadEquation, Reading
+from .reading import JaxprRun, ReadEquation, Reading
 from .rings import closed_rings
 from .sums import add
 from .value import ANY, NOT_KNOWN, SAME, UNKNOWN, Share, scaled, sum_of, traces_of, unknown
@@ -99,7 +100,7 @@ def scan(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     is_long = step.params["length"] != step.other.params["length"]
     body = _jax.jaxpr.open_jaxpr(step.params["jaxpr"])
     folds = [_fold(body, len(fixed) + at, at, reading.edits) for at in range(count)]
-    started = [_NEUTRAL.get(fold, value) for fold, value in zip(folds, starts, strict=True)]
+    started = [_neutral(fold) if fold else value for fold, value in zip(folds, starts, strict=True)]
 
     def carried(now: list[Share], results: list[Share], times: int) -> list[Share]:
         after = list[Share]()
@@ -127,26 +128,27 @@ def scan(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     return [*carry, *[_stacked(step, value, is_over_rows, is_long) for value in results[count:]]]
 
 
-_NEUTRAL = {
-    "add": Share("same", ANY),
-    "max": Share("same", 0, number=(float("-inf"),) * 2),
-    "min": Share("same", 0, number=(float("inf"),) * 2),
-}
+def _neutral(fold: _jax.primitives.Primitive) -> Share:
+    """The operand that changes no result of a fold: zeros in a sum, an infinity in an extreme."""
+    if not fold.end:
+        return Share("same", ANY)
+    return Share("same", 0, number=(inf if fold.end == "min" else -inf,) * 2)
 
 
-def _fold(body: Any, at_input: int, at_result: int, edits: Mapping[Any, Any]) -> str:
-    """How a loop folds what an iteration makes into what it carries, if that is all that it does with it."""
+def _fold(body: Any, at_input: int, at_result: int, edits: Mapping[Any, Any]) -> _jax.primitives.Primitive | None:
+    """The sum or the extreme by which a loop folds an iteration's value into its carry, if it does nothing else."""
     carried, result, uses = body.invars[at_input], body.outvars[at_result], _jax.jaxpr.uses(body)
     *casts, made = _through_casts(body, result)
     eqn = None if _jax.jaxpr.is_literal(made) else _jax.jaxpr.maker_of(body, made)
     if eqn is None or len(eqn.invars) != 2 or id(eqn) in edits:
-        return ""
-    primitive = _jax.primitives.primitive(eqn.primitive.name)
-    fold = "add" if primitive.kind == "sum" else primitive.end if primitive.is_monotone else ""
+        return None
+    fold = _jax.primitives.primitive(eqn.primitive.name)
+    if fold.kind != "sum" and not (fold.is_monotone and fold.end):
+        return None
     operands = eqn.invars[:1] if eqn.primitive.name == "sub" else eqn.invars
     ways = [way for way in (_through_casts(body, atom) for atom in operands) if way[-1] is carried]
     is_used_once = len(ways) == 1 and all(uses[atom] == 1 for atom in (*casts, made, *ways[0]))
-    return fold if is_used_once else ""
+    return fold if is_used_once else None
 
 
 def _through_casts(body: Any, atom: Any) -> list[Any]:
@@ -161,13 +163,19 @@ def _through_casts(body: Any, atom: Any) -> list[Any]:
 
 
 def _folded(
-    step: ReadEquation, fold: str, start: Share, iteration: Share, body: Any, at: int, is_over_rows: bool
+    step: ReadEquation,
+    fold: _jax.primitives.Primitive,
+    start: Share,
+    iteration: Share,
+    body: Any,
+    at: int,
+    is_over_rows: bool,
 ) -> Share:
     """What a loop has folded up in the end: what it began with, and what all of its iterations made."""
     lengths = [eqn.params["length"] for eqn in (step.eqn, step.other)]
-    if fold != "add":
+    if fold.end:
         if iteration.kind == "sharded" and iteration.dim == "rows" and not iteration.own:
-            iteration = Share("extreme", iteration.degree, end=fold, **traces_of(iteration))
+            iteration = Share("extreme", iteration.degree, end=fold.end, **traces_of(iteration))
         is_bound = start.is_common or step.reading.is_soft(start)
         return iteration if is_bound and iteration.kind in ("same", "extreme") else join(step.reading, start, iteration)
     if iteration.dim == "rows":
@@ -213,11 +221,3 @@ def _stacked(step: ReadEquation, value: Share, is_over_rows: bool, is_long: bool
     if is_long:
         return NOT_KNOWN
     return (value.but(dim=value.dim + 1) if isinstance(value.dim, int) else value).unnumbered
-
-
-RULES: Mapping[str, KindRule] = {
-    "custom_linear_solve": linear_solve,
-    "cond": branch,
-    "while": while_loop,
-    "scan": scan,
-}

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
+from ..._jax.primitives import OPPOSITE_END, primitive
 from .numbers import TINY
 from .reading import ReadEquation
-from .sums import BARE, OFFSETS, OTHER_END, across, add, locally, origin_of_rows
+from .sums import BARE, OFFSETS, across, add, locally, origin_of_rows
 from .value import ANY, NO_PARTS, NOT_KNOWN, SAME, UNKNOWN, Degree, Share, blended, combined, sum_of, traces_of, unknown
 
 PICKED = "picked"
 """The place of a sum of which only one shard has an entry, and the others zeros."""
-_INVERSE = {"log": "exp", "exp": "log", "sqrt": "square"}
 _HUGE = 1e6
 
 
@@ -37,30 +37,30 @@ def cast(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
 def function(step: ReadEquation, values: list[Share]) -> Share:
     """A function, entry by entry."""
     values = [step.reading.softened(value, values) for value in values]
-    value, primitive, power = values[0], step.primitive, _power(step, values)
+    value, known, power = values[0], step.primitive, _power(step, values)
     if step.name == "abs" and value.is_positive:
         return value
     if value.place == PICKED and value.kind == "sum" and value.beside is None and len(values) == 1:
-        if primitive.keeps_zero and value.degree == 0:
+        if known.keeps_zero and value.degree == 0:
             return value.but(part=None)
         if power is not None and power > 0:
             return value.but(part=None, degree=_raised(value, power))
     if step.name == "is_finite" and value.kind in ("extreme", "sum", "own"):
         return Share("same", 0, place="finite")
-    if primitive.kind == "test":
+    if known.kind == "test":
         return _test(step, values)
-    if primitive.kind == "extreme":
+    if known.kind == "extreme":
         is_same = len(values) == 2 and step.eqn.invars[0] is step.eqn.invars[1]
         return value if is_same else _extreme(step, values)
     if power is None or value.degree in (UNKNOWN, ANY):
-        result, is_positive = nonlinear(step, values), primitive.is_positive
+        result, is_positive = nonlinear(step, values), known.is_positive
     elif value.own and value.gauge == "*" and value.kind in ("same", "sharded") and power not in (0, 1):
         own = frozenset((name, times * power) for name, times in value.own)
         return value.but(degree=sum_of(0, value.degree, power), own=own, number=None, root=None)
     else:
         is_free = value.kind == "extreme" and step.name == "abs"
         result = nonlinear(step, values[:1], None if is_free else _raised(value, power))
-        is_positive = primitive.is_positive or (step.name == "integer_pow" and step.params["y"] % 2 == 0)
+        is_positive = known.is_positive or (step.name == "integer_pow" and step.params["y"] % 2 == 0)
     return result.but(is_positive=True) if is_positive and result is not SAME else result
 
 
@@ -134,7 +134,7 @@ def _inverted(step: ReadEquation, value: Share) -> Share | None:
         return None
     function, of = value.root
     power = step.params.get("y") if step.name == "integer_pow" else None
-    if _INVERSE.get(function) == step.name or (function == "sqrt" and power == 2):
+    if primitive(function).inverse == step.name or (function == "sqrt" and power == 2):
         return of.but(reduced=of.reduced | value.reduced, is_heard=value.is_heard)
     return of if function == "inverse" and power == -1 else None
 
@@ -178,7 +178,7 @@ def _of_parts(step: ReadEquation, values: Sequence[Share]) -> Share:
         if each.is_part:
             reading.lose(each.part, "is not linear", step, (each,))
     own = frozenset({(reading.lose(("of", step.part), "is not linear", step, values), 1)})
-    if len(values) == 1 and value.beside is None and value.gauge in ("", "*") and step.name in _INVERSE:
+    if len(values) == 1 and value.beside is None and value.gauge in ("", "*") and step.primitive.inverse:
         own = combined(own, value.own if step.name == "log" else NO_PARTS)
         return Share("own", ANY, gauge="+", own=own, root=(step.name, value), **seen)
     before: frozenset[Any] = blended(*values)["own"]
@@ -252,7 +252,7 @@ def _test(step: ReadEquation, values: list[Share]) -> Share:
     for extreme, bound in ((a, b), (b, a)):
         if extreme.kind == "extreme" and not is_equality and bound.is_common:
             is_kept = (name[0] == "g") == (extreme is a)
-            end = extreme.end if is_kept else OTHER_END[extreme.end]
+            end = extreme.end if is_kept else OPPOSITE_END[extreme.end]
             return extreme.but(degree=0, part=None, end=end, gauge="", own=NO_PARTS)
     if is_equality and {a.kind, b.kind} == {"local", "sharded"}:
         return nonlinear(step, [value.but(kind="sharded") for value in values])

@@ -199,7 +199,7 @@ def update_slice(step: ReadEquation, values: list[Share]) -> Share:
 def draw(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     """Random numbers, and keys."""
     count = len(step.eqn.outvars)
-    if step.name in ("random_wrap", "random_unwrap", "random_clone"):
+    if step.primitive.keeps_key:
         return values
     if any(value.kind == "unknown" for value in values):
         return [NOT_KNOWN] * count

@@ -35,7 +35,8 @@ def turned(step: ReadEquation, value: Share, sent: Share, shift: int) -> Share:
 def added(step: ReadEquation, values: list[Share], result: Share) -> Share:
     """A sum of two values, of which one was sent on: that of all shards, as soon as each has been added once."""
     a, b = values
-    if (a.ring is None and b.ring is None) or step.name not in ("add", "add_any"):
+    is_addition = step.primitive.kind == "sum" and step.primitive.is_commutative
+    if (a.ring is None and b.ring is None) or not is_addition:
         return result
     for zero, value in ((a, b), (b, a)):
         if zero.is_zero and zero.kind == "same":

@@ -55,7 +55,6 @@ def claimed(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
 
 _RULES_OF_KINDS: Mapping[str, KindRule] = {
     "cast": functions.cast,
-    "sum": sums.add,
     "product": products.multiply,
     "quotient": products.multiply,
     **dict.fromkeys(("homogeneous", "elementwise", "test", "extreme"), functions.function),
@@ -70,18 +69,35 @@ _RULES_OF_KINDS: Mapping[str, KindRule] = {
     "index": collectives.index,
     "call": flow.call,
 }
+
+
+def _rule_of(primitive: _jax.primitives.Primitive) -> KindRule | None:
+    """The rule that follows from the class of a primitive."""
+    if primitive.kind == "sum":
+        return sums.negate if primitive.terms == "first" else sums.add
+    return _RULES_OF_KINDS.get(primitive.kind)
+
+
 RULES: Mapping[str, KindRule] = {
     **{
         name: rule
-        for name, found in _jax.primitives.PRIMITIVES.items()
-        if (rule := _RULES_OF_KINDS.get(found.kind)) is not None
+        for name, primitive in _jax.primitives.PRIMITIVES.items()
+        if (rule := _rule_of(primitive)) is not None
     },
-    **flow.RULES,
-    **dict.fromkeys(("neg", "real", "imag", "conj"), sums.negate),
-    **dict.fromkeys(("dot_general", "ragged_dot", "ragged_dot_general"), reductions.contract),
-    **dict.fromkeys(("conv", "conv_general_dilated"), reductions.convolve),
-    **dict.fromkeys(("broadcast_in_dim", "broadcast_to", "expand_dims"), moves.broadcast),
-    **dict.fromkeys(("split", "unstack"), moves.split),
+    "custom_linear_solve": flow.linear_solve,
+    "cond": flow.branch,
+    "while": flow.while_loop,
+    "scan": flow.scan,
+    "dot_general": reductions.contract,
+    "ragged_dot": reductions.contract,
+    "ragged_dot_general": reductions.contract,
+    "conv": reductions.convolve,
+    "conv_general_dilated": reductions.convolve,
+    "broadcast_in_dim": moves.broadcast,
+    "broadcast_to": moves.broadcast,
+    "expand_dims": moves.broadcast,
+    "split": moves.split,
+    "unstack": moves.split,
     "slice": moves.cut,
     "reshape": moves.reshape,
     "transpose": moves.transpose,

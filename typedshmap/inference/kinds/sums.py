@@ -6,6 +6,7 @@ from collections.abc import Callable
 from operator import add as plus
 from typing import Any
 
+from ..._jax.primitives import OPPOSITE_END
 from .numbers import TINY
 from .reading import ReadEquation, Reading
 from .rings import added
@@ -13,7 +14,6 @@ from .value import ANY, NO_PARTS, NOT_KNOWN, SAME, UNKNOWN, Share, anyhow, combi
 
 OFFSETS = frozenset(["offset", "clipped", "wrapped"])
 """Places relative to the shard's own block: as they are; within bounds; with negative ones from the end."""
-OTHER_END = {"max": "min", "min": "max"}
 BARE = SAME.but()
 """The same on every shard, of degree 0: `SAME`, before it is known as that."""
 
@@ -91,7 +91,7 @@ def negated(value: Share) -> Share:
         part = part[1] if is_negative(part) else ("negative", part)
     return value.but(
         own=frozenset((own, -times) for own, times in value.own) if value.gauge == "+" else value.own,
-        end=OTHER_END.get(value.end, value.end),
+        end=OPPOSITE_END.get(value.end, value.end),
         number=value.number and tuple(-number for number in value.number),
         line=value.line and tuple((-start, -by) for start, by in value.line),
         part=part,
