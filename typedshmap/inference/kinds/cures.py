@@ -57,9 +57,10 @@ def _search(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool = Fals
         return None
     right, tried = list[Cure](), set[Any]()
     length = max(1, kinds.length)
-    readings, traces = min(_MOST_READ, _EQUATIONS_READ // length), min(_MOST_TRACED, _EQUATIONS_TRACED // length)
+    # How many edits may still be tried: those of forward equations on a new trace, others by reading.
+    left = {True: min(_MOST_TRACED, _EQUATIONS_TRACED // length), False: min(_MOST_READ, _EQUATIONS_READ // length)}
     for cure in _cures(kinds, axis, read, is_of_one):
-        if readings < 0 and traces < 0:
+        if max(left.values()) < 0:
             break
         if right and (cure.weight > right[0].weight or len(right) == 2 or cure.weight > 3):
             break
@@ -69,13 +70,9 @@ def _search(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool = Fals
         if edit in tried:
             continue
         tried.add(edit)
-        if _is_forward(kinds, cure):
-            traces -= 1
-            is_right = traces >= 0 and _is_right_when_traced(kinds, axis, read, cure)
-        else:
-            readings -= 1
-            is_right = readings >= 0 and _is_right_when_read(kinds, axis, read, cure)
-        if is_right:
+        is_forward = _is_forward(kinds, cure)
+        left[is_forward] -= 1
+        if left[is_forward] >= 0 and _is_right(kinds, axis, read, cure):
             right.append(cure)
     if right and (taken := _as_sum(kinds, axis, read, right[0])) is not None:
         return taken
@@ -101,8 +98,7 @@ def _as_sum(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Cure | 
         if name != "psum" or all(map(_jax.jaxpr.is_transposed, later)):
             continue
         taken = _together(inserted, [*_replacements(later, "", over, ())][-1])
-        is_right = _is_right_when_traced if _is_forward(kinds, taken) else _is_right_when_read
-        if is_right(kinds, axis, read, taken):
+        if _is_right(kinds, axis, read, taken):
             return taken
     return None
 
@@ -112,14 +108,18 @@ def _is_forward(kinds: Kinds, cure: Cure) -> bool:
     return kinds.is_differentiated and any(kinds.may_be_followed(change.eqn) for change in cure.changes)
 
 
-def _is_right_when_read(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> bool:
-    after = _when_read(kinds, axis, read, cure)
+def _is_right(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> bool:
+    """Whether the region is right with a cure."""
+    after = (_when_traced if _is_forward(kinds, cure) else _when_read)(kinds, axis, read, cure)
     return after is not None and _has_no_fault(after, read, cure)
 
 
-def _is_right_when_traced(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> bool:
-    after = _when_traced(kinds, axis, read, cure)
-    return after is not None and _has_no_fault(after, read, cure)
+def _try_to_read(kinds: Kinds, axis: str, *arguments: Any, **options: Any) -> RegionReading | None:
+    """A reading as `Kinds.read` makes it; None if that fails, since an edit may make a program that JAX refuses."""
+    try:
+        return kinds.read(axis, *arguments, **options)
+    except Exception:
+        return None
 
 
 def _when_read(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> RegionReading | None:
@@ -127,11 +127,8 @@ def _when_read(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Regi
     traces, sizes, is_own = _traces(kinds, axis)
     edits: dict[Any, Any] = {id(change.eqn): _edit(change) for change in cure.changes}
     edits |= {("result", at): _on_result(cure.operation) for at in cure.results}
-    try:
-        after = kinds.read(axis, traces, sizes, edits, is_own, read.is_blind)
-    except Exception:
-        return None
-    return None if after.is_open and len(traces) == 1 else after
+    after = _try_to_read(kinds, axis, traces, sizes, edits, is_own, read.is_blind)
+    return None if after is None or (after.is_open and len(traces) == 1) else after
 
 
 def _traces(kinds: Kinds, axis: str) -> tuple[tuple[Any, ...], tuple[int, ...], bool]:
@@ -141,9 +138,8 @@ def _traces(kinds: Kinds, axis: str) -> tuple[tuple[Any, ...], tuple[int, ...], 
 
 def is_right_when_gathered(kinds: Kinds, axis: str, read: RegionReading, name: tuple[str, str], key: int) -> bool:
     """Whether a value is right, and nothing else becomes wrong, if a dim of an argument is gathered at first."""
-    try:
-        after = kinds.read(axis, (kinds.body,), (kinds.sizes[axis],), is_blind=read.is_blind, gathered=name)
-    except Exception:
+    after = _try_to_read(kinds, axis, (kinds.body,), (kinds.sizes[axis],), is_blind=read.is_blind, gathered=name)
+    if after is None:
         return False
     others = {at: verdict.says for at, verdict in after.verdicts.items() if verdict.says != "right"}
     worse = {at for at, says in others.items() if says == "wrong" or read.verdicts[at].says == "right"}
@@ -167,9 +163,8 @@ def _when_traced(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Re
     bounds = _bounds(traces[0], {edit.site for edit in known if edit.is_stopped})
     if bounds is None:
         return None
-    try:
-        after = kinds.read(axis, traces, sizes, bounds, is_own=False, is_blind=read.is_blind)
-    except Exception:
+    after = _try_to_read(kinds, axis, traces, sizes, bounds, is_own=False, is_blind=read.is_blind)
+    if after is None:
         return None
     is_sure = (not after.is_open or len(sizes) > 1) and (not bounds or _cancel(after.reading))
     return after if is_sure else None
@@ -245,9 +240,6 @@ def _summed_though_due(read: RegionReading, left: AbstractSet[Any]) -> set[int]:
         for eqn, claim, value in read.reading.claimed
         if read.reading.axis in claim.layout.unreduced and value.kind == "same" and _site(eqn) not in left
     }
-
-
-# ----------------------------------------------------------------------------------------------------------- candidates
 
 
 def _cures(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool) -> Iterator[Cure]:
@@ -518,9 +510,6 @@ def _is_reduction(eqn: Any) -> bool:
 
 def _line(group: EquationGroup) -> str:
     return _place(group[0]).partition(" ")[0]
-
-
-# ---------------------------------------------------------------------------------------------------- edits of readings
 
 
 def _edit(change: EditedEquation) -> Callable[[ReadEquation, list[Share], Sequence[Share]], Sequence[Share]]:

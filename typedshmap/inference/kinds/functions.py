@@ -197,9 +197,6 @@ def _of_parts(step: ReadEquation, values: Sequence[Share]) -> Share:
     return Share("own", 0 if before else ANY, role="?" if before or is_square else "+", **more)
 
 
-# -------------------------------------------------------------------------------------------- extremes and comparisons
-
-
 def _extreme(step: ReadEquation, values: list[Share]) -> Share:
     """A maximum or a minimum of operands, entry by entry; ``or``, ``and``, a remainder."""
     name, numbers = step.name, step.reading.numbers
@@ -273,9 +270,6 @@ def _test(step: ReadEquation, values: list[Share]) -> Share:
     if differ and step.reading.numbers.agree(*degrees) is None:
         return _of_different_degrees(step, "compares what grows", values)
     return nonlinear(step, values)
-
-
-# -------------------------------------------------------------------------------------------------------------- choices
 
 
 def select(step: ReadEquation, values: list[Share]) -> Share:

@@ -291,8 +291,6 @@ class Reading(Ledger, Interpreter[Share]):
                 given[at] = value.but(part=("argument", at))
         return self.interpret(jaxpr, given)
 
-    # ------------------------------------------------------------------------------------------ as a domain
-
     def interpret(self, closed_jaxpr: Any, values: Sequence[Share], known: Any = None) -> list[Share]:
         """The results of a jaxpr; remembered if no origin and no loss was noted in it."""
         step, around, made = self._step, self._frame, self.changes
