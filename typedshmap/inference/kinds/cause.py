@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ... import _jax
 from ...errors.causes import Cause, Cure
 from .cures import find_cure, is_right_when_gathered
-from .origins import Origin, is_extreme
+from .origins import ValueOrigin, is_extreme
 from .reading import JaxprRun, Reading
 from .region import Kinds, RegionReading
 from .suspects import first_loss, problem_of
@@ -34,7 +34,7 @@ class AxisCause(NamedTuple):
     """
 
     kind: str
-    origin: Origin
+    origin: ValueOrigin
     eqn: Any = None
 
     @property
@@ -98,7 +98,7 @@ def _with_cure(kinds: Kinds, cause: Cause, first: AxisCause, axis: str, axes: Se
     lost = ""
     if losses and not cures:
         loss = first_loss(losses)
-        lost = problem_of(read.reading, loss, Origin(loss.eqn, loss.calls).place.partition(" ")[0])
+        lost = problem_of(read.reading, loss, ValueOrigin(loss.eqn, loss.calls).place.partition(" ")[0])
     is_of_rows = first.made is not None and first.made.primitive.name == "reduce_sum" and cause.what not in _SUMS
     is_mean = cure.startswith("pmean") or (is_of_rows and not cure.startswith("psum"))
     return cause._replace(
@@ -146,7 +146,7 @@ def predicate_cause(kinds: Kinds, eqn: Any, axis: str) -> Cause | None:
     if cause.kind == "derived" and eqn.primitive.name == "while":  # the carry varies: name what makes a scalar of it
         equations = reversed(_jax.jaxpr.open_jaxpr(eqn.params["cond_jaxpr"]).eqns)
         reduction = next((inner for inner in equations if inner.primitive.name in _OVER_DIMS), None)
-        cause = cause if reduction is None else cause._replace(origin=Origin(reduction, (eqn,)))
+        cause = cause if reduction is None else cause._replace(origin=ValueOrigin(reduction, (eqn,)))
     return Cause(cause.kind, (axis,), _what(cause), cause.origin.place)
 
 
@@ -202,7 +202,7 @@ def _axis_cause(kinds: Kinds, axis: str, key: int) -> AxisCause | None:
     if axis not in kinds.sizes:  # it has one shard; only of a gather JAX's type is as wrong on any other mesh
         maker = _jax.jaxpr.maker_of(kinds.body, kinds.variable(key)) if key in kinds.results else None
         is_gather = maker is not None and maker.primitive.name == "all_gather"
-        return AxisCause("agreement" if is_gather else "alone", Origin(maker))
+        return AxisCause("agreement" if is_gather else "alone", ValueOrigin(maker))
     read = kinds.reading_of(axis, key)
     value = read.values.get(key)
     if value is None:
@@ -236,21 +236,21 @@ def _cause_of(reading: Reading, value: Share, ignored: frozenset[Any] = NO_PARTS
         maker = reading.makers[part]
         kind, made = "extreme" if is_extreme(maker) else "sum", maker.eqn
         if isinstance(part, tuple) and part[0] == "iterations":  # the sum of a loop is complete after the loop
-            maker = Origin(maker.calls[0], maker.calls[1:], maker.name)
+            maker = ValueOrigin(maker.calls[0], maker.calls[1:], maker.name)
         return AxisCause(kind, maker, made)
     if losses:
-        return AxisCause("derived", Origin(losses[0].eqn, losses[0].calls, losses[0].name))
+        return AxisCause("derived", ValueOrigin(losses[0].eqn, losses[0].calls, losses[0].name))
     origin = reading.origins.get(value.origin)
     if value.kind in ("sharded", "local"):
         if origin is not None:
             return AxisCause("derived", origin)
-        return AxisCause("item" if value.dim == "rows" else "part", Origin(None, (), value.name))
+        return AxisCause("item" if value.dim == "rows" else "part", ValueOrigin(None, (), value.name))
     if origin is None:
         return None
     return AxisCause("ring" if reading.is_sent(value.origin) else _kind_of(origin), origin)
 
 
-def _kind_of(origin: Origin) -> str:
+def _kind_of(origin: ValueOrigin) -> str:
     """The kind of a cause, from the equation whose result is each shard's own, or not known."""
     name = origin.eqn.primitive.name
     primitive = _jax.primitives.primitive(name)
@@ -276,7 +276,7 @@ def _agreement(kinds: Kinds, read: RegionReading, axis: str, key: int) -> AxisCa
         if eqn is None or id(atom) in seen or axis not in _jax.array.manual_type_in(atom.aval).varying:
             continue
         seen.add(id(atom))
-        made = AxisCause("agreement", Origin(eqn, run.calls))
+        made = AxisCause("agreement", ValueOrigin(eqn, run.calls))
         if any(_differs(run, operand) for operand in eqn.invars):
             return made
         first = first or made

@@ -7,7 +7,7 @@ from typing import Any
 
 from ... import _jax
 from .functions import nonlinear
-from .origins import Origin
+from .origins import ValueOrigin
 from .reading import ReadEquation
 from .rings import sent_around, shift_of, total
 from .value import ANY, NOT_KNOWN, SAME, Share, unknown
@@ -121,11 +121,11 @@ def _sent(step: ReadEquation, value: Share, is_full: bool) -> Share:
     if is_full and value.kind == "same":
         return value
     if is_full and value.kind == "sum" and value.beside is None:
-        step.reading.sent.append(Origin(step.eqn, step.frame.calls))
+        step.reading.sent.append(ValueOrigin(step.eqn, step.frame.calls))
         return value.but(part=None, is_reached=True)
     losses = step.reading.losses
     if any(losses[symbol].is_of_slice for symbol, _ in value.symbols):
-        step.reading.sent.append(Origin(step.eqn, step.frame.calls))
+        step.reading.sent.append(ValueOrigin(step.eqn, step.frame.calls))
     symbols = frozenset((symbol, 0) for symbol, _ in value.symbols if not losses[symbol].is_excusable)
     return Share("own", 0, is_reached=True, trait="sent", role="?" if symbols else "", symbols=symbols)
 

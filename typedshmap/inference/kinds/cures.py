@@ -16,7 +16,7 @@ from ... import _jax
 from ...errors.causes import Cure, EditedEquation
 from .collectives import common_bound, extreme, total
 from .judge import ResultVerdict
-from .origins import Origin
+from .origins import ValueOrigin
 from .reading import ReadEquation, Reading
 from .region import Kinds, RegionReading
 from .value import NOT_KNOWN, Share, is_negative, scaled, sum_of
@@ -394,7 +394,7 @@ def _cure(text: str, group: EquationGroup, operation: str, replaces: str = "", i
     return Cure(text, line=_line(group), operation=operation, changes=changes)
 
 
-def _makers(origins: Sequence[Origin], losing: AbstractSet[Any], flow: _Flow) -> list[EquationGroup]:
+def _makers(origins: Sequence[ValueOrigin], losing: AbstractSet[Any], flow: _Flow) -> list[EquationGroup]:
     """The equations that made parts, by lines.
 
     Args:

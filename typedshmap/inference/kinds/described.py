@@ -8,7 +8,7 @@ from typing import Any
 
 from ... import _jax
 from ..control_flow import fact_of_spec
-from .origins import Origin
+from .origins import ValueOrigin
 from .reading import Reading, Unaligned
 from .region import Kinds
 from .suspects import factor_text, first_loss, problem_of
@@ -45,7 +45,7 @@ def _in_words(reading: Reading, value: Share, size: int) -> str:
     axis, degree, losses = f"'{reading.axis}'", reading.numbers.known(value.degree), reading.losses_of(value)
     if losses:
         loss = first_loss(losses)
-        return problem_of(reading, loss, Origin(loss.eqn, loss.calls).place.partition(" ")[0])
+        return problem_of(reading, loss, ValueOrigin(loss.eqn, loss.calls).place.partition(" ")[0])
     maker = None if value.part is None else reading.maker_of(value.part)
     since = f", due since {maker.place}" if maker is not None and maker.place else ""
     match value.kind:

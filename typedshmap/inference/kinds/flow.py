@@ -10,7 +10,7 @@ from typing import Any
 from ... import _jax
 from ..interpreter import CALLS, fixed_point
 from .joining import join
-from .origins import Origin, name_of
+from .origins import ValueOrigin, name_of
 from .reading import JaxprRun, ReadEquation, Reading
 from .rings import closed_rings
 from .sums import add
@@ -77,7 +77,7 @@ def _either_way(reading: Reading, ways: Sequence[Share]) -> Share:
 
 def _chosen(step: ReadEquation, value: Share, is_reached: bool) -> Share:
     """A value that each shard chose by its own predicate."""
-    step.reading.origins.setdefault(id(step.eqn), Origin(step.eqn, step.frame.calls))
+    step.reading.origins.setdefault(id(step.eqn), ValueOrigin(step.eqn, step.frame.calls))
     is_reached = value.is_reached or is_reached
     return value.but(kind="own", dim=None, order=0, part=None, is_reached=is_reached, origin=id(step.eqn))
 
@@ -123,7 +123,7 @@ def scan(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
         if carry[at].is_part:
             part = ("iterations", step.part, at) if carry[at].part is None else carry[at].part
             carry[at] = carry[at].but(part=part)
-            origin = Origin(_made_in(eqn, at), (eqn, *step.frame.calls), name_of(items))
+            origin = ValueOrigin(_made_in(eqn, at), (eqn, *step.frame.calls), name_of(items))
             reading.makers.setdefault(part, origin)
     return [*carry, *[_stacked(step, value, is_over_rows, is_long) for value in results[count:]]]
 

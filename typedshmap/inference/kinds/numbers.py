@@ -204,8 +204,8 @@ class Numbers:
         """Note whether a mean is over a sharded dim, so that its divisor counts a shard's rows."""
         for number, _ in degree.numbers if isinstance(degree, Form) else ():
             if number[0] == "count" and (is_of_sharded or number[2] not in self.pieces):
-                learnt = -1 if is_of_sharded else 0
-                if self.counts.setdefault(number, learnt) != learnt:
+                power = -1 if is_of_sharded else 0
+                if self.counts.setdefault(number, power) != power:
                     self.ambiguous.add(number)
 
     def _may_count(self, number: float) -> bool:

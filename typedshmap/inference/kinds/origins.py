@@ -43,7 +43,7 @@ class Loss(NamedTuple):
         return self.why in ("takes its own slice of a partial sum", "takes its own entries of a partial sum")
 
 
-class Origin(NamedTuple):
+class ValueOrigin(NamedTuple):
     """The equation where a value became what it is.
 
     Attributes:
@@ -90,7 +90,7 @@ class Origin(NamedTuple):
         return "" if self.eqn is None else _jax.source.equation_place(self.written)
 
 
-def is_extreme(origin: Origin) -> bool:
+def is_extreme(origin: ValueOrigin) -> bool:
     """Whether the part that was made there is one of an extreme rather than a sum."""
     if origin.eqn is None:
         return False
@@ -112,9 +112,9 @@ class Ledger:
         """How many notes were made: a jaxpr in which none is made need not be read again."""
         self.losses = dict[Any, Loss]()
         """For each symbol, the operation that made it one."""
-        self.makers = dict[Any, Origin]()
+        self.makers = dict[Any, ValueOrigin]()
         """For each part, where it was made."""
-        self.twins = defaultdict[Any, list[Origin]](list)
+        self.twins = defaultdict[Any, list[ValueOrigin]](list)
         """For each part, where the same computation is repeated."""
         self.ends = dict[int, str]()
         """By the id of an equation that makes an extreme, its end."""
@@ -124,9 +124,9 @@ class Ledger:
         """The parts that a hint marks with ``+``."""
         self.stated = set[Any]()
         """The parts that a hint marks with ``~``: each shard may do with its own what it likes."""
-        self.sent = list[Origin]()
+        self.sent = list[ValueOrigin]()
         """Where a ``ppermute`` sends partial sums: only the author knows which of them a shard has added up."""
-        self.origins = dict[Any, Origin]()
+        self.origins = dict[Any, ValueOrigin]()
         """By a key (the id of an equation, or a part), where a value became each shard's own, or unknown."""
         self.collectives = dict[int, tuple[Any, tuple[Any, ...], Share]]()
         """By the id of a collective over the axis: the equation, those around it, and its first operand."""
@@ -173,13 +173,13 @@ class Ledger:
         self.losses.setdefault(symbol, loss)
         return symbol
 
-    def maker_of(self, part: Any) -> Origin | None:
+    def maker_of(self, part: Any) -> ValueOrigin | None:
         """Where a part, or its negative, was made."""
         return self.makers.get(part[1] if is_negative(part) else part)
 
-    def makers_of(self, parts: Iterable[Any]) -> list[Origin]:
+    def makers_of(self, parts: Iterable[Any]) -> list[ValueOrigin]:
         """All places where some parts were made."""
-        origins = list[Origin]()
+        origins = list[ValueOrigin]()
         for part in parts:
             if (maker := self.maker_of(part)) is not None:
                 origins += [maker, *self.twins.get(part[1] if is_negative(part) else part, ())]

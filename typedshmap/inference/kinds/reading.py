@@ -15,7 +15,7 @@ from ... import _jax
 from ..interpreter import CLAIM, Interpreter
 from .joining import join
 from .numbers import Numbers, pmean_axes
-from .origins import Ledger, Origin, name_of
+from .origins import Ledger, ValueOrigin, name_of
 from .value import NOT_KNOWN, SAME, Share, is_plain, reach_of, unknown, untracked, untracked_symbols
 
 _DEPTH = 6
@@ -203,7 +203,7 @@ class ReadEquation(NamedTuple):
         if origin is None or not (is_sent or (origin.is_of_rows and origin.name != ("", ""))):
             return value
         key = ("sent", id(self.eqn)) if is_sent else id(self.eqn)
-        self.reading.origins.setdefault(key, Origin(self.eqn, self.frame.calls, origin.name))
+        self.reading.origins.setdefault(key, ValueOrigin(self.eqn, self.frame.calls, origin.name))
         return value.but(origin=key)
 
     def decided(self, why: str, by: Share, *values: Share) -> Share:
@@ -287,7 +287,7 @@ class Reading(Ledger, Interpreter[Share]):
         )
         for at, value in enumerate(given):
             if value.kind == "sum":
-                self.makers["argument", at] = Origin(None, (), value.name)
+                self.makers["argument", at] = ValueOrigin(None, (), value.name)
                 given[at] = value.but(part=("argument", at))
         return self.interpret(jaxpr, given)
 
@@ -388,7 +388,7 @@ class Reading(Ledger, Interpreter[Share]):
         for claim in self.claims[var]:
             (value,) = self._results(ReadEquation(claim, claim, self._frame, self), [value])
             if value.kind == "sum" and value.part is None:
-                self.makers.setdefault(("claim", id(claim)), Origin(claim, self._frame.calls))
+                self.makers.setdefault(("claim", id(claim)), ValueOrigin(claim, self._frame.calls))
                 value = value.but(part=("claim", id(claim)))
         return value
 
@@ -425,7 +425,7 @@ class Reading(Ledger, Interpreter[Share]):
             eqn = frame.makers.get(var)
             if key is None and eqn is not None:
                 key = id(eqn)
-                self.origins.setdefault(key, Origin(eqn, frame.calls, name_of(operands)))
+                self.origins.setdefault(key, ValueOrigin(eqn, frame.calls, name_of(operands)))
             return value._replace(origin=key)
         if value.kind not in ("sum", "extreme") or value.part is not None:
             if not is_plain(value):
@@ -434,7 +434,7 @@ class Reading(Ledger, Interpreter[Share]):
             return SAME if value == SAME else self._plain.setdefault(value, value)
         self.changes += 1
         part = self.number_of(frame, var)
-        made = Origin(frame.makers.get(var), frame.calls, name_of(operands))
+        made = ValueOrigin(frame.makers.get(var), frame.calls, name_of(operands))
         if self.makers.setdefault(part, made).eqn is not made.eqn:
             self.twins[part].append(made)
         if value.kind == "extreme":
