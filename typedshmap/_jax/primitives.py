@@ -119,11 +119,6 @@ class Primitive(NamedTuple):
         return self.kind in ("cast", "moving", "lookup") or self.operation in _MOVING_COLLECTIVES
 
     @property
-    def is_contraction(self) -> bool:
-        """Whether it is a product that adds up the entries along a dim of both operands."""
-        return self.kind == "product" and self.along != ""
-
-    @property
     def is_entry_by_entry(self) -> bool:
         """Whether an entry of its result depends on the entries of its operands at the same place, and on no others."""
         return self.kind in _ENTRY_BY_ENTRY and not self.along

@@ -15,11 +15,10 @@ from .suspects import first_loss, problem_of
 from .value import NO_PARTS, Share, is_negative
 
 _MEANS = frozenset(["mean", "nanmean", "average"])
-_OVER_DIMS = {
-    name
-    for name, primitive in _jax.primitives.PRIMITIVES.items()
-    if primitive.kind == "reducing" or primitive.is_contraction or name == "gather"
-}
+_CONTRACTIONS = frozenset(
+    [name for name, primitive in _jax.primitives.PRIMITIVES.items() if primitive.kind == "product" and primitive.along]
+)
+_OVER_DIMS = _jax.primitives.names_of("reducing") | _CONTRACTIONS | {"gather"}
 _OF_DIMS = frozenset(["derived", "part", "item", "mapped", "ring"])
 _SUMS = frozenset(["sum", "contraction", "gradient", "hint", "pattern"])
 
@@ -262,7 +261,7 @@ def _kind_of(origin: ValueOrigin) -> str:
         return "opaque"
     if not origin.is_of_rows or origin.name == ("", "") or origin.gradient is not None:
         return "other"
-    return "mean" if name == "reduce_sum" or primitive.is_contraction else "derived"
+    return "mean" if name == "reduce_sum" or name in _CONTRACTIONS else "derived"
 
 
 def _agreement(kinds: Kinds, read: RegionReading, axis: str, key: int) -> AxisCause | None:

@@ -35,8 +35,10 @@ def sent_around(step: ReadEquation, value: Share, sent: Share, shift: int) -> Sh
 def added(step: ReadEquation, values: list[Share], result: Share) -> Share:
     """A sum of two values, one of which was sent: a sum over the shards once each of them has been added."""
     a, b = values
-    is_addition = step.primitive.kind == "sum" and step.primitive.is_commutative
-    if (a.ring is None and b.ring is None) or not is_addition:
+    if a.ring is None and b.ring is None:
+        return result
+    primitive = step.primitive
+    if primitive.kind != "sum" or not primitive.is_commutative:
         return result
     for zero, value in ((a, b), (b, a)):
         if zero.is_zero and zero.kind == "same":

@@ -55,6 +55,7 @@ def claimed(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
 
 _RULES_OF_KINDS: Mapping[str, KindRule] = {
     "cast": functions.cast,
+    "sum": sums.add,
     "product": products.multiply,
     "quotient": products.multiply,
     **dict.fromkeys(("homogeneous", "elementwise", "test", "extreme"), functions.function),
@@ -69,21 +70,16 @@ _RULES_OF_KINDS: Mapping[str, KindRule] = {
     "index": collectives.index,
     "call": flow.call,
 }
-
-
-def _rule_of(primitive: _jax.primitives.Primitive) -> KindRule | None:
-    """The rule that follows from the class of a primitive."""
-    if primitive.kind == "sum":
-        return sums.negate if primitive.terms == "first" else sums.add
-    return _RULES_OF_KINDS.get(primitive.kind)
-
-
 RULES: Mapping[str, KindRule] = {
     **{
         name: rule
         for name, primitive in _jax.primitives.PRIMITIVES.items()
-        if (rule := _rule_of(primitive)) is not None
+        if (rule := _RULES_OF_KINDS.get(primitive.kind)) is not None
     },
+    "neg": sums.negate,
+    "real": sums.negate,
+    "imag": sums.negate,
+    "conj": sums.negate,
     "custom_linear_solve": flow.linear_solve,
     "cond": flow.branch,
     "while": flow.while_loop,
