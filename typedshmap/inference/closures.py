@@ -81,7 +81,7 @@ def closed_over(function: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _own_values(function: Any) -> Iterator[tuple[str, Any]]:
-    """The closed-over values of one function, by name; without a name those to be followed only."""
+    """The closed-over values of one function, by name; values without a name are only followed."""
     match function:
         case functools.partial():
             yield "", function.func
@@ -171,10 +171,10 @@ def _sized(code: CodeType) -> frozenset[str]:
 @functools.lru_cache(maxsize=1024)
 def _reads(code: CodeType) -> tuple[tuple[str, str], ...]:
     """The outer names that a function and its inner functions read, each with the attribute that is read."""
-    return tuple(dict.fromkeys(_each_read(code)))
+    return tuple(dict.fromkeys(_iterate_reads(code)))
 
 
-def _each_read(code: CodeType) -> Iterator[tuple[str, str]]:
+def _iterate_reads(code: CodeType) -> Iterator[tuple[str, str]]:
     for load, following in pairwise(dis.get_instructions(code)):
         if load.opname in ("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLOSURE"):
             yield load.argval, following.argval if following.opname in ("LOAD_ATTR", "LOAD_METHOD") else ""

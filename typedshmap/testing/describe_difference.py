@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import _jax
+from .._jax.primitives import OPPOSITE_END
 from ..errors.phrases import count_text, quoted_axes
 from ..inspection import Region
 from .agreement import Agreement
@@ -115,7 +116,7 @@ def _words(agreement: Agreement) -> str:
             return f"{layout}as on one device"
         case "reduced", ["scaled", *_]:
             return f"{layout}off by the number of shards over {quoted_axes(reduced)}"
-        case "reduced", [("sum" | "mean") as how, *_] if not {"max", "min"}.intersection(reduced.values()):
+        case "reduced", [("sum" | "mean") as how, *_] if OPPOSITE_END.keys().isdisjoint(reduced.values()):
             return f"{layout}its {how} over {quoted_axes(reduced)} is that on one device"
         case "blocks", _:
             return "each shard has a part of that on one device"

@@ -1,4 +1,4 @@
-"""Regions in which nothing is suspected: one that has the same equations is not read again."""
+"""A cache of regions in which nothing is suspected. A region with the same equations is not read again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _known = dict[Any, Any]()
 
 
 def is_known(kinds: Kinds) -> bool:
-    """Whether a region like it was read, and nothing is suspected there."""
+    """Whether an equal region was read before, without suspects."""
     key = _key_of(kinds)
     if key not in _known:
         return False
@@ -21,7 +21,7 @@ def is_known(kinds: Kinds) -> bool:
 
 
 def note_known(kinds: Kinds) -> None:
-    """Note that nothing is suspected of a region, unless an audit is to say that it was read without degrees."""
+    """Note a region without suspects, unless an audit has to report that degrees were unknown."""
     key = _key_of(kinds)
     if key is not None and not (kinds.is_thorough and (kinds.unread or kinds.held)):
         while len(_known) >= _MOST:
@@ -31,9 +31,9 @@ def note_known(kinds: Kinds) -> None:
 
 
 def _key_of(kinds: Kinds) -> Any:
-    """What is the same for regions that are read alike: all that `Kinds` reads of them.
+    """A key that is equal for regions with the same reading: all that `Kinds` reads of them; None if there is none.
 
-    The functions of JAX that made a number are those that the code of the body calls.
+    Whether a function of JAX made a number follows from the code of the body.
     """
     if kinds.key is None:
         noted = dict[Any, Any]()

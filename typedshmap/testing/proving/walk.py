@@ -243,7 +243,7 @@ def parts_of(values: Sequence[Sharded], why: str) -> tuple[frozenset[str], str]:
     partials = {(value.partial, value.combined_by) for value in values if not value.is_zero}
     has_zeros = any(value.is_zero for value in values)
     partial, by = partials.pop() if partials else (frozenset[str](), "")
-    if partials or (has_zeros and by in ("max", "min")):
+    if partials or (has_zeros and any(value.is_extreme for value in values)):
         raise NotKnown(why)
     return partial, by
 
