@@ -187,6 +187,16 @@ def call_site(eqn: Any) -> tuple[list[Any], Any]:
     return codes, next(((code, position) for code, position in frames if is_users(code.co_filename)), None)
 
 
+def call_key(eqn: Any) -> Any:
+    """What equations share that one call of the user's makes, whenever it runs; None if its place is not known."""
+    traceback = getattr(eqn.source_info, "traceback", None)
+    if traceback is None or not hasattr(traceback, "raw_frames"):
+        return None
+    frames = [*zip(*traceback.raw_frames(), strict=True)]
+    last = next((at for at, (code, _) in enumerate(frames) if is_users(code.co_filename)), None)
+    return None if last is None else (eqn.primitive, *frames[: last + 1])
+
+
 def expression(eqn: Any) -> str:
     """The user's expression for an equation, if it is on one line and is not the whole value of that line."""
     before, text, after = _written(eqn)

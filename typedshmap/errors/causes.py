@@ -113,8 +113,8 @@ class Cause(NamedTuple):
                 return f"nothing is known of the shards that {origin} returns: state by {stated}"
             case "ring":
                 sent = "sends on" if "permute" in self.what else "is of what the shards send on,"
-                parts = f"parts of {self.sharded_dims}: if each has had all of them, state it by assume(x, hint)"
-                return f"{origin} {sent} {parts}"
+                parts = f"parts of {self.sharded_dims}: reduce it over {over} (psum, pmax)"
+                return f"{origin} {sent} {parts}; if each shard has had all parts, state that by assume(x, hint)"
             case "index":
                 return f"{origin} is each shard's own{_either([f'{cure} if the shards may differ' for cure in mark])}"
             case "choice":

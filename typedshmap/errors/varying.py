@@ -204,8 +204,8 @@ class DivergentCollective(Fault):
         if self.cause is not None and self.cause.kind == "index":
             goes = "when a shard leaves it" if is_loop else "which one a shard takes"
             return Sentence(problem, cure=f"{move}: {goes} depends on its own index")
-        agree = "when the loop ends, by pmax of its condition" if is_loop else "the branch, by pmax of the predicate"
-        return Sentence(problem, cure=f"let all shards agree on {agree}; or, if each is to decide for itself, {move}")
+        agree = f"let all shards agree: take the sum or the maximum of what it compares over {over} (psum, pmax)"
+        return Sentence(problem, cure=f"{agree}; or, if each is to decide for itself, {move}")
 
 
 class UntypedVarying(Fault):

@@ -14,6 +14,7 @@ from typing import Any
 
 from ... import _jax
 from ...errors.causes import Cure, EditedEquation
+from ...errors.phrases import quoted_axes
 from .collectives import common_bound, extreme, total
 from .judge import ResultVerdict
 from .origins import ValueOrigin
@@ -76,7 +77,17 @@ def _search(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool = Fals
             right.append(cure)
     if right and (taken := _as_sum(kinds, axis, read, right[0])) is not None:
         return taken
-    return replace(right[0], other=right[1].text if len(right) > 1 else "") if right else None
+    if not right:
+        return None
+    return _with_open_axes(kinds, axis, replace(right[0], other=right[1].text if len(right) > 1 else ""))
+
+
+def _with_open_axes(kinds: Kinds, axis: str, cure: Cure) -> Cure:
+    """The cure; it says so if nothing is known over another axis of a collective that it replaces."""
+    named = {name for change in cure.changes if change.replaces for name in _jax.jaxpr.named_axes(change.eqn)}
+    others = [name for name in kinds.sizes if name in named and name != axis]
+    unknown = [name for name in others if kinds.over(name).says == "unknown"]
+    return replace(cure, text=f"{cure.text} (over {quoted_axes(unknown)} nothing is known)") if unknown else cure
 
 
 def _is_at_same_line(cure: Cure, other: Cure) -> bool:
@@ -125,7 +136,10 @@ def _try_to_read(kinds: Kinds, axis: str, *arguments: Any, **options: Any) -> Re
 def _when_read(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> RegionReading | None:
     """The region read again with an edit of its equations; None if that fails, or depends on a second trace."""
     traces, sizes, is_own = _traces(kinds, axis)
-    edits: dict[Any, Any] = {id(change.eqn): _edit(change) for change in cure.changes}
+    # The text of a line stands for all of its equations, such as those of the leaves of a tree.
+    edits: dict[Any, Any] = {
+        id(eqn): _edit(change) for change in cure.changes for eqn in kinds.equations_like(change.eqn, traces[0])
+    }
     edits |= {("result", at): _on_result(cure.operation) for at in cure.results}
     after = _try_to_read(kinds, axis, traces, sizes, edits, is_own, read.is_blind)
     return None if after is None or (after.is_open and len(traces) == 1) else after
@@ -521,6 +535,8 @@ def _edit(change: EditedEquation) -> Callable[[ReadEquation, list[Share], Sequen
             if is_part and value.part is None:
                 value = value.but(part=("edited", step.part, at))
             is_meant = is_part or not change.is_of_parts
+            if is_meant and value.kind == "sharded" and not change.replaces and change.operation != "divide":
+                raise ValueError("the sum of different rows is no cure")
             edited.append(_applied(change.operation, step, value, at) if is_meant else value)
         # The equation of a pmean is its psum; the division by the size follows.
         return [scaled(value, 1) for value in edited] if change.replaces == "pmean" else edited

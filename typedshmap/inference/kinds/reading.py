@@ -331,6 +331,7 @@ class Reading(Ledger, Interpreter[Share]):
         other = frame.aligned[id(eqn)] if frame.aligned else eqn
         if (
             plain is not None
+            and not (self.edits and id(eqn) in self.edits)
             and ((plain.kind == "same" and name in _PURE) or (name in ENTRY_BY_ENTRY and len(outvars) == 1))
             and not (has_number and plain is SAME and not (name in ENTRY_BY_ENTRY and outvars[0].aval.shape))
             and (eqn is other or name != "reduce_sum")  # the other trace may sum more entries

@@ -89,6 +89,7 @@ class Kinds:
         self.key: Any = None
         self.cures: dict[Any, Any] = {}
         self._asked = 0
+        self._by_call: dict[int, dict[Any, list[Any]]] = {}
         self.seconds: dict[str, tuple[tuple[Any, ...], tuple[int, ...], bool]] = {}
 
     def over(self, axis: str) -> RegionReading:
@@ -154,6 +155,18 @@ class Kinds:
     @cached_property
     def _equations(self) -> list[Any]:
         return [*_jax.jaxpr.all_equations(self.body)]
+
+    def equations_like(self, eqn: Any, trace: Any) -> list[Any]:
+        """The equations of a trace that the user's call which made one of them makes each time that it runs."""
+        key = None if _jax.jaxpr.is_transposed(eqn) else _jax.source.call_key(eqn)
+        if key is None:
+            return [eqn]
+        if id(trace) not in self._by_call:
+            by_call = self._by_call[id(trace)] = dict[Any, list[Any]]()
+            for other in _jax.jaxpr.all_equations(trace):
+                if not _jax.jaxpr.is_transposed(other):
+                    by_call.setdefault(_jax.source.call_key(other), []).append(other)
+        return self._by_call[id(trace)].get(key, [eqn])
 
     @property
     def length(self) -> int:
