@@ -14,13 +14,13 @@ from typing import Any, TypeAlias
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from . import _jax
+from ._jax.mesh import MOST_DEVICES, mesh_sizes
 from .errors import MeshAxisError, ShardingError, StructureError
 from .errors.failures import Failure, PlainMessage
 from .errors.phrases import count_text, mesh_text, quoted_axes, value_text
 from .errors.report import Report
 from .hints.context import SizedAxes
 from .hints.fitting import CheckedLeaf
-from .notation.mesh_sizes import MOST_DEVICES, mesh_sizes
 
 MeshLike: TypeAlias = Mesh | AbstractMesh | Mapping[str, int] | str
 """One mesh, as users write it."""

@@ -24,8 +24,8 @@ from typedshmap import (
     typed,
     typed_shard_map,
 )
+from typedshmap._jax.array import NAMES
 from typedshmap.hints.array_hint import read_array_hint
-from typedshmap.notation.dtype_names import NAMES
 
 SHARED = [name for name in NAMES if hasattr(jaxtyping, name)]
 

@@ -19,10 +19,10 @@ from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from .. import _jax
+from .._jax.array import BOOLS, COMPLEXES, FLOATS, INTS, KEYS, NAMES, UINTS, intersect
 from ..errors import AnnotationSyntaxError
 from ..errors.failures import HintText
 from ..errors.phrases import value_text
-from ..notation.dtype_names import BOOLS, COMPLEXES, FLOATS, INTS, KEYS, NAMES, UINTS, intersect
 from ..notation.spec import Axes, Dim, Mark, Spec, parse
 from ..notation.tokens import SyntaxFault
 from ..records import Record

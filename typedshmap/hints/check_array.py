@@ -13,9 +13,9 @@ import jax
 import numpy as np
 
 from .. import _jax
+from .._jax.array import takes
 from ..errors.failures import BoundaryMark, Failure, NotAnArray, OpenDim, Subject, WrongDtype, key_cure
 from ..errors.varying import NotUnreduced, UnmarkedReduced, UnmarkedUnreduced, UnmentionedVarying
-from ..notation.dtype_names import takes
 from ..notation.layout import Layout, Unresolved
 from ..notation.match import CompiledDim, Match, RankMismatch, SizeMismatch, Sizes, compile_dims, match
 from ..notation.spec import Dim

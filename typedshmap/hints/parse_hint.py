@@ -20,10 +20,10 @@ import jax
 import numpy as np
 
 from .. import _jax
+from .._jax.array import NAMES
 from ..errors import AnnotationSyntaxError
 from ..errors.failures import HintText
 from ..errors.phrases import value_text
-from ..notation.dtype_names import NAMES
 from ..notation.tokens import SyntaxFault
 from ..records import Record
 from .array_hint import ArrayHint, bare_array_hint, is_type_alias, parse_array_hint, read_array_hint, with_leading_dims

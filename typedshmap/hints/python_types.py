@@ -13,10 +13,10 @@ import jax
 import numpy as np
 
 from .. import _jax
+from .._jax.array import NAMES, takes
 from ..errors import AnnotationSyntaxError
 from ..errors.failures import HintText
 from ..errors.phrases import value_text
-from ..notation.dtype_names import NAMES, takes
 from ..notation.spec import parse
 from .array_hint import ArrayHint
 from .check_array import describe

@@ -12,12 +12,12 @@ import jax
 import numpy as np
 
 from .. import _jax
+from .._jax.array import KEYS, takes
 from ..errors.failures import Failure, PlainMessage, Subject, UnusableDtype, WrongSize
 from ..errors.phrases import quoted_axes, sharding_text, value_text
 from ..errors.varying import RedundantPsum
 from ..hints.check_array import describe
 from ..hints.context import lookup_layout
-from ..notation.dtype_names import KEYS, takes
 from ..notation.layout import shared_prefix
 from ..notation.pattern import Pattern
 from .factor_sharding import plan_partial_sums, reduce_shards, refuse_moved_axes, scatter_value

@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, auto_axes
 
 from .. import _jax
+from .._jax.array import KEYS, takes
 from ..errors import MeshAxisError, TypedShmapError, failures, warn_of_suspect
 from ..errors.failures import Failure, Fault, HintText, Span, Subject
 from ..errors.phrases import count_text, quoted_axes, sharding_text
@@ -24,7 +25,6 @@ from ..hints.check_array import check_array, describe
 from ..hints.fitting import NO_AXES, CheckedLeaf, find_fitting, keep_fit
 from ..hints.global_sharding import mismatch_beside_manual, place_stated, with_mesh
 from ..meshes import mesh_of_values
-from ..notation.dtype_names import KEYS, takes
 from ..notation.layout import AxisTwice, Layout, UnknownAxis
 from ..notation.match import NO_SIZES
 from ..notation.pattern import Factor, Pattern, PatternDim, Side, parse_pattern

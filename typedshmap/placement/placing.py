@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding
 from jax.typing import ArrayLike
 
 from .. import _jax
+from .._jax.array import takes
 from ..check import check_in_scope
 from ..errors import MeshAxisError, ShardingError, StructureError
 from ..errors.failures import Failure, Fault, NotAnArray, PlainMessage, Subject, WrongDtype, WrongSize
@@ -28,7 +29,6 @@ from ..hints.parse_hint import parse_hint_or_dims
 from ..hints.signature import EMPTY
 from ..hints.structure import ArrayLeaf, Node
 from ..meshes import MeshLike, read_mesh
-from ..notation.dtype_names import takes
 from ..notation.layout import Layout
 from ..notation.spec import written_axes
 from .context import PlacementContext, devices_of, no_mesh, placement_context, read_memory_kind

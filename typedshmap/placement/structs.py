@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from .. import _jax
+from .._jax.array import KEYS
 from ..errors import ShapeError, StructureError, TypedShmapError, error_of, failures
 from ..errors.failures import Bound, Failure, Fault, Subject, WrongSize
 from ..errors.phrases import did_you_mean, value_text
@@ -26,7 +27,6 @@ from ..hints.fitting import CheckedLeaf
 from ..hints.parse_hint import parse_hint_or_dims
 from ..hints.structure import ArrayLeaf, Node, Static, array_hints, declares_arrays, node_name
 from ..meshes import MeshLike
-from ..notation.dtype_names import KEYS
 from ..notation.match import LARGEST_SIZE, NO_SIZES, NoValue, Sizes, evaluate, mismatch_of
 from ..notation.spec import Anything as AnySize
 from ..notation.spec import Braces, Dim, Name, Rest, names_in_expression

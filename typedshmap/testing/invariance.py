@@ -20,13 +20,13 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from .. import _jax
+from .._jax.mesh import mesh_sizes
 from ..drawing import framed, table
 from ..errors import ShapeError, StructureError, SuspectWarning, VaryingError
 from ..errors.phrases import count_text, mesh_text, name_of, quoted_axes, titled, value_text
 from ..errors.requirements import merge_sizes, require_bool_or_none, require_dict, require_integer
 from ..errors.varying import UnmentionedVarying
 from ..inspection import signature
-from ..notation.mesh_sizes import mesh_sizes
 from ..tools.progress import progress
 from ..tools.sample.arguments import FlatCall
 from ..tools.sample.plain import is_plain, with_hints

@@ -13,11 +13,11 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from .. import _jax
+from .._jax.mesh import mesh_sizes
 from ..errors import MeshAxisError
 from ..errors.phrases import mesh_text, value_text
 from ..inspection import Signature
 from ..meshes import why_unusable
-from ..notation.mesh_sizes import mesh_sizes
 
 ONE_DEVICE = "one device"
 _MOST_DEVICES = 8

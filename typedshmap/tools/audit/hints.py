@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import jax
 
 from ... import _jax, inspection
+from ..._jax.array import FAMILIES, takes
 from ...errors.phrases import name_of
 from ...errors.places import is_users, running_lines
-from ...notation.dtype_names import FAMILIES, takes
 from .dim_names import RETURN, Names, dim_names
 from .report import SuggestedHints, shown_path
 

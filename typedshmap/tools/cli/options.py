@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 import jax
 from jax.sharding import AbstractMesh, AxisType
 
+from ..._jax.mesh import parse_mesh
 from ...errors import TypedShmapError
 from ...errors.phrases import did_you_mean, excerpt
-from ...notation.mesh_sizes import parse_mesh
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 """Exit codes: no failure; a failing function; misuse of the command line; Ctrl-C."""

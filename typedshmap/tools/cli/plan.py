@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from jax.sharding import AxisType
 
-from ...notation.mesh_sizes import MOST_DEVICES
+from ..._jax.mesh import MOST_DEVICES
 from ..explain import Choice, choose_call
 from ..explain.choose import meshes_to_try, read_free_mesh
 from ..explain.hardware import read_hardware

@@ -10,11 +10,11 @@ from warnings import warn
 from jax.sharding import AbstractMesh, AxisType
 
 from ... import _jax
+from ..._jax.mesh import MOST_DEVICES
 from ...errors import MeshAxisError, ShapeError, StructureError
 from ...errors.phrases import mesh_text, name_of, quoted_axes, value_text
 from ...errors.requirements import merge_sizes, require_bool_or_none, require_dict, require_integer
 from ...inspection import MeshLike, signature
-from ...notation.mesh_sizes import MOST_DEVICES
 from ..progress import progress
 from ..sample.plain import is_plain, with_hints
 from ..sample.plan import UnplacedInputs, plan_inputs

@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ... import _jax
+from ..._jax.array import NAMES, class_name
 from ...errors import MeshAxisError, StructureError
 from ...errors.phrases import mesh_text, name_of, quoted_axes
 from ...hints.array_hint import ArrayHint, parse_array_hint
@@ -21,7 +22,6 @@ from ...hints.signature import POSITIONAL, HintedSignature, LazySignature
 from ...hints.structure import ArrayLeaf, Fields, FixedTuple, Node, Untyped
 from ...inspection import find_signature
 from ...introspection import DecoratedInfo, wraps
-from ...notation.dtype_names import NAMES, class_name
 from ...placement.structs import TreeBuilder
 from .arguments import FlatCall, Inputs
 
