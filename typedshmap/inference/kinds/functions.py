@@ -274,7 +274,7 @@ def _test(step: ReadEquation, values: list[Share]) -> Share:
 
 def select(step: ReadEquation, values: list[Share]) -> Share:
     """One of several operands, entry by entry, by a predicate."""
-    by, *cases = (step.reading.excused(value, values) for value in values)
+    by, *cases = [step.reading.excused(value, values) for value in values]
     if by.number is not None and int(by.number[0]) < len(cases):
         return cases[int(by.number[0])]
     if by.trait == "finite" and cases[-1].kind in ("extreme", "sum", "own"):  # where(isfinite(m), m, 0)

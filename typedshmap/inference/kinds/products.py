@@ -15,7 +15,7 @@ from .value import ANY, NOT_KNOWN, UNKNOWN, Share, add_symbols, reach_of, scaled
 
 def multiply(step: ReadEquation, values: list[Share]) -> Share:
     """A product or a quotient, entry by entry."""
-    a, b = (step.reading.excused(value, values) for value in values)
+    a, b = [step.reading.excused(value, values) for value in values]
     is_quotient = step.name == "div"
     if is_quotient and not step.is_inexact and a.kind != "unknown":
         if not (a.is_common and b.is_common):

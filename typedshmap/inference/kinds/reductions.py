@@ -124,7 +124,7 @@ def contract(step: ReadEquation, values: list[Share]) -> Share:
     if ragged is not None and not _are_groups_unsharded(ragged, values):
         return SAME if all(value is SAME for value in values) else unknown(values)
     values = values[:2]
-    a, b = (reading.excused(value, values) for value in values)
+    a, b = [reading.excused(value, values) for value in values]
     contracted, batched = step.params["dimension_numbers"] if ragged is None else ragged.dot_dimension_numbers
     if "unknown" in (a.kind, b.kind):
         return unknown((a, b))

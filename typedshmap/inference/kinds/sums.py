@@ -38,7 +38,7 @@ def add(step: ReadEquation, values: list[Share]) -> Share:
 
 def _add(step: ReadEquation, values: list[Share]) -> Share:
     reading = step.reading
-    a, b = (reading.excused(value, values) for value in values)
+    a, b = [reading.excused(value, values) for value in values]
     if step.name == "sub":
         b = negated(b)
     number = in_each_trace(plus, a.number, b.number)
