@@ -135,7 +135,7 @@ def _try_to_read(kinds: Kinds, axis: str, *arguments: Any, **options: Any) -> Re
 
 def _when_read(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> RegionReading | None:
     """The region read again with an edit of its equations; None if that fails, or depends on a second trace."""
-    traces, sizes, is_own = _traces(kinds, axis)
+    traces, sizes, is_own = _traces(kinds, axis, read)
     # The text of a line stands for all of its equations, such as those of the leaves of a tree.
     edits: dict[Any, Any] = {
         id(eqn): _edit(change) for change in cure.changes for eqn in kinds.equations_like(change.eqn, traces[0])
@@ -145,9 +145,10 @@ def _when_read(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Regi
     return None if after is None or (after.is_open and len(traces) == 1) else after
 
 
-def _traces(kinds: Kinds, axis: str) -> tuple[tuple[Any, ...], tuple[int, ...], bool]:
-    """The traces that are read, the sizes of the axis in them, and whether the first is the region's own jaxpr."""
-    return kinds.seconds.get(axis, ((kinds.body,), (kinds.sizes[axis],), True))
+def _traces(kinds: Kinds, axis: str, read: RegionReading) -> tuple[tuple[Any, ...], tuple[int, ...], bool]:
+    """The traces that were read, the sizes of the axis in them, and whether the first is the region's own jaxpr."""
+    own = (kinds.body,), (kinds.sizes[axis],), True
+    return own if read.reading is kinds.first(axis).reading else kinds.seconds.get(axis, own)
 
 
 def is_right_when_gathered(kinds: Kinds, axis: str, read: RegionReading, name: tuple[str, str], key: int) -> bool:
@@ -259,7 +260,7 @@ def _summed_though_due(read: RegionReading, left: AbstractSet[Any]) -> set[int]:
 def _cures(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool) -> Iterator[Cure]:
     """The candidates: edits that may make the results right, or one of them, the simplest first."""
     reading, over = read.reading, f"over '{axis}'"
-    flow = _Flow(_traces(kinds, axis)[0][0])
+    flow = _Flow(_traces(kinds, axis, read)[0][0])
     wrong = {at: verdict for at, verdict in read.verdicts.items() if verdict.says == "wrong"}
     losses = [loss for verdict in wrong.values() for loss in verdict.losses]
     parts = dict.fromkeys(read.values[at].part for at in wrong)
