@@ -1,9 +1,6 @@
 """What is said of a program where it is traced, on an abstract mesh: nothing runs."""
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +8,6 @@ from jax.sharding import AbstractMesh, AxisType
 from registry import ARGUMENTS, Program
 
 from typedshmap import SuspectWarning, TypedShmapError, typed_shard_map
-from typedshmap.inference.kinds import cures
 
 
 def struct(name: str) -> jax.ShapeDtypeStruct:
@@ -39,10 +35,3 @@ def messages_of(program: Program, check_vma: bool, c: float | None, sizes: dict[
         except TypedShmapError as error:
             return [f"{type(error).__name__}: {error}"]
     return [str(suspect.message) for suspect in suspects]
-
-
-@contextmanager
-def without_cures() -> Iterator[None]:
-    """Search for no cures, which takes longer than all else and changes no verdict."""
-    with mock.patch.object(cures, "_search", return_value=None):
-        yield

@@ -19,8 +19,9 @@ if __name__ == "__main__":
 
 import families  # noqa: F401 (fills the registry)
 from deciding import Verdict, read_decided
-from reading import messages_of, without_cures
+from reading import messages_of
 from registry import CONSTANTS, REGISTRY, Program
+from verdicts import without_cures
 
 EXPECTED = Path(__file__).with_name("expected.txt")
 
