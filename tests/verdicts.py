@@ -9,6 +9,6 @@ from typedshmap.inference.kinds import cures
 
 @contextmanager
 def without_cures() -> Iterator[None]:
-    """Search for no cures of partial sums and of degrees: verdicts do not depend on them."""
+    """Search for no cures of partial sums and of degrees: whether something is wrong does not depend on them."""
     with mock.patch.object(cures, "_search", return_value=None):
         yield
