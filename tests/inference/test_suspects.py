@@ -1,5 +1,6 @@
 """What is suspected of regions: each kind, its line, what silences it, and when a body is traced twice."""
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -234,6 +235,83 @@ def test_an_audit_always_asks_what_numbers_do(mesh: Mesh) -> None:
     with audit() as report:
         jax.eval_shape(jax.shard_map(closed_over, mesh=mesh, **specs), *ARGUMENTS)
     assert report.findings == [] and [region.is_complete for region in report.regions] == [True]
+
+
+class Step:
+    """A step of an object that holds its mesh."""
+
+    def __init__(self, mesh: Any) -> None:
+        self.mesh = mesh
+
+    def wrong(self, x: Any, w: Any) -> Any:
+        return lax.psum((x @ w).sum(), "dp") / x.shape[0]
+
+    def counted(self, x: Any, w: Any) -> Any:
+        return lax.psum((x @ w).sum(), "dp") * (1 / self.shards())
+
+    def shards(self) -> int:
+        return self.mesh.shape["dp"]
+
+
+def with_default_mesh(mesh: Any) -> Callable[..., Any]:
+    def body(x: Any, w: Any, mesh: Any = mesh) -> Any:
+        return Step(mesh).wrong(x, w)
+
+    return body
+
+
+HOLDERS: dict[str, Callable[[Any], Callable[..., Any]]] = {
+    "an attribute": lambda mesh: Step(mesh).wrong,
+    "a default": with_default_mesh,
+    "a partial": lambda mesh: functools.partial(lambda mesh, x, w: Step(mesh).wrong(x, w), mesh),
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_a_mesh_that_a_body_holds_hides_nothing_unless_its_sizes_are_read(holder: str, mesh: Mesh) -> None:
+    specs: dict[str, Any] = {"in_specs": (P("dp"), P()), "out_specs": P()}
+    with audit() as report:
+        jax.eval_shape(jax.shard_map(HOLDERS[holder](mesh), mesh=mesh, **specs), *ARGUMENTS)
+    assert [finding.kind for finding in report.findings] == ["double-sum"]
+
+
+def test_an_audit_says_where_a_size_that_is_closed_over_leaves_degrees_open(mesh: Mesh) -> None:
+    specs: dict[str, Any] = {"in_specs": (P("dp"), P()), "out_specs": P()}
+    with audit() as report:
+        jax.eval_shape(jax.shard_map(Step(mesh).counted, mesh=mesh, **specs), *ARGUMENTS)
+    assert report.findings == []
+    (region,) = report.regions
+    why = "it closes over self.mesh, whose sizes stay what they are"
+    assert region.unread == tuple(f"whether results grow with '{axis}', as {why}" for axis in ("dp", "tp"))
+
+
+SCALE = 4.0
+
+
+def scaled(x: Any, w: Any) -> Any:
+    return lax.psum((x @ w).mean(), "dp") * SCALE
+
+
+def scaled_with_size(x: Any, w: Any, shards: int = 4) -> Any:
+    return scaled(x, w)
+
+
+@pytest.mark.parametrize("bodies", [(scaled, scaled_with_size), (scaled_with_size, scaled)])
+def test_what_one_body_closes_over_decides_nothing_about_another(bodies: Any, mesh: Mesh) -> None:
+    found = dict[str, list[str]]()
+    for body in bodies:
+        with audit() as report:
+            jax.eval_shape(jax.shard_map(body, mesh=mesh, in_specs=(P("dp"), P()), out_specs=P()), *ARGUMENTS)
+        found[body.__name__] = [finding.kind for finding in report.findings]
+    assert found == {"scaled": ["double-sum"], "scaled_with_size": []}
+
+
+def test_rows_that_are_counted_are_no_number_that_is_written_beside_them(mesh: Mesh) -> None:
+    def squares(x: Float[Array, "[b/dp] k"], w: WEIGHT) -> Float[Array, ""]:
+        return lax.psum(((x @ w) ** 2).sum(), "dp") / x.shape[0]
+
+    with pytest.warns(SuspectWarning, match="4 times too large on dp=4"):
+        jax.eval_shape(typed_shard_map(squares, mesh=mesh), np.ones((8, 4), np.float32), ARGUMENTS[1])
 
 
 def test_a_region_that_cannot_be_traced_at_another_size_is_read_without_degrees(mesh: Mesh) -> None:

@@ -214,6 +214,24 @@ def operand(eqn: Any) -> str:
     return argument if len(argument) <= _LONGEST else ""
 
 
+def takes_shape(eqn: Any) -> bool:
+    """Whether an operand in the user's expression for an equation comes from a shape, as in ``x / x.shape[0]``."""
+    text = _written(eqn)[1]
+    node = ast.parse(text, mode="eval").body if text else None
+    return isinstance(node, ast.BinOp) and any(_measures(side) for side in (node.left, node.right))
+
+
+def _measures(node: ast.expr) -> bool:
+    """Whether an expression is the length of a dim, or computed from one."""
+    match node:
+        case ast.Subscript(ast.Attribute(attr="shape")) | ast.Attribute(attr="size") | ast.Call(ast.Name("len")):
+            return True
+        case ast.BinOp(left, _, right):
+            return _measures(left) or _measures(right)
+        case _:
+            return False
+
+
 def _written(eqn: Any) -> tuple[str, str, str]:
     """The user's expression for an equation, and what is before and after it on its line."""
     site = call_site(eqn)[1]
