@@ -78,7 +78,7 @@ def test_a_product_with_what_is_assumed_of_a_kernel_is_blamed_on_no_kernel(is_di
     types: Any = {"in_types": operands, "out_types": Float[Array, "[b/dp] m"]}
     f = typed_shard_map(layer, mesh=mesh, check_vma=False, **types)
     program = jax.grad(lambda *args: f(*args).sum()) if is_differentiated else f
-    with pytest.raises(VaryingError, match="the contraction over n .* leaves partial sums: psum over 'tp'"):
+    with pytest.raises(VaryingError, match=r"the contraction over n .* leaves partial sums: psum over 'tp'"):
         jax.eval_shape(program, x, np.ones((16, 24), np.float32), np.ones((24, 3), np.float32))
 
 

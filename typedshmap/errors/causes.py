@@ -223,5 +223,5 @@ class Suspected(Suspect):
         cure = None if self.cure is None else str(self.cure)
         if not self.is_marked:
             silenced = f"if it is meant, say so by # typedshmap: ignore[{self.kind}]"
-            cure = silenced if cure is None else f"{cure}; {silenced}"
+            cure = f"{'no cure is known' if cure is None else cure}; {silenced}"
         return Sentence(self.problem, cure=cure)

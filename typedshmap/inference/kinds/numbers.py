@@ -290,7 +290,7 @@ def _is_count(number: float) -> bool:
 
 
 def _is_in_text(eqn: Any, number: float) -> bool:
-    """Whether a number is written in a function that was running when an equation was made, and does not come from a shape."""
+    """Whether a number is written in a function that was running when an equation was made, and not read of a shape."""
     codes = _jax.source.call_site(eqn)[0] if eqn is not None else []
     return any(_writes(code, number) for code in codes) and not _jax.source.takes_shape(eqn)
 
