@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from textwrap import dedent
 
+import jax
 import pytest
 
 from typedshmap.tools.cli import output
@@ -116,6 +117,52 @@ def test_a_line_per_function_and_mesh_and_the_errors_in_full(module, capsys):
         "FAIL   part  dp=1024, tp=3"
     )
     assert lines[-1] == "2 functions on 2 meshes: 2 failed"
+
+
+SET_MESHES = {
+    "explicit.py": """
+        import jax
+        from typedshmap import Array, Float, typed_shard_map
+        jax.set_mesh(jax.make_mesh((8,), ("dp",)))
+        @typed_shard_map
+        def part(x: Float[Array, "[b/dp] m"]) -> Float[Array, "m +dp"]:
+            return x.sum(0)
+        """,
+    "longer.py": """
+        import jax
+        from jax.sharding import AxisType
+        from typedshmap import Array, Float, typed_shard_map
+        jax.set_mesh(jax.make_mesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2))
+        @typed_shard_map
+        def total(x: Float[Array, "[b/dp] m"]) -> Float[Array, "m"]:
+            return jax.lax.psum(x.sum(0), "dp")
+        """,
+    "of_its_own.py": """
+        import jax
+        import jax.numpy as jnp
+        from typedshmap import Array, Float, typed_shard_map
+        mesh = jax.make_mesh((2,), ("q",))
+        scale = jax.device_put(jnp.ones(4), jax.NamedSharding(mesh, jax.P("q"))) * 2
+        @typed_shard_map(mesh=mesh)
+        def scaled(x: Float[Array, "[b/q] m"]) -> Float[Array, "[b/q] m"]:
+            return 2 * x
+        """,
+}
+
+
+def test_the_mesh_that_a_module_sets_gives_way_to_the_one_that_is_asked_for(capsys, tmp_path):
+    """Its axis types stay; another module begins without it."""
+    for name, text in SET_MESHES.items():
+        (tmp_path / name).write_text(dedent(text))
+    code, out, err = run(capsys, str(tmp_path), "--mesh", "dp=64,q=2", "--size", "b=128", "--size", "m=4")
+    lines = [line.replace(str(tmp_path) + os.sep, "") for line in out.splitlines()]
+    assert (code, err) == (0, "") and lines == [
+        "ok     explicit.py:part  dp=64, q=2  (b=128, m=4)",
+        "ok     longer.py:total  dp=64, q=2  (b=128, m=4)",
+        "ok     of_its_own.py:scaled  dp=64, q=2  (b=128, m=4)",
+        "3 functions on 1 mesh: all right",
+    ]
+    assert jax.sharding.get_mesh().empty
 
 
 def test_several_targets_are_told_apart_and_a_folder_is_all_that_is_typed_below_it(module, capsys, tmp_path):

@@ -63,8 +63,11 @@ def run(given: argparse.Namespace) -> int:
         with early_progress("check: tracing") as report:
             for function, mesh in product(functions, meshes):
                 report(function.name)
-                findings.append(_check(function, mesh, values, given.seed))
-        findings += [_compare_meshes(function, meshes, values) for function in functions if given.numerics]
+                with function.in_its_module():
+                    findings.append(_check(function, mesh, values, given.seed))
+        for function in functions if given.numerics else ():
+            with function.in_its_module():
+                findings.append(_compare_meshes(function, meshes, values))
         failed, on = len(findings) - findings.count(None), "1 mesh" if len(meshes) == 1 else f"{len(meshes)} meshes"
         summary = f"{count_text(len(functions), 'function')} on {on}: {f'{failed} failed' if failed else 'all right'}"
         print(summary, flush=True)
