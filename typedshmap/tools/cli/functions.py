@@ -285,8 +285,16 @@ def _mapped(value: Any) -> Signature | None:
 
 def arguments_for(function: Function, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values that a function takes, and the arguments of its mark, whose sizes are for its own meshes."""
+    arguments, problems = read_arguments(function, values)
+    if problems:
+        raise StructureError(f"{function.name}: {problems}")
+    return arguments
+
+
+def read_arguments(function: Function, values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The arguments of a function, and which are missing and how to give them; empty if none is."""
     if function.is_plain:  # it has them already
-        return {}
+        return {}, ""
     (typed, owner), known = hints_of(function.function), function.names
     marked = {name: value for name, value in function.mark.items() if name in known}
     sizes = sizes_among(typed, marked)
@@ -299,6 +307,4 @@ def arguments_for(function: Function, values: Mapping[str, Any]) -> dict[str, An
             cure = f"give it by @mesh_invariant({name}={example_text(node)}), which is in typedshmap.testing"
             cure = f"pass --arg {name}=..." if is_literal(node) else cure
             problems.append(f"{needed_text(name, node)}; {cure}")
-    if problems:
-        raise StructureError(f"{function.name}: {'; '.join(problems)}")
-    return arguments
+    return arguments, "; ".join(problems)
