@@ -394,6 +394,13 @@ def test_what_cannot_be_read_is_said(arguments, message, module, capsys, tmp_pat
     assert (code, out, err) == (2, "", f"check: {message.replace('{folder}', str(tmp_path))}\n")
 
 
+def test_a_missing_mesh_is_asked_for_by_an_example(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["check", "program_g", "--numerics"])
+    message = "the following arguments are required: --mesh dp=4,tp=2, for axes of these sizes; see --help\n"
+    assert capsys.readouterr().err.endswith(f" check: {message}")
+
+
 @pytest.mark.parametrize("option", ["--seed", "--devices"])
 @pytest.mark.parametrize("number", ["-1", "x", "9" * 5000])
 def test_a_number_that_cannot_be_read_is_said_in_one_line(option, number, capsys):
@@ -569,7 +576,7 @@ def test_a_static_field_without_a_default_leaves_a_function_unchecked(module, ca
     cure = "no default; give it by @mesh_invariant(layers=...), which is in typedshmap.testing"
     assert code == 1 and out.splitlines() == [
         f"left   total: not checked: {problem} {cure}",
-        "ok     marked  tp=4  (f=8, m=4)",
+        "ok     marked  tp=4  (m=4, f=8)",
         "2 functions on 1 mesh: 1 not checked",
     ]
 
