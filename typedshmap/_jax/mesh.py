@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import jax
 import jax.core
+import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from ..errors.phrases import excerpt
@@ -62,6 +63,13 @@ def _shard_index(axis: str) -> Any:
 def without_ambient() -> AbstractContextManager[None]:
     """Remove the ambient mesh, since JAX rejects another one of a different size inside of it."""
     return jax.sharding.use_abstract_mesh(AbstractMesh((), (), axis_types=()))
+
+
+def without_ambient_devices() -> AbstractContextManager[Any]:
+    """Remove the ambient mesh and its devices, since JAX rejects arrays on other devices inside of it.
+
+    Only outside of traces."""
+    return jax.set_mesh(Mesh(np.empty((), object), ()))
 
 
 @contextmanager

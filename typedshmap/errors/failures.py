@@ -141,11 +141,12 @@ class WrongType(Fault):
 
     expected: str
     got: str
+    cure: str | None = None
 
     def words(self, terms: Terms) -> Sentence:
         # "bias: Array = None" is common for an optional argument.
         may_be_absent = self.got == "None" and terms.subject.kind == "argument"
-        cure = "write '| None' after its hint if it may be absent" if may_be_absent else None
+        cure = "write '| None' after its hint if it may be absent" if may_be_absent else self.cure
         return Sentence(f"is {self.got}, but {terms.hint} says {self.expected}", cure=cure)
 
 

@@ -265,6 +265,19 @@ def _is_checkable(cls: Any) -> bool:
 _NOTHING = object()
 
 
+_CONTAINERS_MEANT: dict[type, str] = {
+    dict: 'a TypedDict, as in TypedDict("Batch", {...})',
+    tuple: "tuple[...] with its items",
+    list: "list[...] of one hint, or tuple[...] with several",
+}
+"""What a container of hints is written as in an annotation."""
+
+
+def _are_named(hints: Any) -> bool:
+    """Whether a container of hints may be written so: the keys of a TypedDict are strings."""
+    return not isinstance(hints, dict) or all(isinstance(key, str) for key in typing.cast("dict[Any, Any]", hints))
+
+
 def _parse_generic(hint: Any, names: NameScope) -> Node:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     variables = getattr(origin, "__parameters__", None)
@@ -285,6 +298,8 @@ def _parse_generic(hint: Any, names: NameScope) -> Node:
         return _parse_class(origin, names.with_type_variables(variables, args), hint)
     if origin is None and isinstance(hint, type):
         return _parse_class(hint, names, hint)
+    if (means := _CONTAINERS_MEANT.get(type(hint))) is not None and _are_named(hint):
+        raise AnnotationSyntaxError(f"a {type(hint).__name__} is not a hint; write {means}")
     if origin is None and type(hint).__module__ not in ("typing", "typing_extensions"):
         means = _MEANT.get(hint) if isinstance(hint, types.BuiltinFunctionType) else None
         cure = f"\n\nHint: write {means}" if means else ""

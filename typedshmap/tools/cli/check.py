@@ -26,7 +26,7 @@ from ..audit.report import AuditedRegion, Finding
 from ..sample.arguments import FlatCall
 from ..sample.plan import UnplacedInputs, plan_inputs
 from . import options
-from .functions import Function, arguments_for, read_functions
+from .functions import Function, arguments_for, read_arguments, read_functions
 from .output import early_progress, output_on_stderr, print_failure, users_frame
 
 
@@ -60,18 +60,37 @@ def run(given: argparse.Namespace) -> int:
         for error in unusable:
             print(f"check: {error}", file=sys.stderr, flush=True)
         findings: list[Finding | None] = []
+        left = [finding for function in functions if (finding := _left_out(function, values)) is not None]
+        tried = [function for function in functions if all(function.name != finding.region for finding in left)]
         with early_progress("check: tracing") as report:
-            for function, mesh in product(functions, meshes):
+            for function, mesh in product(tried, meshes):
                 report(function.name)
-                findings.append(_check(function, mesh, values, given.seed))
-        findings += [_compare_meshes(function, meshes, values) for function in functions if given.numerics]
+                with function.in_its_module():
+                    findings.append(_check(function, mesh, values, given.seed))
+        for function in tried if given.numerics else ():
+            with function.in_its_module():
+                findings.append(_compare_meshes(function, meshes, values))
         failed, on = len(findings) - findings.count(None), "1 mesh" if len(meshes) == 1 else f"{len(meshes)} meshes"
-        summary = f"{count_text(len(functions), 'function')} on {on}: {f'{failed} failed' if failed else 'all right'}"
+        counts = [f"{failed} failed"] * bool(failed) + [f"{len(left)} not checked"] * bool(left)
+        summary = f"{count_text(len(functions), 'function')} on {on}: {', '.join(counts) or 'all right'}"
         print(summary, flush=True)
     if given.format != "text":
         regions = [AuditedRegion(function.name, *function.line, True, ()) for function in functions]
-        print(write_report(given.format, [finding for finding in findings if finding is not None], regions, summary))
-    return options.WRONG if unusable else options.FAILED if failed else options.DONE
+        listed = [*left, *(finding for finding in findings if finding is not None)]
+        print(write_report(given.format, listed, regions, summary))
+    return options.WRONG if unusable else options.FAILED if failed or left else options.DONE
+
+
+def _left_out(function: Function, values: Mapping[str, Any]) -> Finding | None:
+    """Print that a function is not checked, since an argument is missing that no hint can make."""
+    try:
+        _, missing = read_arguments(function, values)
+    except Exception:  # raised again by the check
+        return None
+    if not missing:
+        return None
+    print(f"left   {function.name}: not checked: {missing}", flush=True)
+    return Finding("error", "structure", f"not checked: {missing}", *function.line, function.name)
 
 
 def _check(function: Function, mesh: AbstractMesh, values: Mapping[str, Any], seed: int) -> Finding | None:

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from textwrap import indent
 from types import ModuleType
@@ -82,13 +83,16 @@ def names_taken(function: Function, target: str, values: Iterable[str]) -> Itera
 
 
 class Function(NamedTuple):
-    """A decorated function, and its name in its module; or a plain one with hints of its regions."""
+    """A decorated function, and its name in its module; or a plain one with hints of its regions.
+
+    The ambient mesh is the one that its module set by ``jax.set_mesh``."""
 
     name: str
     function: Any
     signature: Signature
     module: str = ""
     is_plain: bool = False
+    ambient: _jax.mesh.AnyMesh | None = None
 
     @property
     def with_module(self) -> Function:
@@ -105,8 +109,13 @@ class Function(NamedTuple):
         return taken_names(hints_of(self.function)[0])
 
     def on(self, mesh: AbstractMesh) -> AbstractMesh:
-        """A mesh whose axes have the types of the function's own mesh."""
-        return _jax.mesh.mesh_like(mesh, self.signature.mesh)
+        """A mesh whose axes have the types of the function's own mesh; without one, Explicit as in the ambient one."""
+        is_explicit = bool(mesh.explicit_axes)
+        return _jax.mesh.mesh_like(mesh, self.signature.mesh or (None if is_explicit else self.ambient))
+
+    def in_its_module(self) -> AbstractContextManager[Any]:
+        """Set the ambient mesh of its module, inside a ``with``; without one, none."""
+        return _ambient(self.ambient)
 
     @property
     def mark(self) -> Mapping[str, Any]:
@@ -118,7 +127,18 @@ class Function(NamedTuple):
 def find_functions(target: str, values: Mapping[str, Any], mesh: AbstractMesh | None) -> list[Function]:
     """The functions of ``module``, ``file.py`` or ``module:name``, in the module's order; prints what is left out."""
     path, _, name = target.partition(":")
-    value: Any = _import_module(path)
+    value, ambient = _import_module(path)
+    with _ambient(ambient):
+        functions = _find_in(value, path, name, values, mesh)
+    return [function._replace(ambient=ambient) for function in functions]
+
+
+def _ambient(mesh: _jax.mesh.AnyMesh | None) -> AbstractContextManager[Any]:
+    return _jax.mesh.without_ambient_devices() if mesh is None else _jax.mesh.made_ambient(mesh)
+
+
+def _find_in(value: Any, path: str, name: str, values: Mapping[str, Any], mesh: AbstractMesh | None) -> list[Function]:
+    """The functions of a module, or the one of a name."""
     if not name:
         return _find_all(value, path)
     for step in name.split("."):
@@ -196,8 +216,18 @@ def _names_library(file: Path) -> bool:
         return True
 
 
-def _import_module(path: str) -> ModuleType:
-    """A module by name; or a file as a module of its name, which finds its neighbours like a script."""
+def _import_module(path: str) -> tuple[Any, _jax.mesh.AnyMesh | None]:
+    """A module by name, or a file as a module of its name, which finds its neighbours like a script; its ambient mesh.
+
+    A file outside of packages begins without the mesh that another one has set. A module of a package keeps it: the
+    module that sets it may have been imported before."""
+    is_script = path.endswith(".py") and not module_of(Path(path))[1]
+    with _jax.mesh.without_ambient_devices() if is_script else nullcontext():
+        module = _import(path)
+        return module, _jax.mesh.ambient_devices()
+
+
+def _import(path: str) -> ModuleType:
     file = Path(path)
     if path.endswith(".py") and not os.path.isfile(path):
         raise UsageError(f"{path}: there is no such file")
@@ -255,8 +285,16 @@ def _mapped(value: Any) -> Signature | None:
 
 def arguments_for(function: Function, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values that a function takes, and the arguments of its mark, whose sizes are for its own meshes."""
+    arguments, problems = read_arguments(function, values)
+    if problems:
+        raise StructureError(f"{function.name}: {problems}")
+    return arguments
+
+
+def read_arguments(function: Function, values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The arguments of a function, and which are missing and how to give them; empty if none is."""
     if function.is_plain:  # it has them already
-        return {}
+        return {}, ""
     (typed, owner), known = hints_of(function.function), function.names
     marked = {name: value for name, value in function.mark.items() if name in known}
     sizes = sizes_among(typed, marked)
@@ -269,6 +307,4 @@ def arguments_for(function: Function, values: Mapping[str, Any]) -> dict[str, An
             cure = f"give it by @mesh_invariant({name}={example_text(node)}), which is in typedshmap.testing"
             cure = f"pass --arg {name}=..." if is_literal(node) else cure
             problems.append(f"{needed_text(name, node)}; {cure}")
-    if problems:
-        raise StructureError(f"{function.name}: {'; '.join(problems)}")
-    return arguments
+    return arguments, "; ".join(problems)

@@ -69,17 +69,18 @@ def run(given: argparse.Namespace) -> int:
 
             try:
                 arguments = arguments_for(function, values)
-                choice = choose_call(
-                    function.function,
-                    (),
-                    arguments,
-                    devices=given.devices,
-                    hardware=hardware,
-                    mesh=free,
-                    grad=given.grad,
-                    axis_type=AxisType.Explicit if given.explicit else AxisType.Auto,
-                    report=report_mesh,
-                )
+                with function.in_its_module():
+                    choice = choose_call(
+                        function.function,
+                        (),
+                        arguments,
+                        devices=given.devices,
+                        hardware=hardware,
+                        mesh=free,
+                        grad=given.grad,
+                        axis_type=AxisType.Explicit if given.explicit else AxisType.Auto,
+                        report=report_mesh,
+                    )
             except (Exception, SystemExit) as error:  # of the function's own code: the next one is planned
                 print_failure(f"FAIL   {function.name}", error, "\n")
             else:
