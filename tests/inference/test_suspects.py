@@ -13,7 +13,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
-from typedshmap import Array, Float, SuspectWarning, audit, psum, reduce, typed_shard_map
+from typedshmap import Array, Float, SuspectWarning, VaryingError, audit, psum, reduce, typed_shard_map
 from typedshmap.inference.kinds.region import Kinds
 
 ROWS, WEIGHT, ROW = Float[Array, "[b/dp] k"], Float[Array, "k"], Float[Array, "[b/dp]"]
@@ -304,6 +304,42 @@ def test_what_one_body_closes_over_decides_nothing_about_another(bodies: Any, me
             jax.eval_shape(jax.shard_map(body, mesh=mesh, in_specs=(P("dp"), P()), out_specs=P()), *ARGUMENTS)
         found[body.__name__] = [finding.kind for finding in report.findings]
     assert found == {"scaled": ["double-sum"], "scaled_with_size": []}
+
+
+def test_no_cure_is_named_that_is_right_for_some_only_of_what_its_line_computes(mesh: Mesh) -> None:
+    sharded, same = Float[Array, "m [f/tp]"], Float[Array, "m"]
+
+    def clipped(a: sharded, b: same) -> same:
+        return b / jnp.sqrt(sum(jnp.sum(leaf * leaf) for leaf in (a, b)))
+
+    with pytest.raises(VaryingError) as raised:
+        jax.eval_shape(typed_shard_map(clipped, mesh=mesh), np.ones((4, 6), np.float32), np.ones(4, np.float32))
+    assert str(raised.value).endswith("takes a partial sum over 'tp'")  # no psum of each leaf
+
+    def update(params: tuple[sharded, same], x: Float[Array, "[b/dp] m"]) -> tuple[sharded, same]:
+        def loss(params: Any) -> Any:
+            w, b = params
+            return ((lax.psum(jnp.tanh(x @ w).sum(1), "tp") + x @ b) ** 2).sum() / lax.axis_size("tp")
+
+        gradients = jax.tree.map(lambda g: lax.psum(g, "dp"), jax.grad(loss)(params))
+        return jax.tree.map(lambda p, g: p - g * 0.1, params, gradients)
+
+    f = typed_shard_map(update, mesh=mesh, check_vma=False)
+    with pytest.warns(SuspectWarning) as warned:
+        jax.eval_shape(f, (np.ones((4, 6), np.float32), np.ones(4, np.float32)), np.ones((16, 4), np.float32))
+    assert ["of g * 0.1" in str(warning.message) for warning in warned] == [False]
+
+
+def test_a_cure_says_over_which_other_axes_nothing_is_known(mesh: Mesh) -> None:
+    def mean_of_differences(u: Float[Array, "[b/dp] [n/tp]"]) -> Float[Array, ""]:
+        beside = lax.ppermute(u, "tp", [(0, 1), (1, 0)])
+        return lax.psum(((u - beside) ** 2).mean(), ("dp", "tp"))
+
+    f = typed_shard_map(mean_of_differences, mesh=mesh, check_vma=False)
+    with pytest.warns(
+        SuspectWarning, match="pmean over 'dp' in the place of psum over 'dp' .*over 'tp' nothing is known"
+    ):
+        jax.eval_shape(f, np.ones((8, 8), np.float32))
 
 
 def test_rows_that_are_counted_are_no_number_that_is_written_beside_them(mesh: Mesh) -> None:
