@@ -219,6 +219,8 @@ def problem_of(reading: Reading, loss: Loss, at: str = "") -> str:
     """The words for an operation at a line that loses a partial sum, or takes a shard's rows for the whole."""
     origin = next((maker for part in loss.parts if (maker := reading.maker_of(part)) is not None), None)
     unknown = "takes each shard's own " + loss.why.removeprefix("own ") + " over {axis} for that of all"
+    if (end := loss.why.removeprefix("is a common ")) != loss.why:
+        unknown = f"takes the {end} over {{axis}} of what each shard computes from its own part"
     text = _PROBLEMS.get(loss.why, unknown).format(axis=f"'{reading.axis}'")
     if origin is not None and is_extreme(origin):
         text = text.replace("a partial sum", "each shard's own extreme")
