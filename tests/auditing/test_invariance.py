@@ -173,11 +173,14 @@ def test_a_loop_that_may_not_end_with_other_values_is_not_run() -> None:
 def test_what_cannot_be_run_again_is_listed(name: str) -> None:
     body, why = NOT_RUN[name]
     report = audited(mapped(Program(body, *ROWS, ())), X)
-    assert report.findings == [] and report.regions[0].is_complete
-    (listed,) = report.regions[0].unread
+    assert report.findings == []
+    is_closed_over = name == "a size that is closed over"  # by which degrees may be hidden, too
+    assert report.regions[0].is_complete is not is_closed_over
+    (listed,) = [unread for unread in report.regions[0].unread if not unread.startswith("whether results grow")]
     assert listed.startswith(why) and why in str(report)
     counted = "1 not run on other meshes" if "other meshes: " in why else "1 compared only in part"
-    assert str(report).endswith(f"\ntypedshmap audit: 1 region, 1 read whole, {counted}; 0 errors, 0 suspects")
+    read = "0 read whole, 1 in part" if is_closed_over else "1 read whole"
+    assert str(report).endswith(f"\ntypedshmap audit: 1 region, {read}, {counted}; 0 errors, 0 suspects")
     assert "closes over" not in listed or "it closes over SIZE, which may be the size of 'sp'" in listed
 
 

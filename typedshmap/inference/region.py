@@ -16,7 +16,7 @@ from .claims import Origin, contradiction, make_claim
 from .control_flow import fact_of_spec
 from .facts import FactInterpreter, Observation, TransferRule
 from .interpreter import CALLS
-from .kinds.cause import find_cause, predicate_cause
+from .kinds.cause import cause_of, predicate_cause
 from .kinds.known import is_known, note_known
 from .kinds.region import Kinds, NameOfDim
 from .kinds.suspects import Suspicion, suspects
@@ -261,7 +261,7 @@ def with_cause(what: Any, kinds: Kinds, key: int, wants_cure: bool = True) -> An
     if not isinstance(what, UnmentionedVarying | UnmarkedUnreduced):
         return what
     try:
-        return replace(what, cause=find_cause(kinds, what.axes, key, wants_cure))
+        return replace(what, cause=cause_of(kinds, what.axes, key, wants_cure))
     except Exception:  # the error is raised without its cause
         if raises_in_readings:
             raise

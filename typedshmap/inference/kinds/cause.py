@@ -53,7 +53,7 @@ class AxisCause(NamedTuple):
         return is_along or self.made is not self.origin.eqn or self.kind in _OF_DIMS
 
 
-def find_cause(kinds: Kinds, axes: Sequence[str], key: int, wants_cure: bool = True) -> Cause | None:
+def cause_of(kinds: Kinds, axes: Sequence[str], key: int, wants_cure: bool = True) -> Cause | None:
     """The cause for which a value varies over the first of some axes, and the other axes with the same cause.
 
     Args:
