@@ -20,7 +20,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from typedshmap import Array, BFloat16, Float32, psum, typed_shard_map
-from typedshmap.introspection import require_decorated
+from typedshmap.inspection import signature
 from typedshmap.testing.compare import as_double, measure, scale_of
 from typedshmap.testing.run import Outcome, classify_function, compile_call
 from typedshmap.tools.sample.arguments import FlatCall
@@ -68,8 +68,7 @@ def used(f: Callable[..., Any]) -> Iterator[Used]:
     devices = np.array(jax.devices())
     shapes = [(1, 1), (4, 2), (2, 4), (8, 1)]
     one, *meshes = [Mesh(devices[: a * b].reshape(a, b), ("dp", "tp")) for a, b in shapes]
-    made_of = require_decorated(f, "bench")
-    subject = classify_function(f, made_of, made_of.signature.read(()), None)
+    subject = classify_function(f, signature(f, "bench"))
 
     def outcome(drawn: Any, mesh: Mesh) -> Outcome:
         call = FlatCall(drawn.on(mesh), jax.Array)

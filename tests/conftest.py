@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import pytest
 import tiers
+import verdicts
 from hypothesis import HealthCheck, settings
 from jax.sharding import Mesh
 
@@ -164,3 +165,10 @@ def only_new_objects_are_looked_at() -> Iterator[None]:
 def mesh() -> Mesh:
     """dp=4, tp=2, both Auto."""
     return Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"))
+
+
+@pytest.fixture
+def without_cures() -> Iterator[None]:
+    """Search for no cures where a test compares verdicts only."""
+    with verdicts.without_cures():
+        yield

@@ -323,6 +323,89 @@ def test_modules_that_import_each_other_in_a_circle_are_found():
     assert set(cycle(texts)) == {"typedshmap.check", "typedshmap.typed"}
 
 
+# What tools stand on
+
+
+# The one door, a public verb, text and data, and JAX.
+FOR_TOOLS = {"inspection", "shard_map", "records", "drawing", "notation", "errors", "_jax"}
+PAST_THE_DOOR = {
+    # It makes values of any hint: it reads the tree of the hint, and binds and places what it has made.
+    "tools.sample": {
+        "introspection",
+        "hints.array_hint",
+        "hints.signature",
+        "hints.structure",
+        "hints.check_tree",
+        "hints.context",
+        "placement.context",
+        "placement.structs",
+    },
+    # It runs the calls itself, compares within their programs, and reports in the words of their mesh context.
+    "tools.sanitize": {"observers", "hints.context"},
+    # It says of a mesh in a list what is wrong with it.
+    "testing": {"meshes"},
+}
+
+
+def is_around(module: str) -> bool:
+    """Whether a module belongs to the tools around the core."""
+    return room(module).startswith(("tools", "testing", "auditing", "explaining", "__main__"))
+
+
+def past_the_door(texts: Mapping[str, str]) -> list[str]:
+    """Imports of the core by a tool, but for public names, the one door, and those with a reason."""
+    core = [found for found in all_imports(texts) if found.root == PACKAGE and not is_around(found.target)]
+    wrong = list[str]()
+    for found in core:
+        module = found.target.removeprefix(PACKAGE).lstrip(".")
+        is_inner = module.startswith("inspection.")
+        is_allowed = module in PAST_THE_DOOR.get(room(found.by), ()) or (room(module) in FOR_TOOLS and not is_inner)
+        if is_around(found.by) and module and not is_allowed:
+            wrong.append(str(found))
+    return wrong
+
+
+def test_tools_stand_on_the_one_door_and_on_public_names():
+    assert past_the_door(module_texts()) == []
+
+
+def test_every_import_past_the_door_that_has_a_reason_is_there():
+    imports = {(room(found.by), found.target) for found in all_imports(module_texts())}
+    listed = {(by, f"{PACKAGE}.{module}") for by, modules in PAST_THE_DOOR.items() for module in modules}
+    assert listed - imports == set()
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "target"),
+    [
+        ("tools.explain.build", "from ...hints.signature import name", "hints.signature"),
+        ("tools.explain.build", "def f():\n    from ... import introspection", "introspection"),
+        ("tools.sanitize", "from ...hints.signature import name", "hints.signature"),
+        ("testing.run", "from ..inspection.region import Region", "inspection.region"),
+        ("testing.proving.walk", "from ...inference import interpreter", "inference.interpreter"),
+        ("auditing", "from .meshes import find_mesh", "meshes"),
+    ],
+)
+def test_an_import_past_the_door_is_found(module, text, target):
+    assert past_the_door({**module_texts(), f"{PACKAGE}.{module}": text}) == [
+        f"{PACKAGE}.{module} imports {PACKAGE}.{target}"
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from ... import __version__",
+        "from ...shard_map import typed_shard_map",
+        "from ...inspection import regions",
+        "from ..._jax.primitives import primitive",
+        "from ..sample.plan import plan_inputs",
+    ],
+)
+def test_a_public_name_the_door_and_another_tool_are_allowed(text):
+    assert past_the_door({**module_texts(), f"{PACKAGE}.tools.explain.build": text}) == []
+
+
 # What is left where a tool is deleted
 
 
@@ -348,10 +431,9 @@ def dependents(tool: str, texts: Mapping[str, str]) -> set[str]:
 
 def test_no_module_of_the_core_depends_on_a_tool() -> None:
     texts = module_texts()
-    around = ("tools", "testing", "auditing", "explaining", "__main__")
     for tool in TOOLS:
         left = dependents(tool, texts) - {PACKAGE}  # whose names are imported when they are asked for
-        assert {module for module in left if not room(module).startswith(around)} == set()
+        assert {module for module in left if not is_around(module)} == set()
 
 
 @pytest.mark.sample(3)

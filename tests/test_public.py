@@ -10,7 +10,7 @@ import pytest
 
 import typedshmap
 from typedshmap import Array, Float, StructureError, dtypes, explain, shape_structs, show, testing, typed_jit
-from typedshmap.hints.array_hint import NAMES
+from typedshmap._jax.array import NAMES
 
 
 @pytest.mark.parametrize("name", typedshmap.__all__)

@@ -20,28 +20,31 @@ class Row:
 SAMPLE, SLOW = pytest.mark.sample(3).mark, pytest.mark.slow.mark
 
 
-@pytest.mark.parametrize(
-    ("rows", "slow", "once", "rare"),
-    [
-        ([Row(f"t.py::f[{at}]", SAMPLE) for at in range(7)], {1, 2, 4, 5}, {1, 2, 4}, set()),
-        ([Row(f"t.py::{name}[0]", SAMPLE) for name in "fgh"], set(), set(), set()),
-        (
-            [Row("t.py::f[0]", SAMPLE), Row("t.py::f[1]", SAMPLE, SLOW), Row("t.py::f[2]", SAMPLE)],
-            {1, 2},
-            {1, 2},
-            set(),
-        ),
-        ([Row("t.py::f", SLOW), Row("t.py::g")], {0}, {0}, set()),
-        ([Row(f"t.py::f[{at}]", SLOW) for at in range(6)], {*range(6)}, {0, 4}, {1, 2, 3, 5}),
-        (
-            [Row(f"t.py::f[{at}]", SLOW) for at in range(33)],
-            {*range(33)},
-            {0, 8, 16, 32},
-            {*range(33)} - {*range(0, 33, 8)},
-        ),
-    ],
-    ids=["a table", "several functions", "a row that is slow", "no table", "six slow rows", "a slow table"],
-)
+def slow_rows(count: int) -> list[Row]:
+    return [Row(f"t.py::f[{at}]", SLOW) for at in range(count)]
+
+
+def all_but(taken: range) -> set[int]:
+    return {*range(taken.stop)} - {*taken}
+
+
+TABLES: dict[str, tuple[list[Row], set[int], set[int], set[int]]] = {
+    "a table": ([Row(f"t.py::f[{at}]", SAMPLE) for at in range(7)], {1, 2, 4, 5}, {1, 2, 4}, set()),
+    "several functions": ([Row(f"t.py::{name}[0]", SAMPLE) for name in "fgh"], set(), set(), set()),
+    "a row that is slow": (
+        [Row("t.py::f[0]", SAMPLE), Row("t.py::f[1]", SAMPLE, SLOW), Row("t.py::f[2]", SAMPLE)],
+        {1, 2},
+        {1, 2},
+        set(),
+    ),
+    "no table": ([Row("t.py::f", SLOW), Row("t.py::g")], {0}, {0}, set()),
+    "six slow rows": (slow_rows(6), {*range(6)}, {0, 4}, all_but(range(0, 6, 4))),
+    "a slow table": (slow_rows(33), {*range(33)}, {0, 8, 16, 32}, all_but(range(0, 33, 8))),
+    "a long slow table": (slow_rows(86), {*range(86)}, {0, 17, 34, 68, 85}, all_but(range(0, 86, 17))),
+}
+
+
+@pytest.mark.parametrize(("rows", "slow", "once", "rare"), TABLES.values(), ids=TABLES)
 def test_rows_are_put_into_runs(rows: list[Row], slow: set[int], once: set[int], rare: set[int]) -> None:
     tiers.put_into_runs(rows)  # type: ignore[arg-type]
     assert {at for at, row in enumerate(rows) if "slow" in row.marks} == slow

@@ -22,7 +22,7 @@ from .hints.parse_hint import parse_hint_or_dims
 from .hints.structure import ArrayLeaf, Node, UnionOf, array_hints, holds_arrays, walk
 from .notation.layout import Layout
 from .notation.match import Sizes
-from .observers import active, observers
+from .observers import active, report_assertion
 
 T = TypeVar("T")
 _CHECKED = Subject("checked", "checked")
@@ -72,8 +72,8 @@ def check(x: T, hint: Any) -> T:
                 hints, place = _candidate_hints(leaf, leaf.hint, node, checked), running_place()
                 # Once XLA has chosen the sharding, no traceback leads to this place.
                 check_at_compile_time(leaf.value, hints, leaf.subject, region, name, checked.sizes, place)
-    for observer in observers() if active else ():
-        observer.asserted(name, checked, is_assumed=False)
+    if active:
+        report_assertion(name, checked)
     return checked.stated(x, name)
 
 
@@ -212,6 +212,6 @@ def assume(x: T, hint: Any) -> T:
     if region.manual:
         region = region.but(inferred_axes=region.checked_axes)
     name, checked = check_in_scope(x, parse_hint_or_dims(hint), region, _ASSUMED, "assume")
-    for observer in observers() if active else ():
-        observer.asserted(name, checked, is_assumed=True)
+    if active:
+        report_assertion(name, checked, is_assumed=True)
     return checked.stated(x, name, is_assumed=True)

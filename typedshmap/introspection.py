@@ -5,23 +5,21 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, TypeVar
 
-import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from . import _jax
 from .axis_names import NO_NAMING, AxisNaming
 from .errors import StructureError
-from .errors.phrases import value_text
+from .errors.phrases import name_of, value_text
 from .errors.places import running_place
-from .hints.signature import EMPTY, LazySignature, Specs, name_of
+from .hints.signature import EMPTY, LazySignature, Specs
 from .hints.specs import says_sharding
 from .records import Record
 
 F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
 _ATTRIBUTE = "__typedshmap__"
 
 
@@ -69,7 +67,7 @@ def find_decorated(f: Any) -> DecoratedInfo | None:
 
     A function with specs instead of hints counts as plain: specs give neither ranks nor dtypes.
     """
-    info = find_attribute(f, _ATTRIBUTE, DecoratedInfo)
+    info = _info_of(f)
     return None if info is not None and info.specs is not None and not _has_all_hints(info.signature) else info
 
 
@@ -82,14 +80,14 @@ def _has_all_hints(signature: LazySignature) -> bool:
     return all(says_sharding(typed.parameters.get(name)) for name in names)
 
 
-def find_attribute(f: Any, name: str, cls: type[T]) -> T | None:
-    """The attribute of a function, or of the first function it wraps, that is an instance of a class; else None."""
+def _info_of(f: Any) -> DecoratedInfo | None:
+    """The info of a function, or of the first function it wraps that has one."""
     seen: set[int] = set()
     while f is not None and id(f) not in seen:
         seen.add(id(f))
-        value = getattr(f, name, None)
-        if isinstance(value, cls):
-            return value
+        info = getattr(f, _ATTRIBUTE, None)
+        if isinstance(info, DecoratedInfo):
+            return info
         f = getattr(f, "__wrapped__", None)
     return None
 
@@ -143,7 +141,7 @@ def decorate(
 def require_decorated(f: Any, verb: str) -> DecoratedInfo:
     """A decorated function's hints and options."""
     info = find_decorated(f)
-    if info is None and find_attribute(f, _ATTRIBUTE, DecoratedInfo) is not None:
+    if info is None and _info_of(f) is not None:
         raise StructureError(
             f"{verb}: {name_of(f)}: its in_specs and out_specs say neither ranks nor dtypes, and hints are missing\n\n"
             "Hint: write them; prove, assert_mesh_invariant, assert_cost and explain take its arguments instead"
@@ -160,40 +158,3 @@ def bound_self(f: Any) -> tuple[Any, ...]:
     """The instance or the class of a bound method, also of Equinox; empty for a function."""
     owner = getattr(f, "__self__", None)
     return () if owner is None else (owner,)
-
-
-def require_bool_or_none(verb: str, name: str, value: Any) -> None:
-    """Raise unless an option is True, False or None."""
-    if value is not None and not isinstance(value, bool):
-        raise StructureError(f"{verb}: {name}={value_text(value)} is not True, False or None")
-
-
-def require_integer(verb: str, name: str, value: Any, least: int, most: int = 2**63 - 1) -> int:
-    """An option as an integer."""
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
-        raise StructureError(f"{verb}: {name}={value_text(value)} is not a whole number from {least} on")
-    if value > most:
-        raise StructureError(f"{verb}: {name}={value_text(value)} is more than {most}")
-    return int(value)
-
-
-def merge_sizes(verb: str, sizes: Any, dims: Mapping[str, Any]) -> dict[str, Any]:
-    """The sizes in ``sizes=``, for dims with the name of an option, and those by keyword.
-
-    A number or a tuple is the size of a dim called ``sizes``.
-    """
-    if isinstance(sizes, (int, np.integer, tuple)):
-        sizes = {"sizes": sizes}
-    if not isinstance(sizes, Mapping | None) or not all(isinstance(name, str) for name in sizes or ()):
-        raise StructureError(f"{verb}: sizes= expects a dict of sizes by the names of dims, got {value_text(sizes)}")
-    if twice := [name for name in sizes or () if name in dims]:
-        raise StructureError(f"{verb}: the size of '{twice[0]}' is given twice, in sizes= and by keyword")
-    return {**(sizes or {}), **dims}
-
-
-def require_dict(verb: str, arguments: Any) -> None:
-    """Raise unless ``arguments=`` is None or a dict with names as keys."""
-    if not isinstance(arguments, Mapping | None) or not all(isinstance(name, str) for name in arguments or ()):
-        raise StructureError(
-            f"{verb}: arguments= expects a dict of arguments by name or path, got {value_text(arguments)}"
-        )

@@ -9,24 +9,42 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import prod
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
-import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from . import _jax
+from ._jax.mesh import MOST_DEVICES, mesh_sizes
 from .errors import MeshAxisError, ShardingError, StructureError
 from .errors.failures import Failure, PlainMessage
-from .errors.phrases import count_text, excerpt, mesh_text, quoted_axes, value_text
+from .errors.phrases import count_text, mesh_text, quoted_axes, value_text
 from .errors.report import Report
 from .hints.context import SizedAxes
 from .hints.fitting import CheckedLeaf
 
+MeshLike: TypeAlias = Mesh | AbstractMesh | Mapping[str, int] | str
+"""One mesh, as users write it."""
 
-def read_mesh(mesh: Any) -> _jax.mesh.AnyMesh | None:
-    """The ``mesh=`` of a decorator; an empty mesh means the ambient one."""
+
+def read_mesh(mesh: Any, like: _jax.mesh.AnyMesh | None = None) -> _jax.mesh.AnyMesh | None:
+    """Read the ``mesh=`` of a verb: a mesh, a dict of sizes, or a text like ``"dp=4,tp=2"``.
+
+    Args:
+      mesh: the mesh as users write it; None, or a mesh without axes, means that none is given.
+      like: the mesh whose axis types a dict or a text takes over; by default the ambient one. Other axes are Auto.
+
+    Raises:
+      MeshAxisError: for any other value.
+    """
     if mesh is None:
         return None
+    if isinstance(mesh, str | Mapping):
+        sizes = mesh_sizes(mesh)
+        if sizes is None:
+            cure = 'a mesh is a jax.sharding.Mesh or AbstractMesh, a dict of sizes, or a text as in "dp=4,tp=2"'
+            raise MeshAxisError(f"mesh= is {value_text(mesh)}\n\nHint: {cure}")
+        auto = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
+        return _jax.mesh.mesh_like(auto, like or _jax.mesh.context_mesh())
     if not isinstance(mesh, (Mesh, AbstractMesh)):
         text, kind = repr(mesh), f"of type {type(mesh).__name__}"
         got = f"{text} {kind}" if len(text) < 80 and "\n" not in text else f"a value {kind}"
@@ -34,66 +52,6 @@ def read_mesh(mesh: Any) -> _jax.mesh.AnyMesh | None:
     if (problem := why_unusable(mesh)) is not None:
         raise MeshAxisError(f"mesh= {problem}")
     return None if mesh.empty else mesh
-
-
-MeshLike: TypeAlias = Mesh | AbstractMesh | Mapping[str, int] | str
-"""One mesh, as users write it."""
-
-
-def read_mesh_or_sizes(mesh: Any) -> _jax.mesh.AnyMesh | None:
-    """The ``mesh=`` of a verb that needs no devices: also a dict of sizes, or a text like ``"dp=4,tp=2"``.
-
-    Axes have the types that the ambient mesh gives them, else Auto.
-    """
-    if not isinstance(mesh, str | Mapping):
-        return read_mesh(mesh)
-    sizes = mesh_sizes(mesh)
-    if sizes is None:
-        cure = 'a mesh is a jax.sharding.Mesh or AbstractMesh, a dict of sizes, or a text as in "dp=4,tp=2"'
-        raise MeshAxisError(f"mesh= is {value_text(mesh)}\n\nHint: {cure}")
-    auto = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
-    return mesh_like(auto, _jax.mesh.context_mesh())
-
-
-def mesh_sizes(written: Any) -> dict[str, int] | None:
-    """The sizes of mesh axes in a dict, or in a text like ``"dp=4,tp=2"``; None for any other value."""
-    if isinstance(written, str):
-        try:
-            return parse_mesh(written)
-        except ValueError:
-            return None
-    if not isinstance(written, Mapping) or not written:
-        return None
-    sizes = dict(cast("Mapping[Any, Any]", written))
-    is_right = all(isinstance(name, str) and type(size) is int and size > 0 for name, size in sizes.items())
-    return sizes if is_right and prod(sizes.values()) <= MOST_DEVICES else None
-
-
-def parse_mesh(text: str) -> dict[str, int]:
-    """The sizes of mesh axes in a text like ``"dp=4,tp=2"``."""
-    sizes: dict[str, int] = {}
-    for part in filter(None, map(str.strip, text.split(","))):
-        name, equals, size = map(str.strip, part.partition("="))
-        if not equals or not name:
-            raise ValueError(f"'{excerpt(part)}' is not a name and a value, as in dp=4,tp=2")
-        if name in sizes:
-            raise ValueError(f"mesh axis '{name}' is there twice")
-        # So many digits are too many in any case; Python does not read thousands of them.
-        if not size.isdecimal() or (number := int(size[:12])) < 1:
-            raise ValueError(f"mesh axis '{name}' has size '{excerpt(size)}'; write a number from 1 on")
-        sizes[name] = number
-    if not sizes:
-        raise ValueError("no mesh axes; write them as in dp=4,tp=2")
-    if prod(sizes.values()) > MOST_DEVICES:
-        raise ValueError(f"a mesh has at most {MOST_DEVICES} devices")
-    return sizes
-
-
-def mesh_like(mesh: AbstractMesh, own: _jax.mesh.AnyMesh | None) -> AbstractMesh:
-    """A mesh whose axes have the types that a function's own mesh gives them."""
-    types = {} if own is None else dict(zip(own.axis_names, own.axis_types, strict=True))
-    kinds = (types.get(name, kind) for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True))
-    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=tuple(kinds))
 
 
 def why_unusable(mesh: _jax.mesh.AnyMesh) -> str | None:
@@ -117,10 +75,6 @@ def _impossible_shape(mesh: _jax.mesh.AnyMesh) -> str | None:
     if prod(mesh.axis_sizes) > MOST_DEVICES:
         return f"has more than {MOST_DEVICES} devices"
     return None
-
-
-MOST_DEVICES = 2**31 - 1
-"""The largest mesh that JAX accepts, abstract or not."""
 
 
 def read_axis_names(axis_names: Any) -> frozenset[str]:
@@ -150,8 +104,6 @@ def find_boundary(
 
 
 # A JAX context, so that a trace for one mesh is never reused for another.
-override_mesh = jax.make_user_context(default_value=None)
-"""A mesh that replaces every decorator's ``mesh=``, to run a program on another mesh."""
 
 
 def find_mesh(
@@ -167,7 +119,7 @@ def find_mesh(
 def _choose_mesh(
     name: str, mesh: _jax.mesh.AnyMesh | None, leaves: Callable[[], list[CheckedLeaf]], context: _jax.mesh.AnyMesh
 ) -> _jax.mesh.AnyMesh:
-    override = override_mesh.value
+    override = _jax.mesh.override_mesh.value
     if mesh is not None and override is not None:
         mesh = override
     if context.empty:

@@ -14,6 +14,7 @@ import jax
 
 from . import _jax
 from .errors.failures import Failure, Subject
+from .errors.places import running_place
 from .hints.array_hint import ArrayHint
 from .hints.check_tree import TreeCheck
 from .hints.context import MeshContext, SizedAxes
@@ -92,6 +93,24 @@ class ObservedCall(NamedTuple):
     is_in_region: bool = False
 
 
+class Assertion(NamedTuple):
+    """A ``check`` or an ``assume`` whose value fits its hint.
+
+    Attributes:
+      function: the function that makes it.
+      region: the mesh context in which the hint is read.
+      sizes: the sizes that are bound then.
+      values: the arrays of the value.
+      is_assumed: whether it holds without proof.
+    """
+
+    function: str
+    region: MeshContext
+    sizes: Sizes
+    values: Sequence[HintedValue]
+    is_assumed: bool
+
+
 class Observer:
     """The base class of observers, which does nothing; an observer overrides methods.
 
@@ -110,7 +129,7 @@ class Observer:
     def body(self, call: ObservedCall, results: Sequence[Any]) -> None:
         """Called when the body of a region was traced; the values of its boundary, results included, are shards."""
 
-    def asserted(self, function: str, checked: TreeCheck, is_assumed: bool) -> None:
+    def asserted(self, assertion: Assertion) -> None:
         """Called when a ``check`` or an ``assume`` has compared a value with its hint."""
 
     def suspect(self, function: str, failure: Failure) -> None:
@@ -155,6 +174,15 @@ def also_observed_by(added: Observer) -> Generator[None]:
         ]  # once: it may have been added twice
         _observers(tuple(left)).__enter__()
         active.remove(entry)
+
+
+def report_assertion(function: str, checked: TreeCheck, is_assumed: bool = False) -> None:
+    """Report a checked value to the observers."""
+    if observing := observers():
+        place = running_place()
+        values = hinted_values(checked.leaves, lambda _: place)
+        for observer in observing:
+            observer.asserted(Assertion(function, checked.region, checked.sizes, values, is_assumed))
 
 
 def run_observed(call: ObservedCall, run: Callable[[], Any]) -> Any:

@@ -35,7 +35,7 @@ from .hints.specs import Unreadable, disagreements, leaf_specs, says_sharding, s
 from .hints.structure import BySpec, Untyped, array_hints, holds_arrays
 from .inference.analysis import Refused, RegionAnalysis, analyze_region
 from .introspection import DecoratedInfo, caller_frame, decorate, wraps
-from .meshes import MeshLike, find_boundary, override_mesh, read_axis_names, read_mesh_or_sizes
+from .meshes import MeshLike, find_boundary, read_axis_names, read_mesh
 from .notation.layout import Layout
 from .observers import (
     Boundary,
@@ -151,7 +151,7 @@ def typed_shard_map(
     """
     _jax.trace.load_extend()
     with placed_at_decoration():
-        given_mesh, names, own_naming = read_mesh_or_sizes(mesh), read_axis_names(axis_names), read_naming(axes, rules)
+        given_mesh, names, own_naming = read_mesh(mesh), read_axis_names(axis_names), read_naming(axes, rules)
         own_observer = None if sanitize is None else _own_observer(sanitize)
         try:
             is_typed = bool(check_vma)
@@ -435,7 +435,7 @@ class _RegionCall:
         retraced.entered = tuple([(name, mesh.shape[name]) for name, _ in self.entered])
         retraced.results, retraced.out_specs = [], []
         retraced.outer_context = retraced._context_around()
-        with override_mesh(None):
+        with _jax.mesh.override_mesh(None):
             return _jax.regions.traced_on(mesh, retraced.mapped(), self.arrays, retraced.in_specs())
 
     def _body(self) -> Callable[..., list[Any]]:
@@ -443,7 +443,7 @@ class _RegionCall:
         function = self.typed.function
 
         def body(*shards: Any) -> list[Any]:
-            mesh = override_mesh.value
+            mesh = _jax.mesh.override_mesh.value
             if mesh is not None and mesh.shape_tuple != self.mesh.shape_tuple:  # run again, on another mesh
                 self.mesh, self.analysis = mesh, None
                 self.entered = tuple([(axis, mesh.shape[axis]) for axis, _ in self.entered])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from typedshmap import DivergenceError, ShardingError, StructureError, VaryingError
-from typedshmap.tools.audit import AuditReport, Finding, Region
+from typedshmap.tools.audit import AuditedRegion, AuditReport, Finding, Region
 from typedshmap.tools.audit.formats import write_report
 from typedshmap.tools.audit.silenced import Baseline, write_baseline
 
@@ -54,6 +54,20 @@ def test_text(program: Path) -> None:
         "not read: pallas_call at train.py:2 (step at train.py:1)\n"
         "typedshmap audit: 1 region, 0 read whole, 1 in part; 1 error, 1 suspect"
     )
+
+
+def test_the_last_line_counts_the_regions_that_are_not_compared(program: Path) -> None:
+    report = AuditReport()
+    reasons = [
+        ("not run on other meshes: it prints",),
+        ("not run on other sizes of 'dp': it closes over N", "not compared between meshes: its gradients: no rule"),
+        ("pallas_call at train.py:2",),
+        (),
+    ]
+    for line, unread in enumerate(reasons, 1):
+        report.add(AuditedRegion("step", str(program), line, "pallas_call" not in str(unread), unread))
+    counts = "3 read whole, 1 in part, 1 not run on other meshes, 1 compared only in part"
+    assert str(report).splitlines()[-1] == f"typedshmap audit: 4 regions, {counts}; 0 errors, 0 suspects"
 
 
 def test_text_is_at_most_a_screen(program: Path) -> None:

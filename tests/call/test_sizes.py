@@ -107,12 +107,6 @@ def test_sizes_are_gone_after_a_call(mesh: Mesh) -> None:
     assert sizes() == {}
 
 
-def test_nothing_bound_says_so(mesh: Mesh) -> None:
-    body = typed_shard_map(lambda x: size("b"), mesh=mesh, in_types=(Float[Array, "_ _"],), out_types=None)
-    with fails(ShapeError, "size: nothing binds 'b' in <lambda> (bound: none)"):
-        traced(body, x)
-
-
 def test_axes_that_are_not_manual_do_not_divide_a_shard(mesh: Mesh) -> None:
     assert asked(lambda: (shard_size("b"), shard_size("[d/tp]")), mesh, axis_names={"dp"}) == (2, 4)
     assert asked(lambda: shard_size("d"), mesh, axis_names={"dp"}) == 4
@@ -179,12 +173,6 @@ def test_check_refuses_what_is_no_hint(hint: Any, error: Any, line: str) -> None
     assert line in str(caught.value).splitlines()[0]
 
 
-def test_a_check_must_agree_with_what_is_bound(mesh: Mesh) -> None:
-    body = typed_shard_map(lambda x: check(x, "[d/dp] d"), mesh=mesh, in_types=(X,), out_types=None)
-    with fails(ShapeError, "<lambda>: checked value has d=8 (2 per shard over 'dp'), but argument 'x' has d=4"):
-        traced(body, x)
-
-
 def test_a_name_that_a_check_bound_is_reported_as_its_origin(mesh: Mesh) -> None:
     def body(x: X) -> None:
         check(x, "[rows/dp] _")
@@ -221,17 +209,29 @@ def test_a_helper_has_sizes_of_its_own(mesh: Mesh) -> None:
     assert answers == [({"d": 8, "b": 4}, 2), ({"d": 8, "b": 3}, 2), ({"b": 8, "d": 4}, 2)]
 
 
-def test_a_name_in_a_result_is_bound_by_it(mesh: Mesh) -> None:
-    pair = tuple[Float[Array, "[b/dp] k"], Float[Array, "[b/dp] k"]]
-    body = typed_shard_map(lambda x: (x[:, :3], x[:, :2]), mesh=mesh, in_types=(X,), out_types=pair)
-    with fails(ShapeError, "<lambda>: return[1] has k=2, but return[0] has k=3"):
-        traced(body, x)
+PAIR = tuple[Float[Array, "[b/dp] k"], Float[Array, "[b/dp] k"]]
+REFUSED: dict[str, tuple[Any, Any, Any, str]] = {
+    "a check of another size than what is bound": (
+        lambda x: check(x, "[d/dp] d"), X, None,
+        "<lambda>: checked value has d=8 (2 per shard over 'dp'), but argument 'x' has d=4",
+    ),
+    "a name in a result, which is bound by it": (
+        lambda x: (x[:, :3], x[:, :2]), X, PAIR, "<lambda>: return[1] has k=2, but return[0] has k=3",
+    ),
+    "the size of a name that nothing binds": (
+        lambda x: size("b"), Float[Array, "_ _"], None, "size: nothing binds 'b' in <lambda> (bound: none)",
+    ),
+    "the one size of a name for several dims": (
+        lambda x: size("*rest"), Float[Array, "*rest"], None,
+        "size: '*rest' stands for several dims, of sizes (8, 4)",
+    ),
+}  # fmt: skip
 
 
-def test_a_name_for_several_dims_has_no_one_size(mesh: Mesh) -> None:
-    body = typed_shard_map(lambda x: size("*rest"), mesh=mesh, in_types=(Float[Array, "*rest"],), out_types=None)
-    with fails(ShapeError, "size: '*rest' stands for several dims, of sizes (8, 4)"):
-        traced(body, x)
+@pytest.mark.parametrize(("body", "hint", "result", "line"), REFUSED.values(), ids=REFUSED)
+def test_a_body_is_refused(body: Any, hint: Any, result: Any, line: str, mesh: Mesh) -> None:
+    with fails(ShapeError, line):
+        traced(typed_shard_map(body, mesh=mesh, in_types=(hint,), out_types=result), x)
 
 
 def test_names_of_single_leaves_are_not_among_the_sizes(mesh: Mesh) -> None:

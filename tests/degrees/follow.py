@@ -113,7 +113,7 @@ def main(words: list[str]) -> None:
         for check_vma in (False, True):
             if decided[program.name].verdict(check_vma) != "wrong":
                 continue
-            messages = messages_of(program, check_vma, program.constants[0], has_cures=True)
+            messages = messages_of(program, check_vma, program.constants[0])
             cures = [cure for message in messages for cure in parse_cures(message)]
             came = outcome(program, check_vma, cures[0]) if cures else "no cure" if messages else "not found"
             counts[came] += 1

@@ -15,7 +15,7 @@ import pytest
 
 import typedshmap
 from typedshmap import testing
-from typedshmap.hints.array_hint import FAMILIES, NAMES
+from typedshmap._jax.array import FAMILIES, NAMES
 from typedshmap.tools import explain as explaining
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -91,7 +91,9 @@ def test_an_example_agrees_with_plain_jax(name: str, line: str, environment: dic
     assert out.splitlines()[-1].startswith(line)
 
 
+# Two minutes; CI compiles its functions one by one (tests/explain/test_examples_against_xla.py).
 @pytest.mark.slow
+@pytest.mark.rare
 def test_a_model_from_a_file_is_fine_tuned_resumed_on_another_mesh_and_served(environment: dict[str, str]) -> None:
     pytest.importorskip("safetensors")
     code, out = run(EXAMPLES / "finetune.py", env=environment)

@@ -27,7 +27,7 @@ from typedshmap import (
     psum,
     typed_shard_map,
 )
-from typedshmap.meshes import parse_mesh
+from typedshmap._jax.mesh import parse_mesh
 from typedshmap.tools.explain import Hardware, Work
 from typedshmap.tools.explain.hardware import read_hardware
 from typedshmap.tools.explain.links import place_on_torus

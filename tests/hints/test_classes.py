@@ -481,3 +481,17 @@ def test_a_class_that_is_registered_after_its_hint_was_read_is_an_error(mesh: Me
         f(Late(jnp.ones((8, 4, 2))), jnp.ones((8, 4)))
     first = "<lambda>: argument 'value' is of class Late, which was registered as a pytree after its hint was read"
     assert str(caught.value).splitlines()[0] == first
+
+
+def test_the_gradient_of_a_module_names_the_hint_of_its_state(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def gradient(module: OfParam) -> OfParam:
+        return nnx.grad(lambda module: (module.w[...] ** 2).sum())(module)
+
+    with pytest.raises(StructureError) as caught:
+        gradient(OfParam(jnp.ones((8, 4))))
+    first, *_, place, cure = str(caught.value).splitlines()
+    assert first == "gradient: return value is a State, but its hint says OfParam"
+    returned = gradient.__wrapped__.__code__.co_firstlineno + 2
+    assert place.endswith(f"test_classes.py:{returned} (gradient)")
+    assert cure == "Hint: its state is Like[nnx.State, OfParam]"

@@ -8,7 +8,7 @@ import pytest
 
 import typedshmap
 from typedshmap import Array, Key
-from typedshmap.hints.array_hint import FAMILIES, NAMES, class_name
+from typedshmap._jax.array import FAMILIES, NAMES, class_name
 
 JAX_DTYPES = {jnp.dtype(t).name: jnp.dtype(t) for t in vars(jnp).values() if isinstance(t, type(jnp.float32))}
 # Floats that jaxtyping does not know in every version.

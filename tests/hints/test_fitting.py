@@ -9,17 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding
+from expecting import mesh_of
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from typedshmap import Array, Float, TypedShmapError, all_gather, check, typed, typed_jit, typed_shard_map
 
 Wide = Float[Array, "[b/dp] d"]
 x = jnp.ones((8, 4))
-
-
-def on_mesh() -> Mesh:
-    return Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"))
 
 
 def of_literal() -> Callable[[Any], Any]:
@@ -60,11 +57,11 @@ def of_keyword() -> Callable[[Any], Any]:
 
 
 def of_placed() -> Callable[[Any], Any]:
-    return lambda spec: check(jax.device_put(x, NamedSharding(on_mesh(), spec)), Wide)
+    return lambda spec: check(jax.device_put(x, NamedSharding(mesh_of(4, 2), spec)), Wide)
 
 
 def of_numpy() -> Callable[[Any], Any]:
-    @typed_jit(mesh=on_mesh())
+    @typed_jit(mesh=mesh_of(4, 2))
     def f(x: Wide) -> Wide:
         return x
 
@@ -78,7 +75,7 @@ def of_varying() -> Callable[[Any], Any]:
     def same(z: Float[Array, "n d"]) -> Float[Array, "n d"]:
         return z
 
-    @typed_shard_map(mesh=on_mesh())
+    @typed_shard_map(mesh=mesh_of(4, 2))
     def f(x: Wide, y: Float[Array, "[c/dp] d"], names: str) -> Wide:
         gathered = all_gather(x, "[b/dp] d -> b d ~dp")
         for name in names:
@@ -94,7 +91,7 @@ def of_stated() -> Callable[[Any], Any]:
     @typed
     def wide(z: Wide) -> None: ...
 
-    @typed_jit(mesh=on_mesh())
+    @typed_jit(mesh=mesh_of(4, 2))
     def f(x: Wide, y: Float[Array, "b [d/tp]"], names: str) -> Wide:
         for name in names:
             wide(x if name == "x" else y)

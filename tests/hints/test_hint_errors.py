@@ -2,14 +2,27 @@
 
 from collections.abc import Callable
 from textwrap import dedent
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 from lines import unplaced
 
 import typedshmap
-from typedshmap import AnnotationSyntaxError, Array, Float, Int, MeshAxisError, PyTree, Shaped
+from typedshmap import (
+    AnnotationSyntaxError,
+    Array,
+    Float,
+    Int,
+    MeshAxisError,
+    PyTree,
+    Shaped,
+    partition_specs,
+    typed_shard_map,
+)
+
+X = Float[Array, "[b/dp] d"]
 
 # Of each kind one message in full; every problem, with its place and its cure, is in notation/test_parser.py.
 
@@ -170,3 +183,22 @@ def test_a_builtin_function_is_told_from_the_type_that_is_meant(call: Callable[[
     assert unplaced(caught.value) == text
     with pytest.raises(AnnotationSyntaxError, match="write Any, of typing"):
         typedshmap.typed(annotated(any))
+
+
+@pytest.mark.parametrize(
+    ("hint", "sentence"),
+    [
+        ({"x": X}, 'a dict is not a hint; write a TypedDict, as in TypedDict("Batch", {...})'),
+        (tuple[{"x": X}, X], 'a dict is not a hint; write a TypedDict, as in TypedDict("Batch", {...})'),
+        ((X, X), "a tuple is not a hint; write tuple[...] with its items"),
+        ([X], "a list is not a hint; write list[...] of one hint, or tuple[...] with several"),
+    ],
+)
+def test_an_annotation_that_is_a_container_of_hints_names_what_to_write(hint: object, sentence: str) -> None:
+    with pytest.raises(AnnotationSyntaxError) as caught:
+        typed_shard_map(annotated(hint), in_specs=P())
+    assert unplaced(caught.value).partition("\n")[0] == f"f: parameter 'act': {sentence}"
+
+
+def test_the_type_that_is_named_for_a_dict_is_read() -> None:
+    assert partition_specs(tuple[TypedDict("Batch", {"x": X}), X]) == ({"x": P("dp", None)}, P("dp", None))

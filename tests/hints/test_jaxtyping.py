@@ -24,7 +24,8 @@ from typedshmap import (
     typed,
     typed_shard_map,
 )
-from typedshmap.hints.array_hint import NAMES, read_array_hint
+from typedshmap._jax.array import NAMES
+from typedshmap.hints.array_hint import read_array_hint
 
 SHARED = [name for name in NAMES if hasattr(jaxtyping, name)]
 

@@ -69,6 +69,19 @@ def test_a_partial_sum_that_is_assumed_of_a_kernel_is_to_be_summed(ends: Any, sa
             jax.eval_shape(program, *ARGS)
 
 
+@pytest.mark.parametrize("is_differentiated", [False, True])
+def test_a_product_with_what_is_assumed_of_a_kernel_is_blamed_on_no_kernel(is_differentiated: bool, mesh: Mesh) -> None:
+    def layer(x: Any, w: Any, v: Any) -> Any:
+        return assume(kernel_product(x, w), "[b/dp] [n/tp]") @ v
+
+    operands = (Float[Array, "[b/dp] k"], Float[Array, "k [n/tp]"], Float[Array, "[n/tp] m"])
+    types: Any = {"in_types": operands, "out_types": Float[Array, "[b/dp] m"]}
+    f = typed_shard_map(layer, mesh=mesh, check_vma=False, **types)
+    program = jax.grad(lambda *args: f(*args).sum()) if is_differentiated else f
+    with pytest.raises(VaryingError, match=r"the contraction over n .* leaves partial sums: psum over 'tp'"):
+        jax.eval_shape(program, x, np.ones((16, 24), np.float32), np.ones((24, 3), np.float32))
+
+
 def test_under_check_vma_they_fit_hints_and_patterns_of_the_body(mesh: Mesh) -> None:
     def body(x: Any, w: Any) -> Any:
         y = check(jnp.tanh(assume(ring_sum(x @ w), "[b/dp] n")), "[b/dp] n")

@@ -1,5 +1,6 @@
 """What is suspected of regions: each kind, its line, what silences it, and when a body is traced twice."""
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
-from typedshmap import Array, Float, SuspectWarning, audit, psum, reduce, typed_shard_map
+from typedshmap import Array, Float, SuspectWarning, VaryingError, audit, psum, reduce, typed_shard_map
 from typedshmap.inference.kinds.region import Kinds
 
 ROWS, WEIGHT, ROW = Float[Array, "[b/dp] k"], Float[Array, "k"], Float[Array, "[b/dp]"]
@@ -234,6 +235,119 @@ def test_an_audit_always_asks_what_numbers_do(mesh: Mesh) -> None:
     with audit() as report:
         jax.eval_shape(jax.shard_map(closed_over, mesh=mesh, **specs), *ARGUMENTS)
     assert report.findings == [] and [region.is_complete for region in report.regions] == [True]
+
+
+class Step:
+    """A step of an object that holds its mesh."""
+
+    def __init__(self, mesh: Any) -> None:
+        self.mesh = mesh
+
+    def wrong(self, x: Any, w: Any) -> Any:
+        return lax.psum((x @ w).sum(), "dp") / x.shape[0]
+
+    def counted(self, x: Any, w: Any) -> Any:
+        return lax.psum((x @ w).sum(), "dp") * (1 / self.shards())
+
+    def shards(self) -> int:
+        return self.mesh.shape["dp"]
+
+
+def with_default_mesh(mesh: Any) -> Callable[..., Any]:
+    def body(x: Any, w: Any, mesh: Any = mesh) -> Any:
+        return Step(mesh).wrong(x, w)
+
+    return body
+
+
+HOLDERS: dict[str, Callable[[Any], Callable[..., Any]]] = {
+    "an attribute": lambda mesh: Step(mesh).wrong,
+    "a default": with_default_mesh,
+    "a partial": lambda mesh: functools.partial(lambda mesh, x, w: Step(mesh).wrong(x, w), mesh),
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_a_mesh_that_a_body_holds_hides_nothing_unless_its_sizes_are_read(holder: str, mesh: Mesh) -> None:
+    specs: dict[str, Any] = {"in_specs": (P("dp"), P()), "out_specs": P()}
+    with audit() as report:
+        jax.eval_shape(jax.shard_map(HOLDERS[holder](mesh), mesh=mesh, **specs), *ARGUMENTS)
+    assert [finding.kind for finding in report.findings] == ["double-sum"]
+
+
+def test_an_audit_says_where_a_size_that_is_closed_over_leaves_degrees_open(mesh: Mesh) -> None:
+    specs: dict[str, Any] = {"in_specs": (P("dp"), P()), "out_specs": P()}
+    with audit() as report:
+        jax.eval_shape(jax.shard_map(Step(mesh).counted, mesh=mesh, **specs), *ARGUMENTS)
+    assert report.findings == []
+    (region,) = report.regions
+    why = "it closes over self.mesh, whose sizes stay what they are"
+    assert region.unread == tuple(f"whether results grow with '{axis}', as {why}" for axis in ("dp", "tp"))
+
+
+SCALE = 4.0
+
+
+def scaled(x: Any, w: Any) -> Any:
+    return lax.psum((x @ w).mean(), "dp") * SCALE
+
+
+def scaled_with_size(x: Any, w: Any, shards: int = 4) -> Any:
+    return scaled(x, w)
+
+
+@pytest.mark.parametrize("bodies", [(scaled, scaled_with_size), (scaled_with_size, scaled)])
+def test_what_one_body_closes_over_decides_nothing_about_another(bodies: Any, mesh: Mesh) -> None:
+    found = dict[str, list[str]]()
+    for body in bodies:
+        with audit() as report:
+            jax.eval_shape(jax.shard_map(body, mesh=mesh, in_specs=(P("dp"), P()), out_specs=P()), *ARGUMENTS)
+        found[body.__name__] = [finding.kind for finding in report.findings]
+    assert found == {"scaled": ["double-sum"], "scaled_with_size": []}
+
+
+def test_no_cure_is_named_that_is_right_for_some_only_of_what_its_line_computes(mesh: Mesh) -> None:
+    sharded, same = Float[Array, "m [f/tp]"], Float[Array, "m"]
+
+    def clipped(a: sharded, b: same) -> same:
+        return b / jnp.sqrt(sum(jnp.sum(leaf * leaf) for leaf in (a, b)))
+
+    with pytest.raises(VaryingError) as raised:
+        jax.eval_shape(typed_shard_map(clipped, mesh=mesh), np.ones((4, 6), np.float32), np.ones(4, np.float32))
+    assert str(raised.value).endswith("takes a partial sum over 'tp'")  # no psum of each leaf
+
+    def update(params: tuple[sharded, same], x: Float[Array, "[b/dp] m"]) -> tuple[sharded, same]:
+        def loss(params: Any) -> Any:
+            w, b = params
+            return ((lax.psum(jnp.tanh(x @ w).sum(1), "tp") + x @ b) ** 2).sum() / lax.axis_size("tp")
+
+        gradients = jax.tree.map(lambda g: lax.psum(g, "dp"), jax.grad(loss)(params))
+        return jax.tree.map(lambda p, g: p - g * 0.1, params, gradients)
+
+    f = typed_shard_map(update, mesh=mesh, check_vma=False)
+    with pytest.warns(SuspectWarning) as warned:
+        jax.eval_shape(f, (np.ones((4, 6), np.float32), np.ones(4, np.float32)), np.ones((16, 4), np.float32))
+    assert ["of g * 0.1" in str(warning.message) for warning in warned] == [False]
+
+
+def test_a_cure_says_over_which_other_axes_nothing_is_known(mesh: Mesh) -> None:
+    def mean_of_differences(u: Float[Array, "[b/dp] [n/tp]"]) -> Float[Array, ""]:
+        beside = lax.ppermute(u, "tp", [(0, 1), (1, 0)])
+        return lax.psum(((u - beside) ** 2).mean(), ("dp", "tp"))
+
+    f = typed_shard_map(mean_of_differences, mesh=mesh, check_vma=False)
+    with pytest.warns(
+        SuspectWarning, match="pmean over 'dp' in the place of psum over 'dp' .*over 'tp' nothing is known"
+    ):
+        jax.eval_shape(f, np.ones((8, 8), np.float32))
+
+
+def test_rows_that_are_counted_are_no_number_that_is_written_beside_them(mesh: Mesh) -> None:
+    def squares(x: Float[Array, "[b/dp] k"], w: WEIGHT) -> Float[Array, ""]:
+        return lax.psum(((x @ w) ** 2).sum(), "dp") / x.shape[0]
+
+    with pytest.warns(SuspectWarning, match="4 times too large on dp=4"):
+        jax.eval_shape(typed_shard_map(squares, mesh=mesh), np.ones((8, 4), np.float32), ARGUMENTS[1])
 
 
 def test_a_region_that_cannot_be_traced_at_another_size_is_read_without_degrees(mesh: Mesh) -> None:

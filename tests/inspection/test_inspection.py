@@ -1,7 +1,8 @@
 """The door for tools: regions of traced programs as data, what runs and is checked, hints, another mesh."""
 
+from collections import defaultdict
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,8 @@ from jax.sharding import PartitionSpec as P
 from typedshmap import (
     Array,
     Float,
+    MeshAxisError,
+    ShapeError,
     StructureError,
     SuspectWarning,
     assume,
@@ -24,7 +27,26 @@ from typedshmap import (
     typed_jit,
     typed_shard_map,
 )
-from typedshmap.inspection import CollectiveCall, Fact, keeping_claims, observing, on_mesh, regions, signature
+from typedshmap.inspection import (
+    CALLS,
+    CollectiveCall,
+    Fact,
+    Interpreter,
+    Region,
+    bind,
+    call,
+    closed_over,
+    closed_over_sizes,
+    find_signature,
+    keeping_claims,
+    leaves_of,
+    observing,
+    on_mesh,
+    read_mesh,
+    regions,
+    reshard_steps,
+    signature,
+)
 
 MESH = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"))
 X, W = Float[Array, "[batch/dp] [model/tp]"], Float[Array, "[model/tp] ff"]
@@ -119,6 +141,33 @@ def test_a_reshard_is_listed_by_its_steps() -> None:
     assert len(region.collectives) == sum(step.rounds for step in steps)
     assert {axis for call in region.collectives for axis in call.axes} <= {"dp", "tp"}
     assert sum(call.operand for call in region.collectives) > 0
+
+
+def test_the_steps_of_the_equation_of_a_reshard_are_those_of_its_plan() -> None:
+    pattern = "[b/dp] [m/tp] -> b [m/dp,tp]"
+    moved = typed_shard_map(lambda x: reshard(x, pattern), mesh=MESH, in_types=X, out_types=Float[Array, "b [m/dp,tp]"])
+    (region,) = regions(jax.make_jaxpr(lambda x: moved(x))(x))
+    steps = [step for eqn in region.jaxpr.eqns for step in reshard_steps(eqn)]
+    assert [(operation, axes) for operation, axes, *_ in steps] == [
+        (collective.operation, collective.axes) for collective in region.collectives
+    ]
+
+
+@pytest.mark.parametrize(
+    ("collective", "words"),
+    [
+        (jax.lax.pmean, "the same on every shard of 'dp'"),
+        (jax.lax.psum, "the same on every shard of 'dp', and is 4 times too large on dp=4: it grows with 'dp'"),
+    ],
+)
+def test_a_value_of_a_region_is_described_over_each_axis(collective: Any, words: str) -> None:
+    def region_on(size: int) -> Region:
+        mesh = AbstractMesh((size,), ("dp",), axis_types=(AxisType.Auto,))
+        mean = jax.shard_map(lambda x: collective(jnp.mean(x), "dp"), mesh=mesh, in_specs=P("dp"), out_specs=P())
+        return Region.of(jax.make_jaxpr(mean)(jax.ShapeDtypeStruct((16,), jnp.float32)).jaxpr.eqns[-1])
+
+    region = region_on(4)
+    assert region.describe(region.jaxpr.outvars[0], region_on(2)) == [words]
 
 
 def test_nested_regions_and_those_in_loops_are_found() -> None:
@@ -323,6 +372,113 @@ def test_every_verb_has_a_signature(decorator: Any) -> None:
 def test_a_function_without_hints_has_none() -> None:
     with pytest.raises(StructureError, match="signature: expects a function made by typed_shard_map"):
         signature(partial)
+    assert find_signature(partial) is None and find_signature(layer).name == "layer"  # type: ignore[union-attr]
+
+
+def test_a_signature_has_dims_marks_and_the_axes_that_it_names() -> None:
+    @typed(axes={"rows": ("pp", "dp")})
+    def helper(x: Float[Array, "[b/rows] ... d"], w: W) -> Float[Array, "d +tp"]:
+        return x
+
+    read = signature(helper)
+    (rows,) = read.parameters["x"]
+    assert (rows.dims, rows.marks, read.result[0].marks) == (("[b/rows]", "...", "d"), (), ("+tp",))
+    assert (read.axes, read.has_marks, signature(layer).has_marks) == (["pp", "dp", "tp"], True, False)
+
+
+def struct(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+@typed_jit
+def product(x: X, w: dict[str, W], *, scale: float = 1.0) -> Float[Array, "[batch/dp] ff"]:
+    return x @ w["up"] * scale
+
+
+def test_a_call_is_bound_to_its_hints_on_a_mesh() -> None:
+    bound = bind(product, (struct(64, 16), {"up": struct(16, 32)}), {"scale": 2.0}, mesh="dp=16,tp=4")
+    assert [(leaf.name, leaf.spec, leaf.shard_shape) for leaf in bound.leaves[:2]] == [
+        ("x", P("dp", "tp"), (4, 4)),
+        ("w['up']", P("tp", None), (4, 32)),
+    ]
+    assert (bound.leaves[2].value, bound.leaves[2].hint, bound.leaves[2].shard_shape) == (2.0, None, ())
+    assert bound.sizes == {"batch": 64, "model": 16, "ff": 32}
+    (result,) = bound.results(struct(64, 32))
+    assert (result.name, result.spec, result.shard_shape) == ("return", P("dp", None), (4, 32))
+    assert bound.with_values([1, 2, 3]) == ((1, {"up": 2}), {"scale": 3})
+
+
+def test_a_call_that_contradicts_its_hints_is_not_bound() -> None:
+    with pytest.raises(ShapeError, match="product: argument 'x' has batch=6, which does not divide over 'dp'"):
+        bind(product, (struct(6, 16), {"up": struct(16, 32)}), mesh={"dp": 4, "tp": 2})
+    bound = bind(product, (struct(8, 16), {"up": struct(16, 32)}), mesh=MESH)
+    with pytest.raises(ShapeError, match="product: return value has ff=8, but argument 'w\\['up'\\]' has ff=32"):
+        bound.results(struct(8, 8))
+    with pytest.raises(MeshAxisError, match="bind: no mesh is known"):
+        bind(product, (struct(8, 16), {"up": struct(16, 32)}))
+
+
+class Weights(NamedTuple):
+    up: Float[Array, "[model/tp] ff"]
+    sums: Float[Array, "ff +dp ~tp"]
+
+
+def test_the_leaves_of_a_class_of_hints_are_its_arrays_on_a_mesh() -> None:
+    up, sums = leaves_of(Weights, {"model": 8, "ff": 4}, mesh={"dp": 4, "tp": 2})
+    assert (up.name, up.value.shape, up.shard_shape, up.spec) == ("up", (8, 4), (4, 4), P("tp", None))
+    assert (sums.name, sums.hint.dims, sums.hint.marks) == ("sums", ("ff",), ("+dp", "~tp"))  # type: ignore[union-attr]
+
+
+def test_a_mesh_is_read_as_users_write_it() -> None:
+    written = read_mesh("dp=4,tp=2"), read_mesh({"dp": 4, "tp": 2})
+    assert {mesh.shape_tuple for mesh in written if mesh is not None} == {(("dp", 4), ("tp", 2))}
+    assert read_mesh(MESH) is MESH and read_mesh(None) is None
+    explicit = AbstractMesh((1,), ("tp",), axis_types=(AxisType.Explicit,))
+    assert read_mesh("dp=4,tp=2", explicit).explicit_axes == ("tp",)  # type: ignore[union-attr]
+    with pytest.raises(MeshAxisError, match="mesh= is 'dp=x'"):
+        read_mesh("dp=x")
+
+
+def test_what_a_function_closes_over_is_listed() -> None:
+    scale, rows = 0.5, [0, 1, 2, 3]
+
+    def f(x: Array) -> Array:
+        return x[rows[0]] * scale
+
+    assert dict(closed_over(f)) == {"rows": rows, "scale": scale}
+    assert closed_over_sizes(f, {"dp": 4, "tp": 2}) == {
+        "dp": "rows, which may be the size of 'dp'",
+        "tp": "rows, which may be the size of 'tp'",
+    }
+
+
+class Depth(Interpreter[int]):
+    """The longest chain of products that a value depends on."""
+
+    def __init__(self) -> None:
+        self.rules = defaultdict(lambda: Depth.deeper, CALLS)
+
+    def deeper(self, eqn: Any, depths: list[int]) -> list[int]:
+        return [max(depths, default=0) + (eqn.primitive.name == "dot_general")] * len(eqn.outvars)
+
+    def literal(self, atom: Any, eqn: Any, at: int) -> int:
+        return 0
+
+    def constants(self, closed_jaxpr: Any) -> list[int]:
+        return [0 for _ in closed_jaxpr.jaxpr.constvars]
+
+    def opaque(self, eqn: Any, values: list[int]) -> list[int]:
+        return self.deeper(eqn, values)
+
+    def carried(self, start: list[int], now: list[int], results: list[int], times: int) -> list[int]:
+        return now
+
+
+def test_a_program_is_interpreted_in_a_domain_of_your_own() -> None:
+    jaxpr = jax.make_jaxpr(lambda x, w: (jax.jit(lambda x: x @ w @ w.T)(x), x + 1))(x, w)
+    assert Depth().interpret(jaxpr, [0, 0]) == [2, 0]
+    (called, _) = jaxpr.jaxpr.eqns
+    assert list(call(Depth(), called, [1] * len(called.invars))) == [3]
 
 
 @pytest.mark.parametrize("f", [layer, plain(lambda x, w: jax.lax.psum(x @ w, "tp"), P("dp"))], ids=["typed", "plain"])

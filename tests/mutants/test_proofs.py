@@ -12,6 +12,7 @@ from typedshmap import TypedShmapError
 from typedshmap.testing import prove
 from typedshmap.testing.proving import proof
 
+pytestmark = pytest.mark.usefixtures("without_cures")
 PROGRAMS = {mutant.program.name: mutant.program for mutant in MUTANTS}
 
 

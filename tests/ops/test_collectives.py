@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from expecting import numbers
 from jax.sharding import Mesh
 
 from typedshmap import (
@@ -44,10 +45,6 @@ GATHER, REDUCE, SCATTER = "all-gather", "all-reduce", "reduce-scatter"
 EXCHANGE, SHIFT = "all-to-all", "collective-permute"
 SIZES = {"b": 8, "d": 8, "f": 32, "h": 4, "k": 6, "m": 16, "q": 3, "s": 4, "v": 10}
 ids = np.array([[1, 5, 2, 9], [3, 1, 0, 7], [2, 2, 8, 4], [6, 0, 1, 3]] * 2, np.int32)
-
-
-def numbers(*shape: int) -> np.ndarray:
-    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
 
 
 def shape_of(hint: str) -> tuple[int, ...]:

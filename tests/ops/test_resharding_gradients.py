@@ -37,12 +37,6 @@ PAIRS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def cube() -> Mesh:
-    """a=2, b=2, c=2, all Auto."""
-    return Mesh(np.array(jax.devices()).reshape(2, 2, 2), AXES)
-
-
 def partition(spec: tuple[Any, ...], unreduced: frozenset[str] = frozenset()) -> Layout:
     return Layout(tuple((e,) if isinstance(e, str) else tuple(e or ()) for e in spec), unreduced)
 

@@ -31,12 +31,6 @@ NAMES = {
 }
 
 
-@pytest.fixture(scope="module")
-def cube() -> Mesh:
-    """a=2, b=2, c=2, all Auto."""
-    return Mesh(np.array(jax.devices()).reshape(2, 2, 2), AXES)
-
-
 def layouts(axes: tuple[str, ...]) -> list[Layout]:
     """All ways to split two dims over some of the axes."""
     orders = [order for n in range(len(axes) + 1) for some in combinations(axes, n) for order in permutations(some)]

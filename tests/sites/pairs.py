@@ -1,4 +1,4 @@
-"""What the tests of call sites share: a mesh, numbers, one program written twice, and whole messages."""
+"""What the tests of call sites share: a mesh, whole numbers, one program written twice, and whole messages."""
 
 from __future__ import annotations
 
@@ -20,11 +20,6 @@ def mesh_of(kind: AxisType = AxisType.Auto, /, **axes: int) -> Mesh:
     """A mesh with these axes on the first of the eight devices."""
     devices = np.array(jax.devices()[: math.prod(axes.values())])
     return Mesh(devices.reshape(*axes.values()), tuple(axes), axis_types=(kind,) * len(axes))
-
-
-def numbers(*shape: int) -> np.ndarray:
-    """An array of that shape, always the same."""
-    return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
 
 
 def whole_numbers(*shape: int, below: int) -> np.ndarray:

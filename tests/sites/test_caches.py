@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
+from expecting import numbers
 from jax.sharding import PartitionSpec as P
-from pairs import mesh_of, numbers, one_program
+from pairs import mesh_of, one_program
 
 import typedshmap
 from typedshmap import Array, Float, Int, Int32, typed_shard_map

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from expecting import numbers
 from jax.sharding import PartitionSpec as P
-from pairs import close, mesh_of, numbers, one_program, said
+from pairs import close, mesh_of, one_program, said
 
 from typedshmap import Array, Float, Key, typed_shard_map
 

@@ -6,8 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from expecting import numbers
 from jax.sharding import PartitionSpec as P
-from pairs import close, mesh_of, numbers, one_program, whole_numbers
+from pairs import close, mesh_of, one_program, whole_numbers
 
 from typedshmap import Array, Float, Int32, typed_shard_map
 

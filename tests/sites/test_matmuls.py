@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from expecting import numbers
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from pairs import close, mesh_of, message, numbers, one_program, said
+from pairs import close, mesh_of, message, one_program, said
 
 from typedshmap import Array, Float, Int32, typed, typed_shard_map
 

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import pytest
+from expecting import numbers
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from pairs import lowered, mesh_of, numbers
+from pairs import lowered, mesh_of
 
 from typedshmap import Array, Float, typed_shard_map
 

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from expecting import numbers
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from pairs import close, lowered, mesh_of, numbers, one_program
+from pairs import close, lowered, mesh_of, one_program
 
 from typedshmap import Array, Float, PyTree, typed_shard_map
 

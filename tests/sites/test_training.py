@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from expecting import numbers
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from pairs import close, mesh_of, numbers, one_program, said, whole_numbers
+from pairs import close, mesh_of, one_program, said, whole_numbers
 
 from typedshmap import Array, Float, Int32, Stacked, UInt32, shard, typed_shard_map
 

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from expecting import numbers
 from jax.sharding import PartitionSpec as P
-from pairs import mesh_of, numbers, one_program, said, whole_numbers
+from pairs import mesh_of, one_program, said, whole_numbers
 
 from typedshmap import Array, Float, Int32, Key, typed_shard_map
 

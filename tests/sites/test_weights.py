@@ -5,8 +5,9 @@ from functools import partial
 from typing import Any
 
 import jax
+from expecting import numbers
 from jax.sharding import PartitionSpec as P
-from pairs import close, mesh_of, numbers, one_program, said
+from pairs import close, mesh_of, one_program, said
 
 from typedshmap import Array, Float, typed_shard_map
 

@@ -73,13 +73,6 @@ def shapes_of(values: Iterable[Any]) -> list[Any]:
     return [x.aval.shape if type(x) is staged else getattr(x, "shape", ()) for x in values]
 
 
-def type_at_rest(x: Any) -> tuple[Any, jax.sharding.Sharding | None]:
-    """The type of a concrete array, and its sharding if it is committed; None for other values."""
-    if not isinstance(x, jax.Array) or isinstance(x, jax.core.Tracer):
-        return None, None
-    return x.aval, x.sharding if x.committed else None
-
-
 def type_text(x: Any) -> str:
     """A value's type in JAX's notation, ``f32[2,4]{V:dp}``; in NumPy's if JAX does not accept the value."""
     if why_not_array(x) is None:
@@ -371,3 +364,58 @@ def shard_counts(sharding: jax.sharding.Sharding, rank: int) -> tuple[int, ...]:
     """The number of parts of each dim."""
     probe = (len(sharding.device_set),) * rank
     return tuple(length // part for length, part in zip(probe, sharding.shard_shape(probe), strict=True))
+
+
+BOOLS = ("bool",)
+UINTS = ("uint2", "uint4", "uint8", "uint16", "uint32", "uint64")
+INTS = ("int2", "int4", "int8", "int16", "int32", "int64")
+_SMALL_FLOATS = ("float4_e2m1fn", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn",
+                 "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")  # fmt: skip
+FLOATS = (*_SMALL_FLOATS, "bfloat16", "float16", "float32", "float64")
+COMPLEXES = ("complex64", "complex128")
+KEYS = ("prng_key",)
+
+FAMILIES: dict[str, tuple[str, ...] | None] = {
+    "Shaped": None,
+    "Bool": BOOLS,
+    "Num": UINTS + INTS + FLOATS + COMPLEXES,
+    "Inexact": FLOATS + COMPLEXES,
+    "Float": FLOATS,
+    "Complex": COMPLEXES,
+    "Real": UINTS + INTS + FLOATS,
+    "Integer": UINTS + INTS,
+    "UInt": UINTS,
+    "Int": INTS,
+    "Key": KEYS,
+}
+"""Names of several dtypes; None for all."""
+
+
+def class_name(dtype: str) -> str:
+    """The hint's name for one dtype: ``BFloat16``, ``UInt8``, ``Float8e4m3fn``."""
+    kind = dtype.rstrip("0123456789") if "_" not in dtype else "float"
+    return _KINDS[kind] + dtype.removeprefix(kind).replace("_e", "e")
+
+
+_KINDS = {"bool": "Bool", "bfloat": "BFloat", "uint": "UInt", "int": "Int", "float": "Float", "complex": "Complex"}
+NAMES: dict[str, tuple[str, ...] | None] = {
+    **FAMILIES,
+    **{class_name(dtype): (dtype,) for dtype in UINTS + INTS + FLOATS + COMPLEXES},
+}
+"""All dtype names and their dtypes."""
+
+
+def takes(dtypes: tuple[str, ...] | None, dtype: str) -> bool:
+    """Whether a hint accepts a dtype, by JAX's name."""
+    if dtypes is None:
+        return True
+    if dtype.startswith("key<"):
+        return "prng_key" in dtypes
+    return dtype in dtypes
+
+
+def intersect(a: tuple[str, ...] | None, b: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """The dtypes that both accept."""
+    if a is None or b is None:
+        return b if a is None else a
+    return tuple(dtype for dtype in a if dtype in b)

@@ -221,6 +221,21 @@ CLAIM = "typedshmap_claim"
 """The primitive that claims a layout of its operand; facts from the claim hold for the operand, too."""
 
 
+def ring_cost(operation: str, group: int, before: int, after: int) -> int:
+    """``group`` times what a device of a ring sends, an integer, from its operand's and its result's size."""
+    match operation:
+        case "all-reduce":
+            return 2 * (group - 1) * before
+        case "all-gather":
+            return (group - 1) * after
+        case "reduce-scatter" | "all-to-all" | "ragged-all-to-all":
+            return (group - 1) * before
+        case "collective-permute" | "collective-broadcast":
+            return group * before
+        case _:
+            raise ValueError(f"{operation!r} is not a collective")
+
+
 def collective_operation(eqn: Any) -> str | None:
     """XLA's name of a collective equation; None for an equation without communication."""
     return COLLECTIVES.get(eqn.primitive.name.removesuffix("_start"))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, lru_cache
-from typing import Any
+from math import prod
+from typing import Any, cast
 
 import jax
 import jax.core
+import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
+from ..errors.phrases import excerpt
 from .array import manual_type_in
 from .trace import is_outside_traces
 
@@ -61,10 +65,32 @@ def without_ambient() -> AbstractContextManager[None]:
     return jax.sharding.use_abstract_mesh(AbstractMesh((), (), axis_types=()))
 
 
+def without_ambient_devices() -> AbstractContextManager[Any]:
+    """Remove the ambient mesh and its devices, since JAX rejects arrays on other devices inside of it.
+
+    Only outside of traces."""
+    return jax.set_mesh(Mesh(np.empty((), object), ()))
+
+
+@contextmanager
+def made_ambient(mesh: AnyMesh) -> Generator[None]:
+    """Make a mesh the ambient one, inside a ``with``."""
+    if isinstance(mesh, Mesh):
+        with jax.set_mesh(mesh):
+            yield
+    else:  # JAX does not let an abstract mesh take the place of one of another size
+        with without_ambient(), jax.sharding.use_abstract_mesh(mesh):
+            yield
+
+
 jit_mesh = jax.make_user_context(default_value=None)
 """The mesh of a typed_jit while its function is traced, which is not the ambient mesh.
 
 A JAX context, so that a trace for one mesh is never reused for another."""
+
+
+override_mesh = jax.make_user_context(default_value=None)
+"""A mesh that replaces every decorator's ``mesh=``, to run a program on another mesh."""
 
 
 def known_mesh() -> AnyMesh | None:
@@ -76,6 +102,12 @@ def ambient_devices() -> AnyMesh | None:
     """The ambient mesh with its devices; under ``jit``, where they are unknown, without."""
     mesh = jax.sharding.get_mesh() if is_outside_traces() else context_mesh()
     return None if mesh.empty else mesh
+
+
+def ambient_mesh() -> AnyMesh | None:
+    """The ambient mesh, with its devices if they are known."""
+    context = context_mesh()
+    return None if context.empty else ambient_devices() or context
 
 
 def auto_axes(mesh: AnyMesh) -> tuple[tuple[str, int], ...]:
@@ -110,3 +142,48 @@ def has_one_device() -> bool:
         return jax.device_count() == 1 and jax.device_count("cpu") == 1
     except RuntimeError:  # no CPU among the platforms that the user allows
         return jax.device_count() == 1
+
+
+def mesh_like(mesh: AbstractMesh, like: AnyMesh | None) -> AbstractMesh:
+    """A mesh whose axes have the types that a mesh like it gives them."""
+    types = {} if like is None else dict(zip(like.axis_names, like.axis_types, strict=True))
+    kinds = (types.get(name, kind) for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True))
+    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=tuple(kinds))
+
+
+MOST_DEVICES = 2**31 - 1
+"""The largest mesh that JAX accepts, abstract or not."""
+
+
+def mesh_sizes(written: Any) -> dict[str, int] | None:
+    """The sizes of mesh axes in a dict, or in a text like ``"dp=4,tp=2"``; None for any other value."""
+    if isinstance(written, str):
+        try:
+            return parse_mesh(written)
+        except ValueError:
+            return None
+    if not isinstance(written, Mapping) or not written:
+        return None
+    sizes = dict(cast("Mapping[Any, Any]", written))
+    is_right = all(isinstance(name, str) and type(size) is int and size > 0 for name, size in sizes.items())
+    return sizes if is_right and prod(sizes.values()) <= MOST_DEVICES else None
+
+
+def parse_mesh(text: str) -> dict[str, int]:
+    """The sizes of mesh axes in a text like ``"dp=4,tp=2"``."""
+    sizes: dict[str, int] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        name, equals, size = map(str.strip, part.partition("="))
+        if not equals or not name:
+            raise ValueError(f"'{excerpt(part)}' is not a name and a value, as in dp=4,tp=2")
+        if name in sizes:
+            raise ValueError(f"mesh axis '{name}' is there twice")
+        # So many digits are too many in any case; Python does not read thousands of them.
+        if not size.isdecimal() or (number := int(size[:12])) < 1:
+            raise ValueError(f"mesh axis '{name}' has size '{excerpt(size)}'; write a number from 1 on")
+        sizes[name] = number
+    if not sizes:
+        raise ValueError("no mesh axes; write them as in dp=4,tp=2")
+    if prod(sizes.values()) > MOST_DEVICES:
+        raise ValueError(f"a mesh has at most {MOST_DEVICES} devices")
+    return sizes

@@ -58,11 +58,14 @@ class Primitive(NamedTuple):
       keeps_zero: whether it is 0 at 0.
       is_positive: whether no result is negative.
       end: of what takes a maximum or a minimum, of numbers or of truth values: ``max`` or ``min``.
+      noun: what messages call its result, if not by its name: ``the sum``.
+      inverse: the function that gives back its operand.
       is_commutative: whether the order of its operands makes no difference.
       is_view: whether its result may be the same bytes in the same place.
       is_part: whether it reads only a part of its first operand, and returns that.
       is_costly: whether XLA computes it once, and keeps it, if several operations use it.
       is_draw: whether it draws random numbers, rather than making a key of another.
+      keeps_key: whether it returns the same key in another form.
       has_order: whether its result depends on the order of the entries along its dims; so it does in all of kind
         ``ordering``.
     """
@@ -77,11 +80,14 @@ class Primitive(NamedTuple):
     keeps_zero: bool = False
     is_positive: bool = False
     end: str = ""
+    noun: str = ""
+    inverse: str = ""
     is_commutative: bool = False
     is_view: bool = False
     is_part: bool = False
     is_costly: bool = False
     is_draw: bool = False
+    keeps_key: bool = False
     has_order: bool = False
 
     @property
@@ -121,6 +127,8 @@ class Primitive(NamedTuple):
 _MOVING_COLLECTIVES = ("all-gather", "all-to-all", "collective-permute", "collective-broadcast")
 _ENTRY_BY_ENTRY = ("cast", "sum", "product", "quotient", "homogeneous", "elementwise", "test", "extreme", "choice")
 OPAQUE = Primitive("opaque")
+OPPOSITE_END: Mapping[str, str] = {"max": "min", "min": "max"}
+"""The ends of an ordering, each with the end that it becomes under a minus sign."""
 
 
 def _each(names: str, primitive: Primitive) -> dict[str, Primitive]:
@@ -159,18 +167,26 @@ PRIMITIVES: Mapping[str, Primitive] = {
     **_each("stack", Primitive("joining", "all", along="axis")),
     **_each("pad", Primitive("joining", "all", along="padding_config")),
     **_each("complex", Primitive("joining", "all")),
-    **_each("add add_any", Primitive("sum", "all", is_commutative=True)),
+    **_each("add add_any", Primitive("sum", "all", noun="sum", is_commutative=True)),
     **_each("sub", Primitive("sum", "all")),
     **_each("neg real imag conj", Primitive("sum", "first")),
     **_each("mul", Primitive("product", "either", is_commutative=True)),
-    **_each("dot_general conv conv_general_dilated", Primitive("product", "either", along="dimension_numbers")),
-    **_each("ragged_dot ragged_dot_general", Primitive("product", "either", along="ragged_dot_dimension_numbers")),
+    **_each(
+        "dot_general conv conv_general_dilated",
+        Primitive("product", "either", along="dimension_numbers", noun="contraction"),
+    ),
+    **_each(
+        "ragged_dot ragged_dot_general",
+        Primitive("product", "either", along="ragged_dot_dimension_numbers", noun="contraction"),
+    ),
     **_each("div", Primitive("quotient", "first", is_costly=True)),
     **_each("sign", Primitive("homogeneous", degree=Fraction(0), is_monotone=True, keeps_zero=True)),
     **_each("abs", Primitive("homogeneous", degree=Fraction(1), is_positive=True)),
     **_each(
         "sqrt",
-        Primitive("homogeneous", degree=Fraction(1, 2), is_monotone=True, is_positive=True, is_costly=True),
+        Primitive(
+            "homogeneous", degree=Fraction(1, 2), inverse="square", is_monotone=True, is_positive=True, is_costly=True
+        ),
     ),
     **_each("rsqrt", Primitive("homogeneous", degree=Fraction(-1, 2), is_costly=True)),
     **_each("cbrt", Primitive("homogeneous", degree=Fraction(1, 3), is_monotone=True, is_costly=True)),
@@ -181,8 +197,10 @@ PRIMITIVES: Mapping[str, Primitive] = {
         "asin asinh atan atanh erf erf_inv expm1 log1p tanh",
         Primitive("elementwise", is_monotone=True, keeps_zero=True, is_costly=True),
     ),
-    **_each("exp exp2 logistic", Primitive("elementwise", is_monotone=True, is_positive=True, is_costly=True)),
-    **_each("log log2", Primitive("elementwise", is_monotone=True, is_costly=True)),
+    **_each("exp", Primitive("elementwise", inverse="log", is_monotone=True, is_positive=True, is_costly=True)),
+    **_each("exp2 logistic", Primitive("elementwise", is_monotone=True, is_positive=True, is_costly=True)),
+    **_each("log", Primitive("elementwise", inverse="exp", is_monotone=True, is_costly=True)),
+    **_each("log2", Primitive("elementwise", is_monotone=True, is_costly=True)),
     **_each("acos acosh atan2 digamma erfc lgamma pow", Primitive("elementwise", is_costly=True)),
     **_each("ceil floor round sinh", Primitive("elementwise", is_monotone=True, keeps_zero=True)),
     **_each("sin tan", Primitive("elementwise", keeps_zero=True)),
@@ -197,16 +215,19 @@ PRIMITIVES: Mapping[str, Primitive] = {
     **_each("eq_to ge gt is_finite le le_to lt lt_to", Primitive("test")),
     **_each("and", Primitive("extreme", is_commutative=True, end="min")),
     **_each("or", Primitive("extreme", is_commutative=True, end="max")),
-    **_each("max", Primitive("extreme", is_monotone=True, is_commutative=True, end="max")),
-    **_each("min", Primitive("extreme", is_monotone=True, is_commutative=True, end="min")),
+    **_each("max", Primitive("extreme", is_monotone=True, is_commutative=True, end="max", noun="maximum")),
+    **_each("min", Primitive("extreme", is_monotone=True, is_commutative=True, end="min", noun="minimum")),
     **_each("clamp", Primitive("extreme", is_monotone=True)),
     **_each("nextafter", Primitive("extreme")),
     **_each("rem", Primitive("extreme", is_costly=True)),
     **_each("select_n", Primitive("choice", "cases")),
-    **_each("reduce_sum", Primitive("reducing", "first", along="axes")),
-    **_each("reduce_max reduce_or", Primitive("reducing", along="axes", end="max")),
-    **_each("reduce_min reduce_and", Primitive("reducing", along="axes", end="min")),
-    **_each("reduce_prod reduce_xor", Primitive("reducing", along="axes")),
+    **_each("reduce_sum", Primitive("reducing", "first", along="axes", noun="sum")),
+    **_each("reduce_max", Primitive("reducing", along="axes", end="max", noun="maximum")),
+    **_each("reduce_or", Primitive("reducing", along="axes", end="max", noun="any")),
+    **_each("reduce_min", Primitive("reducing", along="axes", end="min", noun="minimum")),
+    **_each("reduce_and", Primitive("reducing", along="axes", end="min", noun="all")),
+    **_each("reduce_prod", Primitive("reducing", along="axes", noun="product")),
+    **_each("reduce_xor", Primitive("reducing", along="axes")),
     **_each("argmax argmin", Primitive("reducing", along="axes", has_order=True)),
     **_each("reduce", Primitive("reducing", along="dimensions")),
     **_each("cumsum", Primitive("ordering", "first", along="axis")),
@@ -222,7 +243,7 @@ PRIMITIVES: Mapping[str, Primitive] = {
     **_each("top_k", Primitive("ordering", along="axis")),
     **_each("approx_top_k", Primitive("ordering", along="reduction_dimension")),
     **_each("dynamic_slice", Primitive("lookup", "first", is_part=True)),
-    **_each("gather", Primitive("lookup", "first", is_part=True, is_costly=True)),
+    **_each("gather", Primitive("lookup", "first", noun="lookup", is_part=True, is_costly=True)),
     **_each("dynamic_update_slice", Primitive("placing", "first two")),
     **_each("scatter scatter-add scatter-sub scatter_add scatter_sub", Primitive("placing", "updated")),
     **_each("scatter-max scatter_max", Primitive("placing", end="max")),
@@ -239,10 +260,10 @@ PRIMITIVES: Mapping[str, Primitive] = {
         Primitive("random", is_draw=True),
     ),
     **_each(
-        "iota_2x32_shape prng_join prng_seed prng_split random_clone random_fold_in random_seed random_split "
-        "random_unwrap random_wrap",
+        "iota_2x32_shape prng_join prng_seed prng_split random_fold_in random_seed random_split",
         Primitive("random"),
     ),
+    **_each("random_clone random_unwrap random_wrap", Primitive("random", keeps_key=True)),
     **_each("after_all create_token empty empty2 empty_ref iota platform_index", Primitive("constant")),
     **_each("axis_index", Primitive("index")),
     **_collectives("psum", "all-reduce", "psum psum2 psum_invariant unreduced_psum"),

@@ -187,6 +187,16 @@ def call_site(eqn: Any) -> tuple[list[Any], Any]:
     return codes, next(((code, position) for code, position in frames if is_users(code.co_filename)), None)
 
 
+def call_key(eqn: Any) -> Any:
+    """What equations share that one call of the user's makes, whenever it runs; None if its place is not known."""
+    traceback = getattr(eqn.source_info, "traceback", None)
+    if traceback is None or not hasattr(traceback, "raw_frames"):
+        return None
+    frames = [*zip(*traceback.raw_frames(), strict=True)]
+    last = next((at for at, (code, _) in enumerate(frames) if is_users(code.co_filename)), None)
+    return None if last is None else (eqn.primitive, *frames[: last + 1])
+
+
 def expression(eqn: Any) -> str:
     """The user's expression for an equation, if it is on one line and is not the whole value of that line."""
     before, text, after = _written(eqn)
@@ -202,6 +212,24 @@ def operand(eqn: Any) -> str:
         return ""
     argument = ast.get_source_segment(text, call.args[0]) or ""
     return argument if len(argument) <= _LONGEST else ""
+
+
+def takes_shape(eqn: Any) -> bool:
+    """Whether an operand in the user's expression for an equation comes from a shape, as in ``x / x.shape[0]``."""
+    text = _written(eqn)[1]
+    node = ast.parse(text, mode="eval").body if text else None
+    return isinstance(node, ast.BinOp) and any(_measures(side) for side in (node.left, node.right))
+
+
+def _measures(node: ast.expr) -> bool:
+    """Whether an expression is the length of a dim, or computed from one."""
+    match node:
+        case ast.Subscript(ast.Attribute(attr="shape")) | ast.Attribute(attr="size") | ast.Call(ast.Name("len")):
+            return True
+        case ast.BinOp(left, _, right):
+            return _measures(left) or _measures(right)
+        case _:
+            return False
 
 
 def _written(eqn: Any) -> tuple[str, str, str]:

@@ -1,6 +1,6 @@
-"""The exceptions. They carry a `Report`, whose text is theirs.
+"""The exceptions. The message of one is the text of its `Report`.
 
-An error about a call is raised by the verbs with every failure of the call in ``error.failures``."""
+An error about a call has every failure of the call in ``error.failures``."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class TypedShmapError(Exception):
     """The base of all errors of this library.
 
     Attributes:
-      place: the line of the user's, ``train.py:12 (step)``, if it was found while something was traced or decorated.
+      place: the user's line, ``train.py:12 (step)``, if the error was raised during a trace or a decoration.
     """
 
     _is_of_source: ClassVar[bool] = False
-    """Whether it concerns the text of the running line, traced or not."""
+    """Whether it concerns the text of the running line, even if that is not being traced."""
 
     def __init__(self, what: Report | str, place: str = "") -> None:
         super().__init__(what)
@@ -37,7 +37,7 @@ class TypedShmapError(Exception):
 
     @property
     def report(self) -> Report | None:
-        """What went wrong and where, as data; None for an error that is a plain sentence."""
+        """The failures and their context, as data; None for an error that is a plain sentence."""
         what = self.args[0]
         return replace(what, place=self.place) if isinstance(what, Report) else None
 
@@ -54,7 +54,7 @@ class TypedShmapError(Exception):
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """Everything that is wrong with the call; the message reports the first in full."""
+        """All failures of the call; the message reports the first in full."""
         return self.report.failures if self.report else ()
 
 
@@ -106,8 +106,8 @@ class StructureError(TypedShmapError, TypeError):
 class SuspectWarning(UserWarning):
     """Code that may be intended, but looks like a mistake.
 
-    For example a partial sum of a contraction that is lost without a hint that mentions it; a sum over replicated
-    shards; a dim name that is a misspelling of another.
+    For example a partial sum that is lost and that no hint marks, a sum over replicated shards, or a dim name that is a
+    misspelling of another.
     """
 
 
@@ -140,7 +140,7 @@ _CLASSES = {
 
 
 def warn_of_suspect(text: str, file: str, line: int) -> None:
-    """Warn of a place in the user's program, as if that module did: by the usual filters, once."""
+    """Warn of a line of the user's program, once, by the filters of that module."""
     modules = (getattr(module, "__dict__", {}) for module in list(sys.modules.values()))
     owner = next((names for names in modules if names.get("__file__") == file), vars(sys.modules["__main__"]))
     registry = owner.setdefault("__warningregistry__", {})

@@ -1,4 +1,4 @@
-"""Since when a value varies, what is suspected of a program, and the cures that were tried."""
+"""The data of messages about shards that differ: why a value varies, what is suspected, and the cures."""
 
 from __future__ import annotations
 
@@ -14,25 +14,31 @@ SuspectKind = Literal["double-sum", "summed-gradient", "lost-sum", "own-part", "
 
 
 class Cause(NamedTuple):
-    """Since when a value varies, and what it is, as the traced body shows.
+    """The operation from which on a value varies, in the traced body.
 
     Attributes:
-      kind: ``sum``, ``mean`` or ``extreme``: each shard holds that of its part; ``part``: it holds its part of an
-        array; ``item``: one item after another of that, in a loop; ``mapped``: the same by ``jax.vmap``; ``picked``:
-        what an operation that needs the whole dim made of its part; ``ring``: what it made of what others sent it;
-        ``index``: it depends on the shard's own index; ``opaque``: a kernel or a callback computed it; ``choice``: a
-        branch or a loop took another way; ``agreement``: it is the same on every shard, and JAX types it as varying;
-        ``alone``: the same, as there is only one shard; ``other``: none of these.
-      axes: over which mesh axes it does so since then.
+      kind: what each shard holds:
+
+        - ``sum``, ``mean`` or ``extreme``: that of its rows
+        - ``part``: its part of an array; ``item``: a row of the part, in a loop; ``mapped``: a row under ``jax.vmap``
+        - ``derived``: the result of an operation on its part that needs the whole dim
+        - ``ring``: what it computed from values that other shards sent
+        - ``index``: a value that depends on its index
+        - ``opaque``: the result of a kernel or a callback
+        - ``choice``: the result of a branch or a loop whose predicate varies
+        - ``agreement``: the same as the other shards, though JAX types it as varying; ``alone``: the same, since there
+          is one shard
+        - ``other``: none of these
+      axes: the mesh axes over which the value varies from there on.
       what: the operation.
-      place: where it is.
+      place: its line.
       dims: the names of the sharded dims, each with its axes.
-      subject: the argument that has the first one.
-      mark: the sign that a hint may write of it, since nothing else is wrong: the sum is taken later.
-      is_waiting: whether the value is that sum, which may be taken later just as well.
-      cure: what was tried, and is right; empty where nothing is known to be.
-      lost: what an operation makes of the sum, where there is no cure.
-      may_gather: whether a gather of the part that it is, or was made of, was tried and is right.
+      subject: the argument that has the first of these dims.
+      mark: the mark with which a hint is true and the program right, since the sum is taken later; empty if unknown.
+      is_waiting: whether the value is a partial sum that may as well be summed later.
+      cure: the edit that was tried and is right; empty if none is known.
+      lost: what an operation does with the partial sum, if there is no cure.
+      may_gather: whether the program is right if the sharded dim is gathered first.
     """
 
     kind: str
@@ -67,11 +73,11 @@ class Cause(NamedTuple):
 
     @property
     def may_agree(self) -> bool:
-        """Whether the shards may agree, for all that is known: a kernel's results, a ring's."""
+        """Whether the shards may agree: nothing is known of the results of a kernel or a ring."""
         return self.kind in ("opaque", "ring")
 
     def words(self, terms: Terms, may_be_unreduced: bool, may_vary: bool) -> str:
-        """Since when the value varies, and what to write instead."""
+        """The operation, and the cure."""
         over, origin = quoted_axes(self.axes), self.origin
         if self.what == "hint" and not self.place:
             origin = terms.hint.replace("its", "the", 1) + (f" of {self.subject}" if self.subject else "")
@@ -92,7 +98,7 @@ class Cause(NamedTuple):
             case "item" | "mapped":
                 what = "jax.vmap maps over" if self.kind == "mapped" else "it is one item after another of"
                 return f"{what} {self.sharded_dims}{_either(mark + gather)}"
-            case "picked":
+            case "derived":
                 return f"{origin} is of each shard's part of {self.sharded_dims}{_either(gather)}"
             case "agreement":
                 gathered = "gather it by all_gather without '~', or lax.all_gather(..., to='invarying')"
@@ -107,17 +113,17 @@ class Cause(NamedTuple):
                 return f"nothing is known of the shards that {origin} returns: state by {stated}"
             case "ring":
                 sent = "sends on" if "permute" in self.what else "is of what the shards send on,"
-                parts = f"parts of {self.sharded_dims}: if each has had all of them, state it by assume(x, hint)"
-                return f"{origin} {sent} {parts}"
+                parts = f"parts of {self.sharded_dims}: reduce it over {over} (psum, pmax)"
+                return f"{origin} {sent} {parts}; if each shard has had all parts, state that by assume(x, hint)"
             case "index":
-                return f"{origin} is each shard's own{_either([f'{each} if the shards may differ' for each in mark])}"
+                return f"{origin} is each shard's own{_either([f'{cure} if the shards may differ' for cure in mark])}"
             case "choice":
                 return f"the shards go different ways at {origin}"
             case _:
                 return f"the shards differ since {origin}"
 
     def _cures(self, terms: Terms, may_be_unreduced: bool, may_vary: bool) -> str:
-        """What was tried, and a mark of the value if that is as right."""
+        """The cure that was tried, or the mark if that is right as well."""
         if self.mark and (may_be_unreduced if self.mark == "+" else may_vary):
             later = "whose sum is taken later" if self.mark == "+" else "which is reduced later"
             return f", {later}: write {terms.written(self.mark, self.axes)}"
@@ -132,14 +138,14 @@ def _either(cures: Sequence[str]) -> str:
 
 
 class EditedEquation(NamedTuple):
-    """An edit of an equation.
+    """One equation that a cure edits.
 
     Attributes:
       eqn: the equation.
-      operation: the collective that comes after it, or ``divide``; empty for none.
-      replaces: the collective in whose place that stands; empty where it comes after the equation.
-      is_of_parts: whether of what the equation returns only the parts are meant.
-      is_stopped: whether no gradient goes through it, as through a ``pmax``, which has none.
+      operation: the collective that is added, or ``divide``; empty for none.
+      replaces: the collective that it replaces; empty if it is put after the equation.
+      is_of_parts: whether only the results that are parts are edited.
+      is_stopped: whether a ``stop_gradient`` is put around the operand, as for a ``pmax``, which has no gradient.
     """
 
     eqn: Any
@@ -185,7 +191,7 @@ class Cure(Record):
 
 
 class Suspect(Fault):
-    """What a program hardly means, and may mean all the same."""
+    """Code that is hardly intended, and may be all the same."""
 
 
 class Suspected(Suspect):
@@ -195,9 +201,9 @@ class Suspected(Suspect):
       kind: its kind in an audit.
       axes: the mesh axes.
       problem: the problem, in words.
-      since: the place of the partial sum, if one is lost.
+      since: the line of the partial sum, if one is lost.
       is_marked: whether a hint marks the partial sum.
-      cure: the cure that holds; None if none is known.
+      cure: the cure; None if none is known.
     """
 
     kind: SuspectKind
@@ -217,5 +223,5 @@ class Suspected(Suspect):
         cure = None if self.cure is None else str(self.cure)
         if not self.is_marked:
             silenced = f"if it is meant, say so by # typedshmap: ignore[{self.kind}]"
-            cure = silenced if cure is None else f"{cure}; {silenced}"
+            cure = f"{'no cure is known' if cure is None else cure}; {silenced}"
         return Sentence(self.problem, cure=cure)

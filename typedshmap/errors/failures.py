@@ -1,6 +1,6 @@
-"""The faults of values: each kind is data, and words itself.
+"""The faults of values. Each is data, and its ``words`` are the sentence of the message.
 
-A kind that only one module raises, such as a mismatch of sizes, is defined there."""
+A fault that only one module raises, such as a mismatch of sizes, is defined there."""
 
 from __future__ import annotations
 
@@ -141,16 +141,17 @@ class WrongType(Fault):
 
     expected: str
     got: str
+    cure: str | None = None
 
     def words(self, terms: Terms) -> Sentence:
         # "bias: Array = None" is common for an optional argument.
         may_be_absent = self.got == "None" and terms.subject.kind == "argument"
-        cure = "write '| None' after its hint if it may be absent" if may_be_absent else None
+        cure = "write '| None' after its hint if it may be absent" if may_be_absent else self.cure
         return Sentence(f"is {self.got}, but {terms.hint} says {self.expected}", cure=cure)
 
 
 class NotAnArray(WrongType):
-    """Something that is not an array where the hint says one."""
+    """A value that is not an array, where the hint has one."""
 
     def words(self, terms: Terms) -> Sentence:
         sentence = super().words(terms)
@@ -160,7 +161,7 @@ class NotAnArray(WrongType):
 
 
 class WrongDtype(Fault):
-    """Another dtype than the hint's."""
+    """A dtype that is not the hint's."""
 
     expected: str
     got: str
@@ -171,7 +172,7 @@ class WrongDtype(Fault):
 
 
 def key_cure(expected: str, got: str) -> str | None:
-    """The cure for a raw key instead of a typed key, or the other way round, from both dtypes."""
+    """The cure if a key is raw and the hint is typed, or the other way round."""
     if expected == "Key" and got == "uint32":
         return "make it by jax.random.key, or jax.random.wrap_key_data; PRNGKeyArray takes a raw PRNGKey as well"
     is_typed = got.startswith("key<") and expected != "Key"
@@ -322,7 +323,7 @@ class LayoutMismatch(Fault):
     Attributes:
       dim: the first dim that differs.
       claimed: the mesh axes of the dim in the hint, major to minor.
-      known: its inferred mesh axes.
+      known: the mesh axes of the dim that were inferred.
       gathered: the axes over which it was gathered, in a wrong order.
       is_interleaved: whether the shards do not follow each other: another dim, or shards gathered earlier, are
         major to the sharded dim.
@@ -419,7 +420,7 @@ class Failure(Record):
         return "" if cause is None else cause.place
 
     def follows_from(self, first: Failure) -> bool:
-        """Whether the cure of another failure is enough; not for another part of one value."""
+        """Whether the cure of another failure cures this one: both have one cause, and are not parts of one value."""
         is_other_part = self.subject.name == first.subject.name and self.subject.path != first.subject.path
         return self.cause_place == first.cause_place != "" and not is_other_part
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from functools import partial
+from typing import Any
 
 _LONGEST = 80
 
@@ -18,6 +20,16 @@ def value_text(value: object) -> str:
         return text
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """The name of a function in a message."""
+    inner = function
+    while isinstance(inner, partial):
+        inner = inner.func
+    # With the class of a method, but without enclosing functions.
+    name: str = getattr(inner, "__qualname__", getattr(inner, "__name__", type(inner).__name__))
+    return name.rpartition("<locals>.")[2]
 
 
 def excerpt(text: str) -> str:

@@ -1,6 +1,6 @@
-"""Lines of the user's source: which one is running, and how a message shows it.
+"""Lines of the user's source: which line is running, and how a message names it.
 
-Frames of this library, of Python's own modules and of installed packages are not the user's."""
+Frames of this library, of Python's modules and of installed packages are not the user's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TRACING = _roots(_PACKAGE, os.path.dirname(_JAX))
 _PYTHON = _roots(sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 _INSTALLED = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
 
-# What libraries compile as they run: importlib, beartype's checks, NumPy's and attrs's functions.
+# Code that libraries compile at run time: importlib, beartype, NumPy and attrs.
 _GENERATED = ("<frozen ", "<@", "<__array_function__", "<decorator-gen", "<attrs generated")
 
 # A cell of a notebook, by IPython's name of it and by the file that ipykernel gives it.
@@ -126,7 +126,7 @@ def running_place(is_traced: bool = False) -> str:
     """The user's line that is running; empty if there is none.
 
     Args:
-      is_traced: whether it counts only if JAX is tracing it, so that a traceback leads through JAX.
+      is_traced: whether the line counts only while JAX traces it, so that a traceback leads through JAX.
     """
     frames = list(_frames_from(inspect.currentframe()))
     if is_traced and not any(str(frame.f_globals.get("__name__")).partition(".")[0] == "jax" for frame in frames):

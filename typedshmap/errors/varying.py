@@ -1,4 +1,4 @@
-"""What can be wrong with how a value varies, and with partial sums."""
+"""The faults of values that vary over mesh axes, and of partial sums."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class UnmentionedVarying(Fault):
 
     Attributes:
       axes: the mesh axes.
-      leaves_region: whether it leaves, so that ``~`` may not be written.
-      may_be_unreduced: whether ``+`` may be; over an Auto axis no addend leaves.
-      may_agree: whether its shards may be equal all the same, so that a sum would count it several times, which
-        nobody knows while the body is traced; of a value that leaves, whether they are.
-      cause: since when it varies, if that is known.
+      leaves_region: whether it leaves the region, so that ``~`` is not allowed.
+      may_be_unreduced: whether ``+`` is allowed; over an Auto axis a partial sum cannot leave.
+      may_agree: whether its shards may be equal, though JAX types it as varying, so that a sum would count it several
+        times; this is not known while the body is traced.
+      cause: the operation from which on it varies, if that is known.
     """
 
     axes: tuple[str, ...]
@@ -55,9 +55,9 @@ class UnmarkedUnreduced(Fault):
 
 
 class LostMark(Fault):
-    """A global array, unreduced or reduced in its type, that is to be placed by a hint without the mark.
+    """A global array, unreduced or reduced in its type, that is placed by a hint without the mark.
 
-    JAX would place it: the sum of one is taken there, that of the other's gradient.
+    JAX would take the sum of an unreduced array there, and of a reduced one that of its gradient.
     """
 
     mark: Literal["+", "-"]
@@ -73,7 +73,7 @@ class LostMark(Fault):
 
 
 class AddedMark(Fault):
-    """A value that is unreduced, and is to be so over other axes, too, which XLA does not survive."""
+    """An unreduced value that is placed as unreduced over more axes, where XLA may crash."""
 
     before: tuple[str, ...]
     added: tuple[str, ...]
@@ -115,18 +115,21 @@ class RedundantPsum(Fault):
     """A value that is the same on every shard of an axis over which it is to be summed.
 
     Attributes:
-      place: who made it so, where JAX's type does not say.
+      verb: the collective.
+      is_sum: whether the collective adds up what the shards hold.
+      place: where it became so, if JAX's type does not say.
       is_among_others: whether it is to be summed over other axes, too.
     """
 
     axis: str
     shards: int
     verb: str
+    is_sum: bool
     place: str | None = None
     is_among_others: bool = False
 
     def words(self, terms: Terms) -> Sentence:
-        wrong = f"would count it {self.shards} times" if self.verb in ("psum", "psum_scatter") else "changes nothing"
+        wrong = f"would count it {self.shards} times" if self.is_sum else "changes nothing"
         by = f" by {self.place}" if self.place else ""
         problem = f"is the same on every shard of '{self.axis}'{by}, so a {self.verb} over it {wrong}"
         reason = "jax.grad sums the gradient of a value that is the same on every shard by itself"
@@ -137,13 +140,13 @@ class RedundantPsum(Fault):
 
 
 class DifferingReplicas(Fault):
-    """A value that is not the same on all shards where it has to be, as the devices have it.
+    """A replicated value that differs between shards on the devices.
 
     Attributes:
       axes: the mesh axes over which its shards differ.
-      shards: those that differ from most others, as ``dp=2, tp=1 (device 5)``; all, where no value is that of most.
-      number: how many shards have to agree.
-      has_majority: whether one value is that of most.
+      shards: the shards that differ from most, as ``dp=2, tp=1 (device 5)``; all shards if most do not agree.
+      number: the number of shards that have to agree.
+      has_majority: whether most shards agree.
     """
 
     axes: tuple[str, ...]
@@ -176,10 +179,10 @@ class DivergentCollective(Fault):
     Attributes:
       collective: its name.
       axes: its mesh axes.
-      diverging: the mesh axes over which the predicate varies, and all of whose shards it waits for.
+      diverging: those of its axes over which the predicate varies.
       control: ``"cond"``, ``"switch"`` or ``"loop"``.
       is_gradient: whether differentiation made it.
-      cause: since when the predicate varies, if that is known.
+      cause: the operation from which on the predicate varies, if that is known.
     """
 
     collective: str
@@ -201,17 +204,17 @@ class DivergentCollective(Fault):
         if self.cause is not None and self.cause.kind == "index":
             goes = "when a shard leaves it" if is_loop else "which one a shard takes"
             return Sentence(problem, cure=f"{move}: {goes} depends on its own index")
-        agree = "when the loop ends, by pmax of its condition" if is_loop else "the branch, by pmax of the predicate"
-        return Sentence(problem, cure=f"let all shards agree on {agree}; or, if each is to decide for itself, {move}")
+        agree = f"let all shards agree: take the sum or the maximum of what it compares over {over} (psum, pmax)"
+        return Sentence(problem, cure=f"{agree}; or, if each is to decide for itself, {move}")
 
 
 class UntypedVarying(Fault):
     """A result that JAX types as invarying though it varies, so that gradients through it are wrong.
 
     Attributes:
-      operation: what computes it.
+      operation: the operation that computes it.
       axes: the mesh axes over which it varies.
-      is_control: whether that is control flow, whose predicate varies.
+      is_control: whether that is a branch or a loop, whose predicate varies.
     """
 
     operation: str

@@ -13,13 +13,14 @@ import jax
 import numpy as np
 
 from .. import _jax
+from .._jax.array import takes
 from ..errors.failures import BoundaryMark, Failure, NotAnArray, OpenDim, Subject, WrongDtype, key_cure
 from ..errors.varying import NotUnreduced, UnmarkedReduced, UnmarkedUnreduced, UnmentionedVarying
 from ..notation.layout import Layout, Unresolved
 from ..notation.match import CompiledDim, Match, RankMismatch, SizeMismatch, Sizes, compile_dims, match
 from ..notation.spec import Dim
 from ..records import Record
-from .array_hint import ArrayHint, takes
+from .array_hint import ArrayHint
 from .context import KnownLayout, MeshContext, Role, lookup_layout, with_cause
 from .global_sharding import auto_mark, sharding_mismatch, with_value_mesh
 

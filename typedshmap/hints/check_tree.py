@@ -16,7 +16,7 @@ from typing import Any
 
 from .. import _jax
 from ..errors import TypedShmapError, failures
-from ..errors.failures import Failure, HintText, Subject
+from ..errors.failures import Failure, HintText, Subject, WrongType
 from ..errors.phrases import excerpt, quoted_axes, shortened
 from ..errors.varying import UnmentionedVarying
 from ..notation.layout import Layout
@@ -134,7 +134,7 @@ class TreeCheck:
                 if has_array or not is_instance(value, hint):
                     name = None if node is structure.OPTION else structure.hint_name(hint)
                     wrong = failures.StaticArray(name) if has_array else None
-                    wrong = wrong or failures.WrongType(str(name), describe_static(value, hint))
+                    wrong = wrong or WrongType(str(name), describe_static(value, hint))
                     self.failures.append(Failure(wrong, subject, HintText(name) if name else None, _type_text(value)))
                 self._close_over(value, subject)
             case structure.Untyped():
@@ -244,7 +244,7 @@ class TreeCheck:
         When they are only checked, they may be anything; leaves that are not arrays are static.
         """
         if not isinstance(value, kind):
-            what = failures.WrongType(str(hint.text), describe(value))
+            what = WrongType(str(hint.text), describe(value))
             self.failures.append(Failure(what, subject, hint.text, _type_text(value)))
             self._close_over(value, subject)
             return
@@ -449,7 +449,11 @@ def _value_of(subject: Subject, leaves: Sequence[CheckedLeaf]) -> Any:
 
 
 def result_place(typed: HintedSignature, failures: Sequence[Failure], leaves: Sequence[CheckedLeaf]) -> str:
-    """The place of the operation that made the first leaf that failed, or of the ``return``."""
+    """The place of the operation that made the first leaf that failed, or of the ``return``.
+
+    The leaves of a container that failed stand under its name, and made none of it."""
+    if isinstance(failures[0].what, WrongType):
+        return typed.return_place
     return _jax.staging.value_place(_value_of(failures[0].subject, leaves)) or typed.return_place
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +30,12 @@ from .structure import (
 )
 
 
+def _is_state_of(cls: type, value: Any) -> bool:
+    """Whether a value is an ``nnx.State``, such as a gradient, where a hint names a module of Flax."""
+    nnx = sys.modules.get("flax.nnx")  # imported by whoever has such a value
+    return nnx is not None and isinstance(value, nnx.State) and issubclass(cls, nnx.Module)
+
+
 def wrong_container(node: Container | LikeOf, value: Any) -> failures.Fault | None:
     """The fault of a value that is not the container of its hint."""
     if isinstance(node, LikeOf):
@@ -40,7 +47,10 @@ def wrong_container(node: Container | LikeOf, value: Any) -> failures.Fault | No
     is_typed_dict = isinstance(node, Fields) and node.kind == "TypedDict"
     kind = Mapping if is_typed_dict else node.cls if isinstance(node, Fields) else node.kind
     if not isinstance(value, kind):
-        return failures.WrongType(structure.node_name(node), describe(value))
+        name = structure.node_name(node)
+        is_state = isinstance(node, Fields) and _is_state_of(node.cls, value)
+        cure = f"its state is Like[nnx.State, {name}]" if is_state else None
+        return failures.WrongType(name, describe(value), cure)
     problems: list[str] = []
     if isinstance(node, FixedTuple) and len(value) != len(node.items):
         problems = [f"has {count_text(len(value), 'item')}, but its hint has {len(node.items)}"]

@@ -20,20 +20,13 @@ import jax
 import numpy as np
 
 from .. import _jax
+from .._jax.array import NAMES
 from ..errors import AnnotationSyntaxError
 from ..errors.failures import HintText
 from ..errors.phrases import value_text
 from ..notation.tokens import SyntaxFault
 from ..records import Record
-from .array_hint import (
-    NAMES,
-    ArrayHint,
-    bare_array_hint,
-    is_type_alias,
-    parse_array_hint,
-    read_array_hint,
-    with_leading_dims,
-)
+from .array_hint import ArrayHint, bare_array_hint, is_type_alias, parse_array_hint, read_array_hint, with_leading_dims
 from .postponed import RecursiveTree, class_hints, field_owner, is_users_class, without_recursive_aliases
 from .structure import (
     NONE,
@@ -272,6 +265,19 @@ def _is_checkable(cls: Any) -> bool:
 _NOTHING = object()
 
 
+_CONTAINERS_MEANT: dict[type, str] = {
+    dict: 'a TypedDict, as in TypedDict("Batch", {...})',
+    tuple: "tuple[...] with its items",
+    list: "list[...] of one hint, or tuple[...] with several",
+}
+"""What a container of hints is written as in an annotation."""
+
+
+def _are_named(hints: Any) -> bool:
+    """Whether a container of hints may be written so: the keys of a TypedDict are strings."""
+    return not isinstance(hints, dict) or all(isinstance(key, str) for key in typing.cast("dict[Any, Any]", hints))
+
+
 def _parse_generic(hint: Any, names: NameScope) -> Node:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     variables = getattr(origin, "__parameters__", None)
@@ -292,6 +298,8 @@ def _parse_generic(hint: Any, names: NameScope) -> Node:
         return _parse_class(origin, names.with_type_variables(variables, args), hint)
     if origin is None and isinstance(hint, type):
         return _parse_class(hint, names, hint)
+    if (means := _CONTAINERS_MEANT.get(type(hint))) is not None and _are_named(hint):
+        raise AnnotationSyntaxError(f"a {type(hint).__name__} is not a hint; write {means}")
     if origin is None and type(hint).__module__ not in ("typing", "typing_extensions"):
         means = _MEANT.get(hint) if isinstance(hint, types.BuiltinFunctionType) else None
         cure = f"\n\nHint: write {means}" if means else ""

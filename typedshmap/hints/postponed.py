@@ -80,10 +80,11 @@ _UNIONS = (typing.Union, types.UnionType)
 def without_recursive_aliases(hint: Any) -> Any:
     """A hint with `RecursiveTree` for each alias of bare arrays that names itself; the same object if it has none."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if not args or origin in (typing.Literal, Callable):
+    names = _forward_names(hint)
+    if not names or origin in (typing.Literal, Callable):
         return hint
     members = args
-    for name in dict.fromkeys(_forward_names(hint)) if origin in _UNIONS else ():
+    for name in names if origin in _UNIONS else ():
         if _is_recursive_alias(name):
             members = (RecursiveTree, *(member for member in members if not _is_bare(member, name)))
     plain = tuple(map(without_recursive_aliases, members))
@@ -95,11 +96,17 @@ def without_recursive_aliases(hint: Any) -> Any:
 
 
 def _forward_names(hint: Any) -> list[str]:
-    """The names that strings in the items of containers are."""
-    names: list[str] = []
-    for arg in typing.get_args(hint):
-        names += [_text(arg)] if isinstance(arg, (str, ForwardRef)) else _forward_names(arg)
-    return names
+    """The names that strings in the items of containers are; a part that stands in many others is read once."""
+    names, parts = dict[str, None](), {id(hint): hint}
+    unread = [hint]
+    while unread:
+        for arg in typing.get_args(unread.pop()):
+            if isinstance(arg, (str, ForwardRef)):
+                names[_text(arg)] = None
+            elif id(arg) not in parts:
+                parts[id(arg)] = arg
+                unread.append(arg)
+    return list(names)
 
 
 def _text(name: str | ForwardRef) -> str:

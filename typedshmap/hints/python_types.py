@@ -13,11 +13,12 @@ import jax
 import numpy as np
 
 from .. import _jax
+from .._jax.array import NAMES, takes
 from ..errors import AnnotationSyntaxError
 from ..errors.failures import HintText
 from ..errors.phrases import value_text
 from ..notation.spec import parse
-from .array_hint import NAMES, ArrayHint, takes
+from .array_hint import ArrayHint
 from .check_array import describe
 
 _PLAIN = (bool, int, str, bytes, list, tuple, dict, set, frozenset, type(None))

@@ -23,7 +23,7 @@ from typing import Any
 
 from ..errors import AnnotationSyntaxError, StructureError, TypedShmapError, warn_of_suspect
 from ..errors.failures import Subject
-from ..errors.phrases import value_text
+from ..errors.phrases import name_of, value_text
 from ..errors.places import Place, hint_line, hint_place, return_place, running_place
 from ..notation.spelling import misspelt_name
 from ..records import Record
@@ -233,16 +233,6 @@ class HintedSignature(KeepsFits, Record):
                 node = self.positional[at] if is_positional else node
                 bound_arguments.append((name, Subject("argument", name), node, value))
         return [argument for argument in bound_arguments if argument[2] is not OPTION or argument[0] in bound.given]
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """A function's name in messages."""
-    inner = function
-    while isinstance(inner, functools.partial):
-        inner = inner.func
-    # With the class of a method, but without enclosing functions.
-    name: str = getattr(inner, "__qualname__", getattr(inner, "__name__", type(inner).__name__))
-    return name.rpartition("<locals>.")[2]
 
 
 class LazySignature:

@@ -15,10 +15,11 @@ from typing import Any, Literal, Union, get_args, get_origin
 import jax
 from jax.typing import ArrayLike
 
+from .._jax.array import NAMES
 from ..errors import AnnotationSyntaxError
 from ..errors.failures import Subject
 from ..errors.phrases import count_text, value_text
-from .array_hint import NAMES, parse_array_hint, read_array_hint, union_members
+from .array_hint import parse_array_hint, read_array_hint, union_members
 from .check_tree import TreeCheck, check_value
 from .context import CallScope, current_mesh_context, isinstance_scope
 from .parse_hint import parse_hint, parse_structure, plain_classes

@@ -1,1 +1,1 @@
-"""Inference: the jaxpr of a body is interpreted abstractly, and what is found is compared with what is claimed."""
+"""Inference: interpret the jaxpr of a body abstractly, and compare the outcome with the claims of hints."""

@@ -1,4 +1,4 @@
-"""Analyze the body of one region: interpret its jaxpr, and judge the claims about its values."""
+"""Analyze the body of one typed region: collect its claims, interpret its jaxpr, and raise or warn."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ NOTHING_CLAIMED: Mapping[int, Layout] = {}
 class RegionAnalysis:
     """The claims of a region's body, until its jaxpr is interpreted.
 
-    A body that is traced a second time, as under differentiation, makes no claims: what JAX's types do not confirm
-    must have been proven in the first trace.
+    A body that is traced a second time, as under differentiation, makes no claims: those that JAX's types do not
+    confirm must have been proven in the first trace.
     """
 
     def __init__(self, axes: AxisSet) -> None:
@@ -41,7 +41,7 @@ class RegionAnalysis:
         self.proven: set[tuple[Any, ...]] = set()
 
     def begin(self, typed: HintedSignature, region: MeshContext, arguments: Sequence[CheckedLeaf]) -> None:
-        """Note the body, its arguments, and the traces in which its claims stay: several under differentiation."""
+        """Note the body, its arguments, and the running traces, of which there are several under differentiation."""
         self.typed, self.arguments = typed, arguments
         ids, is_transformed = _jax.trace.running_traces()
         self.traces = frozenset(ids)
@@ -85,14 +85,14 @@ class RegionAnalysis:
         stated = assertion._replace(must_be_invarying=NO_AXES) if is_known else assertion
         claim = claims.Claim(layout, stated, self.origin)
         var = _jax.staging.variable_of(value, self.traces)
-        # An equation costs less than to find out whether the claim is implied, unless it is transformed; and observers
-        # may want each check.
+        # An equation costs less than a test whether the claim is implied, unless it is transformed. Observers may want
+        # each check.
         may_be_implied = var is None and not is_kept
         is_costly = may_be_implied and (self.is_transformed or _jax.staging.is_transformed_before(value, self.traces))
         if is_costly and claims.is_implied(value, claim, self.early_interpreter):
             return value
         self.claims.append(claim)
-        # Observers read the jaxpr; and one that was traced before comes without what was noted beside it.
+        # Observers read claims in the jaxpr, and a jaxpr that is traced once for several calls has no claims beside it.
         if var is None or self.is_inner or self.keeps_all:
             return claims.insert_claim(value, claim, self.traces)
         self.claim_equations.setdefault(var, []).append(claims.claim_equation(var, claim, value))
@@ -121,7 +121,7 @@ class RegionAnalysis:
         return with_cause(what, self._interpret_unfinished([below], results)[1], 0)
 
     def earlier_contradiction(self) -> TypedShmapError | None:
-        """The error of a claim before an operation that fails, which may follow from that claim."""
+        """The error of a contradicted claim that precedes a failing operation, and may be the reason."""
         claimed = (eqn.value() for eqns in self.claim_equations.values() for eqn in eqns)
         values_by_trace: dict[int, list[Any]] = {}
         for value in (*recorded_values(), *claimed) if self.claims else ():
@@ -142,11 +142,11 @@ class RegionAnalysis:
     def _interpret_unfinished(
         self, values: Sequence[Any], results: Mapping[int, Layout] = NOTHING_CLAIMED
     ) -> tuple[list[Observation], Kinds]:
-        """The observations in the equations behind some values, unless too little is known, and the values' kinds.
+        """Interpret the equations that made some values: the observations, unless too little is known, and the kinds.
 
         Args:
           values: the values.
-          results: by their places, the layouts that some of them must have.
+          results: the layouts that some of them must have, by their indices.
         """
         jaxpr, has_vma = _jax.staging.unfinished_jaxpr(values), self.origin.region.has_vma
         interpreter = self.interpreter(has_vma, self.claim_equations)
@@ -202,7 +202,7 @@ class RegionAnalysis:
 
 @final
 class Refused(NamedTuple):
-    """A failure of a result by its type. The result leaves the region all the same, since the jaxpr shows the cause.
+    """The failure of a result whose JAX type contradicts its hint. It still leaves, as the jaxpr shows the cause.
 
     Attributes:
       failure: the failure.
@@ -228,7 +228,7 @@ def analyze_region(
       analysis: the claims of the body.
       traced: the region; None if it is not in the jaxpr because nothing uses its results.
       operands: the operands of the call.
-      results: the hints of the results, or their failures by type.
+      results: the hints of the results, or the failures of those whose types contradict them.
       retrace: traces the body for another size of an axis.
 
     Returns:
@@ -283,7 +283,7 @@ def analyze_region(
                 continue
             cause = getattr(failure.what, "cause", None)
             if failure.subject.kind == "spec" and cause is not None and cause.may_agree:
-                continue  # a PartitionSpec states it, as JAX takes it; a hint has assume for that
+                continue  # a PartitionSpec states that the shards agree; a hint needs assume for that
         wrong.append(Contradiction(failure, analysis.typed.name, origin.region, result.sizes))
     if wrong:
         raise _error_of(wrong)
@@ -299,7 +299,7 @@ def _know(
     results: Iterable[tuple[LayoutAssertion | Refused | None, int]],
     retrace: Retrace | None,
 ) -> None:
-    """Pass the layouts of the results to a region, and what else its analysis takes."""
+    """Pass the layouts of the results to a region, with the options of its analysis."""
     layouts, hints = dict[int, Layout](), dict[int, Any]()
     for stated, at in results:
         claimed = stated.stated if isinstance(stated, Refused) else stated
@@ -341,7 +341,7 @@ def _judge_claim(
     eqn: Any,
     facts: list[ShardingFact],
 ) -> Sequence[ShardingFact]:
-    """The transfer rule of claims; those in a jaxpr that was traced before are made anew."""
+    """The transfer rule of claims; a claim of another body, whose jaxpr is used again, is made for this one."""
     claim: claims.Claim | None = eqn.params["claim"]
     if claim is not None and claim.origin not in origins:
         claim = claims.remake_claim(claim, origin)
@@ -351,7 +351,7 @@ def _judge_claim(
 def _refuse_unproven(analysis: RegionAnalysis, judged: Sequence[Observation], jaxpr: Any) -> None:
     """Refuse claims in equations that were not interpreted, and note what has been proven.
 
-    A claim that is no longer in the jaxpr is dropped: nothing used the value in a loop that is differentiated.
+    A claim that is no longer in the jaxpr is dropped: it is about an unused value of a loop that is differentiated.
     """
     unproven, seen = analysis.unproven_claims, {id(observation.eqn.params["claim"]) for observation in judged}
     if any(id(claim) not in seen for claim in unproven):
@@ -375,7 +375,7 @@ def _unproven_error(claim: claims.Claim) -> TypedShmapError:
 
 
 def _at_its_making(observation: Observation, body: Any) -> Observation:
-    """A finding about a function's result, at the equation that made it rather than at the call."""
+    """An observation of a function's result, with the equation that made the result in place of the claim."""
     is_result = observation.claim is not None and observation.claim.assertion.subject.kind == "return"
     maker = _jax.jaxpr.maker_of(body, observation.eqn.invars[0]) if is_result else None
     return observation if maker is None else observation._replace(eqn=maker)
@@ -398,13 +398,13 @@ class Contradiction(NamedTuple):
 
 
 def _error_of(wrong: Sequence[Contradiction]) -> TypedShmapError:
-    """The error for all contradictions, of which the first is reported in full. A loop may repeat one."""
+    """The error for all contradictions, without those that a loop repeats; the first is reported in full."""
     first, failures = wrong[0], list(dict.fromkeys(contradiction.failure for contradiction in wrong))
     return first.region.error(first.function, failures, first.sizes, first.failure.place)
 
 
 def _contradiction(observation: Observation, origin: claims.Origin, interpreter: FactInterpreter) -> Contradiction:
-    """The contradiction of a claim, or of an operation that makes no sense."""
+    """The contradiction of a claim, or of an operation whose operands have conflicting shardings."""
     place = _jax.source.equation_place(observation.eqn) if observation.eqn is not None else ""
     if observation.claim is None:
         failure = Failure(observation.what, Subject("whole", "body"), place=place)

@@ -1,9 +1,9 @@
 """Claims: the layouts that hints, checks and patterns state, compared with the jaxpr.
 
-A claim is kept beside the jaxpr, or as an equation of it. The operation is the identity: it keeps the value's type, and
-disappears when the jaxpr is lowered. Differentiation keeps it on the primal value and ignores it on the tangent; under
-``jax.vmap`` the mapped dim is unconstrained. A claim that follows from the operands of the value's equation needs no
-operation where that would have to be differentiated and transposed with it."""
+A claim is kept beside the jaxpr, or as an equation of it. Its primitive is the identity: it keeps the type of the
+value, and disappears when the jaxpr is lowered. Differentiation keeps it on the primal value and ignores it on the
+tangent; under ``jax.vmap`` the mapped dim is unconstrained. A claim that follows from the operands of the value's
+equation is not bound where it would have to be differentiated and transposed."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Origin(Record, eq=False):
 class Claim(Record, eq=False):
     """The layout stated of one value, with the context of its error.
 
-    All claims are equal: JAX keeps the parameters of operations in a cache of their results' types, which do not depend
-    on the claim, so that it would keep the claims of all calls alive.
+    All claims are equal, since JAX caches the types of results by the parameters of their equations. These types do not
+    depend on the claim, and the cache would keep the claims of all calls alive.
 
     Attributes:
       layout: the layout of the value.
@@ -76,7 +76,7 @@ class Claim(Record, eq=False):
 
     @property
     def key(self) -> tuple[str, str, str, AxisSet]:
-        """The part that is the same when the body is traced once more."""
+        """A key that is equal when the body is traced once more."""
         stated = self.assertion
         return (stated.function, str(stated.subject), str(stated.hint.text), stated.must_be_invarying)
 
@@ -98,15 +98,15 @@ def make_claim(stated: LayoutAssertion, rank: int, origin: Origin) -> Claim | No
 def remake_claim(claim: Claim, origin: Origin) -> Claim | None:
     """A claim made again in another body; None if it names axes that the mesh does not have.
 
-    A function under ``jax.jit`` is traced for the first region that calls it. In the next one its names may mean other
-    axes.
+    A function under ``jax.jit`` is traced for the first region that calls it. In the next region, names in its hints
+    may stand for other axes.
     """
     stated, was, now = claim.assertion, claim.origin.region, origin.region
     region = stated.region
     if frozenset(region.sizes) != frozenset(now.sizes):
-        # In a region within this one, which has judged by itself what varies there.
+        # It is of an inner region, which has judged varying values itself.
         return replace(claim, assertion=stated._replace(region=region.but(checked_axes=frozenset())))
-    names = ("checked_axes", "aliases", "rules")  # but for those that it has of its own
+    names = ("checked_axes", "aliases", "rules")  # unless the claim has its own
     changes = {name: getattr(now, name) for name in names if getattr(region, name) == getattr(was, name)}
     stated = stated._replace(region=region.but(**changes))
     if stated.function == claim.origin.function:
@@ -139,9 +139,9 @@ def insert_claim(x: Any, claim: Claim, traces: Container[int]) -> Any:
     Args:
       x: the value.
       claim: the claim.
-      traces: those of the body itself, where an equation stays in the jaxpr though nothing uses its result. In a loop
-        or a call, where a transformation drops unused equations, the value passes through it. Elsewhere that would be
-        one more residual of a gradient.
+      traces: the traces of the body itself, in whose jaxpr an equation stays though nothing uses its result. In a loop
+        or a call, a transformation drops unused equations, so that the value passes through the claim. Elsewhere that
+        would add a residual to a gradient.
     """
     own = tuple(range(len(claim.layout.dim_axes)))
     if _jax.staging.is_within(x, traces):
@@ -166,7 +166,7 @@ def _primitive() -> Any:
 
 
 def judge_claim(interpreter: FactInterpreter, eqn: Any, claim: Claim, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """The transfer rule of the primitive: judge the claim, then go on with the fact that it states."""
+    """The transfer rule of the primitive: judge the claim, then refine the fact by it."""
     fact, layout, is_assumed = facts[0], claim.layout, claim.assertion.is_assumed
     own: tuple[int, ...] = eqn.params["own"]
     covers_shape = len(own) == len(fact.dims)
@@ -174,7 +174,7 @@ def judge_claim(interpreter: FactInterpreter, eqn: Any, claim: Claim, facts: lis
         eqn.invars[0].aval,
         covers_shape and not (fact.unreduced or fact.due or layout.unreduced or is_assumed),
     )
-    # Most claims say just what is known: there is nothing to compare, and nothing to learn.
+    # Most claims state what is known.
     if is_plain and has_layout(fact.dims, layout.dim_axes) and fact.varying <= layout.sharded | layout.varying:
         interpreter.observations.append(Observation(eqn, None, claim, fact, aval))
         return facts
@@ -196,7 +196,7 @@ def contradiction(
       fact: the fact.
       shape: the shape of the value.
       interpreter: the interpreter of the region.
-      leaves_region: whether the value leaves the region, so that the claim may not reinterpret its dims.
+      leaves_region: whether the value leaves the region, where a claim must not reinterpret its dims.
     """
     layout, region = claim.layout, claim.assertion.region
     checked_axes = region.checked_axes & interpreter.axes
@@ -235,7 +235,7 @@ def layout_contradiction(
     for at, (dim, part) in enumerate(zip(dims, claimed, strict=True)):
         known = tuple(axis for axis in dim.known_axes if axis in compared)
         fixed = tuple(axis for axis in known if axis in part or axis not in movable)
-        if dim.axes is None:  # known is at most that it is not in order
+        if dim.axes is None:  # at most it is known that its shards are not in order
             is_wrong = part == known if dim.gathered else bool(dim.parts and part) or not everywhere.isdisjoint(fixed)
             is_other = is_wrong and not dim.is_movable and compared.issuperset((*dim.gathered, *dim.known_axes))
         elif part:
@@ -253,7 +253,7 @@ def layout_contradiction(
 
 
 def has_layout(dims: Sequence[DimFact], dim_axes: Sequence[tuple[str, ...]]) -> bool:
-    """Whether dims are known to be sharded just so: there is nothing to compare, and nothing to learn."""
+    """Whether dims are known to be sharded over just these axes."""
     for dim, part in zip(dims, dim_axes, strict=True):  # noqa: SIM110 (every claim comes by here)
         if dim.axes != part or dim.is_movable:
             return False
@@ -261,7 +261,7 @@ def has_layout(dims: Sequence[DimFact], dim_axes: Sequence[tuple[str, ...]]) -> 
 
 
 def _refine_fact(claim: Claim, fact: ShardingFact, own: tuple[int, ...], axes: AxisSet) -> ShardingFact:
-    """A fact with what a claim adds: sharded dims and unreduced axes; invarying axes only if it is assumed."""
+    """A fact refined by a claim: its sharded dims and unreduced axes, and if it is assumed its invarying axes."""
     layout, covered_axes, dims = claim.layout, claim.covered_axes & axes, list(fact.dims)
     claimed_axes = covered_axes - layout.varying
     for at, names in zip(own, layout.dim_axes, strict=True):
@@ -280,7 +280,7 @@ def _refine_fact(claim: Claim, fact: ShardingFact, own: tuple[int, ...], axes: A
         varying -= covered_axes - layout.sharded - layout.unreduced - layout.varying
     newly = layout.unreduced & varying & axes
     varying, unreduced = varying - newly, unreduced | newly
-    # Who says that a dim is sharded, or that shards may differ, means what a shard has.
+    # A claim that a dim is sharded, or that shards may differ, is about the shard's value, not about a sum that is due.
     due = (fact.due & varying) - layout.sharded - layout.varying
     return fact._replace(varying=varying, unreduced=unreduced, dims=drop_repeated_axes(tuple(dims)), due=due)
 
@@ -293,7 +293,7 @@ def is_implied(value: Any, claim: Claim, interpreter: FactInterpreter) -> bool:
     stated, eqn = claim.assertion, _jax.staging.equation_of(value)
     if stated.is_assumed or stated.must_be_invarying or claim.layout.unreduced or eqn is None:
         return False
-    # A jaxpr is interpreted once, with all that is around it.
+    # An inner jaxpr is interpreted once, with the region.
     if len(eqn.outvars) > 1 or _jax.primitives.primitive(eqn.primitive.name).kind in ("loop", "branch", "call"):
         return False
     facts = [fact_of_operand(operand, interpreter.axes, interpreter.has_vma) for operand in eqn.invars]

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dis
 import functools
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh
 
-from ..errors import TypedShmapError
-from ..errors.phrases import mesh_text
 from ..errors.places import is_users
 
 _SIZES = frozenset(["shape", "size", "axis_sizes", "shape_tuple", "devices"])
@@ -28,7 +26,7 @@ def closed_over_sizes(function: Any, sizes: Mapping[str, int]) -> dict[str, str]
       sizes: the axes of its own mesh, with their sizes.
     """
     words: dict[str, str] = {}
-    for name, value in _closed_over(function):
+    for name, value in closed_over(function):
         if isinstance(value, (Mesh, AbstractMesh)):
             words |= {axis: f"{name}, whose sizes stay what they are" for axis in sizes if axis in value.shape}
             continue
@@ -40,7 +38,7 @@ def closed_over_sizes(function: Any, sizes: Mapping[str, int]) -> dict[str, str]
 
 def closed_over_numbers(function: Any) -> frozenset[float]:
     """The numbers in a function's closure, which are the same on every mesh; no huge ones."""
-    numbers = (number for _, value in _closed_over(function) for number in _numbers(value, are_sizes=False))
+    numbers = (number for _, value in closed_over(function) for number in _numbers(value, are_sizes=False))
     return frozenset(abs(number) for number in numbers if abs(number) < 1e9)
 
 
@@ -65,36 +63,7 @@ def _numbers(value: Any, are_sizes: bool, depth: int = 3) -> Iterator[float]:
         yield from _numbers(vars(value), are_sizes, depth - 1)
 
 
-@contextmanager
-def noting_sizes(name: str, function: Callable[..., Any], sizes: Mapping[str, int]) -> Generator[None]:
-    """Note on an exception which closed-over values may be sizes of the function's own mesh.
-
-    Args:
-      name: the function's name.
-      function: the function.
-      sizes: the axes of its own mesh, with their sizes.
-    """
-    try:
-        yield
-    except TypedShmapError:  # it says itself what is wrong
-        raise
-    except Exception as error:
-        for axis, words in closed_over_sizes(function, sizes).items():
-            right = f"jax.lax.axis_size('{axis}') is right on every mesh"
-            error.add_note(f"{name} closes over {words} (its own mesh is {mesh_text(sizes.items())}); {right}")
-        if not isinstance(error, AssertionError) and any(map(_is_on_mesh, _closed_over(function))):
-            error.add_note(
-                f"{name} closes over arrays or shardings of its own mesh, which stay on it: pass arrays as arguments"
-            )
-        raise
-
-
-def _is_on_mesh(closed_over: tuple[str, Any]) -> bool:
-    sharding = getattr(closed_over[1], "sharding", closed_over[1])
-    return isinstance(sharding, NamedSharding) and sharding.num_devices > 1
-
-
-def _closed_over(function: Any) -> Iterator[tuple[str, Any]]:
+def closed_over(function: Any) -> Iterator[tuple[str, Any]]:
     """The names and values in the closures of a function and of the functions that it calls; meshes if it reads sizes.
 
     Methods of other objects are not followed, and functions of libraries only to the functions that they wrap.
@@ -112,21 +81,50 @@ def _closed_over(function: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _own_values(function: Any) -> Iterator[tuple[str, Any]]:
-    """The closed-over values of one function, by name; without a name those to be followed only."""
+    """The closed-over values of one function, by name; values without a name are only followed."""
     match function:
         case functools.partial():
             yield "", function.func
-            yield from ((f"argument {at}", value) for at, value in enumerate(function.args))
-            yield from function.keywords.items()
+            yield from _of_partial(function)
         case MethodType():
             yield "", function.__func__
-            yield from ((f"self.{name}", value) for name, value in getattr(function.__self__, "__dict__", {}).items())
+            yield from _of_method(function)
         case FunctionType():
             yield from _of_python_function(function)
         case _:
             pass
     if (inner := getattr(function, "__wrapped__", None)) is not None:
         yield "", inner
+
+
+def _of_partial(function: functools.partial[Any]) -> Iterator[tuple[str, Any]]:
+    code = getattr(function.func, "__code__", None)
+    names = code.co_varnames[: code.co_argcount] if code is not None else ()
+    for at, value in enumerate(function.args):
+        if code is None or at >= len(names) or _may_say_size(value, names[at], [code]):
+            yield f"argument {at}", value
+    for name, value in function.keywords.items():
+        if code is None or _may_say_size(value, name, [code]):
+            yield name, value
+
+
+def _of_method(method: MethodType) -> Iterator[tuple[str, Any]]:
+    """The attributes of a method's owner; a mesh if the method, or another one that it names, reads its sizes."""
+    codes, waiting = list[CodeType](), [method.__func__]
+    while waiting:
+        code = getattr(waiting.pop(), "__code__", None)
+        if code is not None and code not in codes:
+            codes.append(code)
+            members = (inspect.getattr_static(method.__self__, name, None) for name in _names(code))
+            waiting += [getattr(member, "fget", None) or getattr(member, "__func__", member) for member in members]
+    for name, value in getattr(method.__self__, "__dict__", {}).items():
+        if _may_say_size(value, name, codes):
+            yield f"self.{name}", value
+
+
+def _may_say_size(value: Any, name: str, codes: Sequence[CodeType]) -> bool:
+    """Whether a value that code has by a name may tell it the size of a mesh axis."""
+    return not isinstance(value, (Mesh, AbstractMesh)) or any(name in _sized(code) for code in codes)
 
 
 def _of_python_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -138,9 +136,11 @@ def _of_python_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
         value: Any = _content(cells[name]) if name in cells else function.__globals__.get(name)
         if not isinstance(value, (Mesh, AbstractMesh)) or attribute in _SIZES:
             yield name, value
-    defaults = function.__code__.co_varnames[: function.__code__.co_argcount]
-    yield from zip(defaults[::-1], (function.__defaults__ or ())[::-1], strict=False)
-    yield from (function.__kwdefaults__ or {}).items()
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    defaults = zip(names[::-1], (function.__defaults__ or ())[::-1], strict=False)
+    for name, value in (*defaults, *(function.__kwdefaults__ or {}).items()):
+        if _may_say_size(value, name, [function.__code__]):
+            yield name, value
 
 
 def _content(cell: Any) -> Any:
@@ -151,12 +151,30 @@ def _content(cell: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
+def _names(code: CodeType) -> tuple[str, ...]:
+    """The names that a function and its inner functions read of globals and of objects."""
+    inner = (name for const in code.co_consts if isinstance(const, CodeType) for name in _names(const))
+    return (*code.co_names, *inner)
+
+
+@functools.lru_cache(maxsize=1024)
+def _sized(code: CodeType) -> frozenset[str]:
+    """The names, also of attributes, of which a function or an inner one reads an attribute like ``shape``."""
+    names = set[str]()
+    for load, following in pairwise(dis.get_instructions(code)):
+        if following.opname in ("LOAD_ATTR", "LOAD_METHOD") and following.argval in _SIZES:
+            names.add(load.argval[-1] if isinstance(load.argval, tuple) else load.argval)
+    inner = (_sized(const) for const in code.co_consts if isinstance(const, CodeType))
+    return frozenset(names).union(*inner)
+
+
+@functools.lru_cache(maxsize=1024)
 def _reads(code: CodeType) -> tuple[tuple[str, str], ...]:
     """The outer names that a function and its inner functions read, each with the attribute that is read."""
-    return tuple(dict.fromkeys(_each_read(code)))
+    return tuple(dict.fromkeys(_iterate_reads(code)))
 
 
-def _each_read(code: CodeType) -> Iterator[tuple[str, str]]:
+def _iterate_reads(code: CodeType) -> Iterator[tuple[str, str]]:
     for load, following in pairwise(dis.get_instructions(code)):
         if load.opname in ("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLOSURE"):
             yield load.argval, following.argval if following.opname in ("LOAD_ATTR", "LOAD_METHOD") else ""

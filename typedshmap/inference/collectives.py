@@ -17,7 +17,7 @@ from .lattice import NO_AXES, UNKNOWN, UNSHARDED, AxisSet, DimFact, Groups, Shar
 def awaited_axes(interpreter: FactInterpreter, eqn: Any) -> AxisSet:
     """The axes whose shards must all reach an equation; none if it does not communicate.
 
-    XLA makes one operation of a permute in all groups of its axes, and on CPUs waits for all of them. The groups of
+    XLA merges the permutes of all groups of axes into one operation, and on CPUs waits for all of them. The groups of
     ``axis_index_groups`` are not followed.
     """
     if eqn.primitive.name == "reshard_shards":
@@ -31,13 +31,13 @@ def awaited_axes(interpreter: FactInterpreter, eqn: Any) -> AxisSet:
 
 
 def _varying_after_pick(fact: ShardingFact, axes: tuple[str, ...]) -> AxisSet:
-    """The varying axes after shards along some axes were mixed: all of these, if any of them varied."""
+    """The varying axes of a value that may come from any shard along some axes: all of these if it varied over one."""
     varying = fact.varying | fact.unreduced
     return varying if varying.isdisjoint(axes) else varying.union(axes)
 
 
 def _drop_axes(dim: DimFact, axes: AxisSet) -> DimFact:
-    """A dim after its shards over some axes were summed, or one of them was chosen."""
+    """A dim after a reduction over some axes, or a broadcast from one shard."""
     if not axes.isdisjoint(dim.woven):
         dim = dim._replace(woven=tuple(axis for axis in dim.woven if axis not in axes))
     if axes.isdisjoint(dim.known_axes):
@@ -46,9 +46,9 @@ def _drop_axes(dim: DimFact, axes: AxisSet) -> DimFact:
 
 
 def _equal_groups(before: Groups, groups: Groups) -> Groups:
-    """The groups of shards with the same total over other groups, for a value that is equal within earlier groups.
+    """The groups of shards that have equal totals, if a value that is equal within some groups is summed over others.
 
-    Their addends are the same if each group has as many shards of every earlier group as the groups linked with it.
+    Two totals are equal if both groups have as many shards of each earlier group.
     """
     place = {shard: at for at, group in enumerate(before) for shard in group}
     linked: list[list[tuple[int, ...]]] = []
@@ -65,7 +65,7 @@ def _equal_groups(before: Groups, groups: Groups) -> Groups:
 
 @lru_cache(maxsize=1024)
 def _grouped_fact(fact: ShardingFact, sizes: tuple[tuple[str, int], ...], groups: Groups) -> ShardingFact:
-    """The fact of a total over groups of shards, which are numbered along some axes together."""
+    """The fact of a total over groups of shards, which are numbered over some axes together."""
     axes, counts = tuple(axis for axis, _ in sizes), [size for _, size in sizes]
     varying = _varying_after_pick(fact, axes)
     if sorted(chain(*groups)) != list(range(prod(counts))):
@@ -84,7 +84,7 @@ def _grouped_fact(fact: ShardingFact, sizes: tuple[tuple[str, int], ...], groups
 
 
 def total(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """A sum, maximum or minimum over all shards, or one of them: the same on every shard."""
+    """A sum, maximum or minimum over all shards, or a broadcast from one shard: the same on every shard."""
     axes, named = _jax.jaxpr.named_axes(eqn, interpreter.axes), tuple(eqn.params.get("axes", ()))
     is_sum, groups = "sum" in eqn.primitive.name, eqn.params.get("axis_index_groups")
     if groups is not None and len(groups) > 1:
@@ -98,7 +98,7 @@ def total(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> 
 @lru_cache(maxsize=4096)
 def _summed_fact(fact: ShardingFact, axes: tuple[str, ...], named: tuple[Any, ...], is_sum: bool) -> ShardingFact:
     over = frozenset(axes)
-    # Over dims, too, as of an axis that ``jax.vmap`` named.
+    # Over dims as well, if ``jax.vmap`` has named an axis.
     gone = {axis % len(fact.dims) for axis in named if isinstance(axis, int)}
     if gone:
         fact = fact.with_dims(dim for at, dim in enumerate(fact.dims) if at not in gone)
@@ -115,7 +115,7 @@ def _is_one_group(params: Mapping[str, Any]) -> bool:
 
 
 def gather(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """Shards put side by side: the same on every shard."""
+    """Shards concatenated, or stacked: the same on every shard."""
     params, axes = eqn.params, _jax.jaxpr.named_axes(eqn, interpreter.axes)
     is_grouped = not _is_one_group(params)
     at, size, shards = params["all_gather_dimension"], 1, prod([interpreter.sizes[axis] for axis in axes])
@@ -145,7 +145,14 @@ def _gathered_fact(
 
 
 def gather_dim(dim: DimFact, axes: tuple[str, ...], size: int, shards: int) -> DimFact:
-    """A dim after a gather along it, by its size on each shard and the number of shards."""
+    """A dim after a gather along it.
+
+    Args:
+      dim: the dim.
+      axes: the axes of the gather.
+      size: its size on a shard.
+      shards: the number of shards.
+    """
     count, known = len(axes), dim.known_axes
     if not set(axes).isdisjoint(dim.woven) and not dim.axes:
         return DimFact(None, gathered=(*axes, *dim.gathered), is_movable=True)
@@ -157,7 +164,7 @@ def gather_dim(dim: DimFact, axes: tuple[str, ...], size: int, shards: int) -> D
         return UNKNOWN
     (major, first), *rest = parts_of(dim, size) or (((), 1),)
     start = major.index(axes[0]) if axes[0] in major else 0
-    if major[start : start + count] == axes:  # between the shards that are gathered, others are missing
+    if major[start : start + count] == axes:  # these shards do not follow each other in the dim
         merged = merge_parts(((major[:start], shards), (major[start + count :], first), *rest))
         return merged._replace(from_claim=dim.from_claim, is_movable=dim.is_movable)
     kept = tuple(axis for axis in known if axis not in axes)
@@ -166,7 +173,7 @@ def gather_dim(dim: DimFact, axes: tuple[str, ...], size: int, shards: int) -> D
 
 
 def scatter(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """A sum over all shards; each keeps a part of it."""
+    """A sum over all shards, of which each keeps a part."""
     params, axes = eqn.params, _jax.jaxpr.named_axes(eqn, interpreter.axes)
     is_grouped = not _is_one_group(params)
     return [_scattered_fact(facts[0], axes, params["scatter_dimension"], params["tiled"], is_grouped)]
@@ -188,7 +195,7 @@ def _scattered_fact(
 
 
 def _mixed_fact(fact: ShardingFact, axes: AxisSet, dims: tuple[DimFact, ...]) -> ShardingFact:
-    """A value that varies over the axes along which shards were sent or summed."""
+    """The fact of a value that varies over the axes of its collective."""
     return ShardingFact(fact.varying | axes, fact.unreduced - axes, dims, fact.due - axes)
 
 
@@ -206,7 +213,7 @@ def exchange(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) 
         dims[at] = gather_dim(before, axes, eqn.invars[0].aval.shape[at], shards)
         dims[to] = after.with_axes((*after.axes, *axes)) if set(axes).isdisjoint(after.axes) else UNKNOWN
     elif before == UNSHARDED and after.axes and after.axes[-count:] == axes:
-        # What each shard has of a dim is cut once more: the parts lie side by side in the other dim.
+        # Each shard's part of a dim is split again, and the pieces are concatenated along the other dim.
         dims[at], dims[to] = UNSHARDED, after
     else:
         dims[at] = dims[to] = UNKNOWN
@@ -214,9 +221,9 @@ def exchange(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) 
 
 
 def permute(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """Shards that are sent on: an invarying value stays so if every shard receives one.
+    """A permutation of shards: an invarying value stays so if every shard receives one.
 
-    Along several axes at once a dim may become sharded over them in another order.
+    Over several axes at once, a dim may become sharded over them in another order.
     """
     fact, axes = facts[0], _jax.jaxpr.named_axes(eqn, interpreter.axes)
     varying = fact.varying | fact.unreduced
@@ -232,7 +239,7 @@ def permute(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -
 
 
 def _permuted_axes(perm: Any, sizes: Mapping[str, int], varying: AxisSet) -> AxisSet:
-    """The axes along which shards receive from shards that differ, or only some receive."""
+    """The axes along which shards receive different values, or some receive none."""
     minor = list(sizes.values())
     strides = {axis: prod(minor[at + 1 :]) for at, axis in enumerate(sizes)}
     # Each shard's source by its indices along the axes over which it varies.

@@ -1,4 +1,4 @@
-"""Transfer rules of branches and loops."""
+"""Transfer rules of branches and loops, and the collectives in them that not all shards reach."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CAST = "pvary"
 
 
 def cond(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """One of several branches: what they do not all compute alike varies where the predicate varies."""
+    """One of several branches: results that differ between them vary where the predicate varies."""
     which, operands, branches = facts[0], facts[1:], eqn.params["branches"]
     results = [reduce(join, ways) for ways in interpreter.ways(eqn, operands)]
     if diverging := interpreter.split_axes(which.varying | which.unreduced):
@@ -32,7 +32,7 @@ def scan(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> l
     fixed, start, over = _jax.jaxpr.scan_operands(eqn, facts)
     rows = [fact.with_dims(fact.dims[1:]) for fact in over]
     _, results = interpreter.loop(eqn.params["jaxpr"], fixed, start, rows)
-    # A result per iteration, along a leading dim that is sharded as what the loop goes over.
+    # Results are stacked along a leading dim, which is sharded as that of the scanned arrays.
     lead = reduce(join_dims, [fact.dims[0] for fact in over], UNSHARDED)
     for at, fact in enumerate(results[len(start) :], len(start)):
         is_repeated = not {axis for dim in fact.dims for axis in dim.known_axes}.isdisjoint(lead.known_axes)
@@ -43,7 +43,7 @@ def scan(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> l
 def while_loop(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """A loop: its results vary where its condition varies.
 
-    Inside, a value is invarying if it is the same on all shards that are still in the loop.
+    In the body, a value is invarying if it is the same on all shards that are still in the loop.
     """
     condition, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
     carry, _, goes_on = interpreter.while_loop(eqn, facts)
@@ -63,8 +63,8 @@ def _diverged(
     Args:
       interpreter: the interpreter of the region.
       eqn: the branch or the loop.
-      results: their facts otherwise.
-      is_same: for each result whether it is the same whichever way a shard went.
+      results: the facts if the predicate did not vary.
+      is_same: for each result, whether it does not depend on the predicate.
       axes: the axes over which the predicate varies.
     """
     results = [fact if same else add_varying(fact, axes) for fact, same in zip(results, is_same, strict=True)]

@@ -26,20 +26,20 @@ def same_shape(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]
 
 
 def vary(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """The same value, typed as varying; a constant among the shard's own indices, too."""
+    """The same value, typed as varying; an integer is still followed."""
     is_number = not facts[0].dims and _jax.array.is_integer(eqn.outvars[0].aval.dtype)
     return [_scalar(interpreter, eqn, facts)] if is_number else facts
 
 
 def bitcast(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """A type of another width adds or removes a dim."""
+    """The same bits as another dtype; one of another width adds or removes a dim."""
     rank, fact = len(eqn.outvars[0].aval.shape), facts[0]
     dims = fact.dims if rank == len(fact.dims) else (UNKNOWN,) * rank
     return [combine(eqn.primitive.name, (fact,), dims)]
 
 
 def elementwise(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """Operands of one shape, or scalars; a dim of size 1 goes with any other."""
+    """Operands of one shape, or scalars; a dim of size 1 agrees with any other."""
     (result, *others), largest = eqn.outvars, _SCALAR
     shape = result.aval.shape
     if not shape:
@@ -65,7 +65,7 @@ def elementwise(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact
 
 
 def _scalar(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> ShardingFact:
-    """A scalar that is computed from the shard's own indices."""
+    """A scalar that is computed from the shard's indices."""
     operands: list[IndexFact | None] = []
     for atom, fact in zip(eqn.invars, facts, strict=True):
         is_number = _jax.jaxpr.is_literal(atom) and _jax.array.is_integer(atom.aval.dtype)
@@ -81,7 +81,7 @@ def _scalar(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -
 def _combine_facts(
     name: str, facts: tuple[ShardingFact, ...], shapes: tuple[Any, ...], shape: Any
 ) -> tuple[ShardingFact, list[tuple[int, DimFact, DimFact]]]:
-    """The fact of the result, and the dims over which operands are sharded in conflicting ways."""
+    """The fact of the result, and the dims in which the shardings of operands conflict."""
     conflicts: list[tuple[int, DimFact, DimFact]] = []
     operands: list[tuple[DimFact, ...]] = []
     for fact, operand_shape in zip(facts, shapes, strict=True):
@@ -127,7 +127,7 @@ def _product_fact(
 
 
 def convolution(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """The batch dim is sharded as the first operand's, the feature dim as the second's; windows overlap shards."""
+    """The batch dim is sharded as the first operand's, the feature dim as the second's; windows cross shards."""
     numbers, params = eqn.params["dimension_numbers"], eqn.params
     dims = [UNKNOWN] * len(facts[0].dims)
     if params["batch_group_count"] == 1:
@@ -144,7 +144,7 @@ def convolution(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact
 def keys(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """The results for each key of an array of keys, in dims after those of the array.
 
-    If only the dims of the array are sharded, a key gives the same on every shard that has it.
+    If only the dims of the array vary, a key has the same results on every shard that holds it.
     """
     given, rank = facts[0].dims, len(eqn.outvars[0].aval.shape)
     sharded = frozenset(axis for dim in given for axis in dim.axes or ())

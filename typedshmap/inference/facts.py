@@ -1,7 +1,7 @@
-"""Facts of the values of a manual region, as a domain of the interpreter.
+"""The domain of facts: how each value of a manual region is sharded, and over which axes it varies.
 
-Invariant: a jaxpr is interpreted once for each list of facts of its operands. Observations in an iteration before the
-fixed point of a loop do not count."""
+Invariant: a jaxpr is interpreted once for each list of facts of its operands. Observations before the fixed point of a
+loop do not count."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ TransferRule = Callable[["FactInterpreter", Any, "list[ShardingFact]"], "Sequenc
 
 
 class Observation(NamedTuple):
-    """The outcome of a claim, or an operation that makes no sense.
+    """The outcome of a claim, or an operation whose operands have conflicting shardings.
 
     Attributes:
-      eqn: the equation of the claim or the operation; None if neither is known.
+      eqn: the equation of the claim or the operation; None if it is not known.
       what: the fault; None if there is none.
       claim: the claim, if it is one.
       fact: the fact of the claimed value before the claim.
@@ -49,11 +49,11 @@ class FactInterpreter(Interpreter[ShardingFact]):
     Attributes:
       sizes: the mesh axes that the region made manual, with their sizes.
       has_vma: whether JAX types values as varying, so that facts follow from its types, too.
-      observations: the outcomes of claims, and the operations that make no sense, in the order of the equations.
+      observations: the outcomes of claims, and the conflicts, in the order of the equations.
       untyped: the results that vary though JAX types them as invarying: by the id of the equation, the equation and
         the axes of each result.
-      refs_vary: whether a mutable reference varies over all axes, whatever it held at first.
-      is_written: whether a reference comes to hold a value that varies over more axes than its first one.
+      refs_vary: whether a mutable reference varies over all axes, whatever its initial value.
+      is_written: whether a value that varies over more axes is written into a reference.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class FactInterpreter(Interpreter[ShardingFact]):
     def due_sum(self, eqn: Any, fact: ShardingFact, axes: AxisSet) -> ShardingFact:
         """The fact of a result that is a shard's part of a sum over these axes."""
         axes = axes - fact.due - fact.unreduced
-        if not axes or not _jax.array.is_inexact(eqn.outvars[0].aval.dtype):  # what is counted is of a shard
+        if not axes or not _jax.array.is_inexact(eqn.outvars[0].aval.dtype):  # a count of a shard's rows is meant
             return fact
         return ShardingFact(fact.varying, fact.unreduced, fact.dims, fact.due | axes, fact.is_zero)
 
@@ -185,12 +185,12 @@ class FactInterpreter(Interpreter[ShardingFact]):
         self.observations.append(Observation(eqn, what))
 
 
-# A reference is written to later.
+# References, which later equations write to.
 _REFS = frozenset(["new_ref", "empty_ref", "ref"])
 _WRITES = frozenset(["swap", "addupdate"])
 
 CALLBACKS = frozenset(["pure_callback", "io_callback", "ffi_call"])
-"""What runs outside of JAX, which types the results as invarying whatever the operands are."""
+"""Calls that run outside of JAX, which types their results as invarying whatever the operands are."""
 
 
 def default_rule(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
@@ -200,9 +200,11 @@ def default_rule(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFac
     Python. Results of callbacks and foreign functions are typed as invarying whatever their operands are.
     """
     axes = interpreter.axes
-    # And over the mesh axes along which it communicates, or an equation in the jaxprs that it runs.
+    # They also vary over the axes along which it, or an equation in its jaxprs, communicates.
     name = eqn.primitive.name
-    is_from_outside = name == "io_callback" or (interpreter.refs_vary and name in _REFS)  # the host answers as it likes
+    is_from_outside = name == "io_callback" or (
+        interpreter.refs_vary and name in _REFS
+    )  # each host may return something else
     named = axes if is_from_outside else frozenset(_jax.jaxpr.named_axes(eqn, axes))
     if name in _WRITES and varying_of(facts[1:]) - facts[0].varying:
         interpreter.is_written = True

@@ -1,4 +1,4 @@
-"""Integers that are computed from a shard's indices along mesh axes, such as the start of its part of a dim."""
+"""Integers that are affine in a shard's indices along mesh axes, such as the start of its part of a dim."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class IndexFact(NamedTuple):
     offset: int = 0
 
     def plus(self, other: IndexFact, times: int) -> IndexFact:
-        """The sum of both, the other one multiplied."""
+        """The sum ``self + times * other``."""
         strides = dict(self.strides)
         for axis, stride in other.strides:
             strides[axis] = strides.get(axis, 0) + times * stride
@@ -55,7 +55,7 @@ def own_part(start: IndexFact | None, size: int, count: int, sizes: Mapping[str,
 
 
 def own_start(start: IndexFact | None, size: int, count: int, sizes: Mapping[str, int]) -> tuple[str, ...] | None:
-    """The same if the parts of all shards need not be the whole dim, but its first elements."""
+    """The same, also if the parts of all shards are only the first elements of the dim."""
     if start is None or start.offset:
         return None
     axes = tuple(axis for axis, _ in sorted(start.strides, key=lambda pair: -pair[1]))

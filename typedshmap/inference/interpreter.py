@@ -32,14 +32,14 @@ class Interpreter(ABC, Generic[V]):
         Args:
           closed_jaxpr: the jaxpr.
           values: its operands.
-          known: where to note the values of its variables, for a domain that reads them later.
+          known: a dictionary that receives the values of its variables, for a domain that reads them later.
         """
         jaxpr = getattr(closed_jaxpr, "jaxpr", closed_jaxpr)
         known = {} if known is None else known
         known.update(zip(jaxpr.invars, values, strict=True))
         if jaxpr.constvars:
             known.update(zip(jaxpr.constvars, self.constants(closed_jaxpr), strict=True))
-        # This runs for every equation: what is the same for all is looked up once, and calls are spared.
+        # This runs for every equation, so that attributes are looked up once and calls are avoided.
         rules, noted, of_literal = self.rules, self.noted(jaxpr), self.literal
         literal = _jax.versions.extend_core().Literal
         for eqn in jaxpr.eqns:
@@ -55,7 +55,7 @@ class Interpreter(ABC, Generic[V]):
         return [of_literal(x, None, at) if x.__class__ is literal else known[x] for at, x in enumerate(jaxpr.outvars)]
 
     def ways(self, eqn: Any, operands: Sequence[V]) -> list[tuple[V, ...]]:
-        """For each result of a cond its values in the branches."""
+        """For each result of a cond, its values in the branches."""
         return [*zip(*[self.interpret(branch, operands) for branch in eqn.params["branches"]], strict=True)]
 
     def while_loop(self, eqn: Any, values: list[V]) -> tuple[list[V], list[V], V]:

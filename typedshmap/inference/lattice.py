@@ -23,20 +23,20 @@ class DimFact(NamedTuple):
 
     Attributes:
       axes: the mesh axes that it is sharded over, major to minor; None if they are not known.
-      from_claim: whether only a claim says so. Such a dim may be a local one that was taken for a part of a global one,
-        so that it is not followed through a reshape.
+      from_claim: whether only a claim says so. Such a dim may be one of the shard alone that was taken for a part of a
+        global dim, so that it is not followed through a reshape.
       gathered: the axes, in this order, over which the dim was gathered though it is sharded in another order. For an
-        unsharded dim: the axes of the shards that a gather put along it.
+        unsharded dim: the axes whose shards a gather stacked along it.
       parts: the parts that the dim is merged from, major to minor, if its shards are interleaved, or its axes are
         movable or only claimed.
       is_movable: whether the axes may belong to another dim instead. A reshape of a shard cut the dim: sharded rows of
         microbatches have the same layout as sharded microbatches.
-      is_sent: whether its shards were sent on along the axes, as around a ring: over time a shard may hold them all.
+      is_sent: whether its shards were sent along the axes, as in a ring, so that a shard may hold all of them in turn.
       is_either: whether the axes may be those of the next dim: a reshape added or removed a dim of size 1 there. So a
         sum over this dim alone need not be a partial one.
       woven: axes over which the shards do not follow each other along the dim: they shard a more major dim, or the dim
-        has the same numbers along them.
-      apart: the axes whose shards a gather put along another dim, of which this is the minor part.
+        is the same along them.
+      apart: the axes whose shards a gather stacked along another dim, of which this one is the minor part.
     """
 
     axes: tuple[str, ...] | None
@@ -67,13 +67,13 @@ class ShardingFact(NamedTuple):
 
     Attributes:
       varying: the mesh axes over which its shards may differ.
-      unreduced: the axes over which every shard holds an addend, by a hint or a pattern; none of them is varying.
+      unreduced: the axes over which every shard holds an addend, as a hint or a pattern states; none is varying.
       dims: its dims.
       due: the axes over which every shard holds an addend since a dim that was sharded over them was summed; not
         varying if all shards held the same part.
       is_zero: whether it is all zeros, which are an addend over any axis.
-      number: an integer that is computed from the shard's own indices.
-      groups: groups of shards, by their numbers along some axes together, within which a varying value is the same.
+      number: an integer that is computed from the shard's indices.
+      groups: some axes, and the groups of their shards, numbered together, within which a varying value is the same.
     """
 
     varying: AxisSet
@@ -142,8 +142,8 @@ def combine(name: str, facts: tuple[ShardingFact, ...], dims: tuple[DimFact, ...
 def summed_axes(dims: Iterable[DimFact]) -> AxisSet:
     """The axes over which each shard has a part of a sum over these dims.
 
-    A shard may in time have summed all of a dim whose shards were sent around, as in a ring. Nothing is known of a dim
-    that may be sharded instead of its neighbor.
+    If shards were sent along a dim, as in a ring, a shard may have summed all of it. Nothing is known of a dim that may
+    be sharded instead of its neighbor.
     """
     axes, sent = NO_AXES, NO_AXES
     for dim in dims:
@@ -155,7 +155,7 @@ def summed_axes(dims: Iterable[DimFact]) -> AxisSet:
 def join_dims(a: DimFact, b: DimFact) -> DimFact:
     """One dim of an elementwise result of two values, or of one of the two.
 
-    An unsharded dim agrees with every other: a constant, or the same numbers in the part of every shard.
+    An unsharded dim agrees with every other one: it is a constant, or the same for the part of every shard.
     """
     if a is b or a == b or b == UNSHARDED:
         return a
@@ -240,7 +240,7 @@ def merge_parts(parts: Iterable[Part]) -> DimFact:
 
 
 def normal_parts(parts: Iterable[Part]) -> list[Part]:
-    """The fewest parts of the same dim: one absorbs the next if that is unsharded, or if it has one element."""
+    """The fewest parts of a dim: a part absorbs the next one if that is unsharded, or if it has one element itself."""
     merged: list[Part] = []
     for axes, size in parts:
         if merged and (merged[-1][1] == 1 or not axes):

@@ -1,4 +1,4 @@
-"""Interpret the body of one manual region, and judge it, whatever is claimed of it."""
+"""Interpret the body of one manual region, typed or plain, and judge it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .claims import Origin, contradiction, make_claim
 from .control_flow import fact_of_spec
 from .facts import FactInterpreter, Observation, TransferRule
 from .interpreter import CALLS
-from .kinds.cause import find_cause, predicate_origin
+from .kinds.cause import cause_of, predicate_cause
 from .kinds.known import is_known, note_known
 from .kinds.region import Kinds, NameOfDim
 from .kinds.suspects import Suspicion, suspects
@@ -50,7 +50,7 @@ def _rule_of(name: str, known: _jax.primitives.Primitive) -> TransferRule | None
 
 RULES: Mapping[str, TransferRule] = {
     **{name: rule for name, known in _jax.primitives.PRIMITIVES.items() if (rule := _rule_of(name, known)) is not None},
-    **CALLS,  # those of a nested region are over the axes of this one only
+    **CALLS,  # a nested region is read over the axes of this one
     **{
         rule.__name__: rule
         for rule in (
@@ -88,7 +88,7 @@ RULES: Mapping[str, TransferRule] = {
 
 
 raises_in_readings = False
-"""Whether a mistake in the reading of what values are of the whole is raised, as in tests, or silences the suspects."""
+"""Whether an exception in the reading of kinds is raised, as in tests; otherwise nothing is suspected."""
 
 
 class InterpretedRegion:
@@ -99,7 +99,7 @@ class InterpretedRegion:
       interpreter: its interpreter.
       entering: the facts of the operands.
       results: the facts of the results.
-      kinds: what its values are of the whole.
+      kinds: the kinds of its values.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class InterpretedRegion:
         Args:
           params: the parameters of its equation.
           interpreter: makes one for the region.
-          name_dim: what hints call the sharded dim of an operand of the body.
+          name_dim: names the sharded dim of an operand, as in `Kinds`.
         """
         self.body, self.interpreter = params["jaxpr"], interpreter()
         self._name_dim = name_dim
@@ -131,11 +131,11 @@ class InterpretedRegion:
     def divergence(self, is_differentiated: Sequence[bool] = ()) -> Observation | None:
         """The first collective that runs and that not all shards reach.
 
-        A cast counts if a gradient by the operand that it comes from is being taken.
+        A cast counts if a gradient through it is taken.
 
         Args:
-          is_differentiated: for each operand of the call whether a gradient by it is taken; these come after the body's
-            closed-over values.
+          is_differentiated: for each operand of the call, whether a gradient by it is taken; the body takes closed-over
+            values before them.
         """
         diverging = [observation for observation in self.interpreter.observations if observation.control is not None]
         if not diverging:
@@ -158,11 +158,11 @@ class InterpretedRegion:
         first = next(filter(is_run, diverging), None)
         if first is None:
             return None
-        cause = predicate_origin(self.kinds, first.control, first.what.diverging[0])
+        cause = predicate_cause(self.kinds, first.control, first.what.diverging[0])
         return first._replace(what=replace(first.what, cause=cause))
 
     def wrong_gradient(self) -> Observation | None:
-        """The first result that JAX types wrongly where that makes gradients wrong."""
+        """The first result whose wrong JAX type makes a gradient wrong."""
         untyped = self.interpreter.untyped
         if not untyped or not self._has_wrong_gradient({key: axes for key, (_, axes) in untyped.items()}):
             return None
@@ -180,7 +180,7 @@ class InterpretedRegion:
         return has_gradient_through(self.interpreter, self.body, differentiated, untyped=untyped)
 
     def contradictions(self) -> list[Observation]:
-        """The contradicted claims, and the operations that make no sense, with their causes."""
+        """The contradicted claims and the conflicts, with their causes."""
         return [
             observation._replace(what=with_cause(observation.what, self.kinds, id(observation.eqn)))
             for observation in self.interpreter.observations
@@ -188,10 +188,10 @@ class InterpretedRegion:
         ]
 
     def know(self, results: Mapping[int, Layout], **known: Any) -> None:
-        """Set what must be known before results are judged and cures are tried.
+        """Set the layouts of the results, and what else is needed to judge them and to try cures.
 
         Args:
-          results: by their places, the layouts of the results.
+          results: the layouts, by the indices of the results.
           known: other arguments of `Kinds`.
         """
         interpreter = self.interpreter
@@ -201,7 +201,7 @@ class InterpretedRegion:
 
     @property
     def _has_symbols(self) -> bool:
-        """Whether a size is a symbol, as of a program for export: nothing is known of it."""
+        """Whether a size is symbolic, as in a program for export."""
         for var in self.body.invars:
             for size in var.aval.shape:
                 if size.__class__ is not int:
@@ -209,10 +209,10 @@ class InterpretedRegion:
         return False
 
     def suspects(self, refused: Collection[int] = ()) -> list[Suspicion]:
-        """The suspects of the region, and the lost sums that a hint says are due.
+        """The suspects of the region, and the marked partial sums that it loses.
 
         Args:
-          refused: the places of the results that are refused.
+          refused: the indices of the results that are refused.
         """
         if self._has_symbols:
             return []
@@ -223,7 +223,7 @@ class InterpretedRegion:
             suspicions = suspects(self.kinds, axes, refused)
             if not suspicions:
                 note_known(self.kinds)
-        except Exception:  # a program that runs is never ended by what only reads it
+        except Exception:  # a reading must not stop a program that runs
             if raises_in_readings:
                 raise
             return []
@@ -255,14 +255,14 @@ def with_cause(what: Any, kinds: Kinds, key: int, wants_cure: bool = True) -> An
     Args:
       what: the fault.
       kinds: the kinds of the region.
-      key: the place of the result, or the id of the claim's equation.
+      key: the index of the result, or the id of the claim's equation.
       wants_cure: whether to search for a cure.
     """
     if not isinstance(what, UnmentionedVarying | UnmarkedUnreduced):
         return what
     try:
-        return replace(what, cause=find_cause(kinds, what.axes, key, wants_cure))
-    except Exception:  # an error is told without its cause, if what only reads a program fails
+        return replace(what, cause=cause_of(kinds, what.axes, key, wants_cure))
+    except Exception:  # the error is raised without its cause
         if raises_in_readings:
             raise
         return what

@@ -37,13 +37,13 @@ def _combine(eqn: Any, facts: Sequence[ShardingFact], dims: Sequence[DimFact]) -
 
 
 def along(how: DimsRule, name: str) -> TransferRule:
-    """The rule of an operation of which one parameter determines the dims of its result."""
+    """The rule of an operation one of whose parameters determines the dims of its result."""
     param = _jax.primitives.primitive(name).along
     return lambda interpreter, eqn, facts: _map_dims(eqn, facts, how, eqn.params[param])
 
 
 def _sliced_dim(dim: DimFact) -> DimFact:
-    """A dim that is sliced: each shard has the same part of an unsharded one; of another its part is unknown."""
+    """A sliced dim: of an unsharded dim each shard takes the same part; of a sharded one the part is unknown."""
     return UNSHARDED._replace(woven=dim.woven) if dim.axes == () else UNKNOWN
 
 
@@ -103,7 +103,7 @@ def reshape_dims(dims: Dims, before: Sequence[int], after: Sequence[int]) -> Dim
             dim for dim, size in zip(dims[start:end], before[start:end], strict=True) if size == 1 and dim.known_axes
         ]
         if regrouped and left and after[at - 1] > 1 and (end - start, to - at) != (1, 1):
-            # The axes of a dim of size 1 that went are the minor ones of the dim before, or the major ones of this.
+            # The axes of a removed dim of size 1 are the minor ones of the dim before, or the major ones of this one.
             axes = tuple(axis for dim in left for axis in dim.known_axes)
             made = [dim._replace(is_movable=True, is_either=True) if dim.axes else dim for dim in made]
             regrouped[-1] = regrouped[-1]._replace(woven=axes) if regrouped[-1].axes == () else regrouped[-1]
@@ -161,9 +161,9 @@ def _regroup_dims(dims: Sequence[DimFact], before: Sequence[int], after: Sequenc
 
 
 def _merge_gathered(dims: Sequence[DimFact], before: Sequence[int], after: Sequence[int]) -> list[DimFact]:
-    """A group with a dim along which shards were gathered, or with a dim that they are parts of.
+    """A group with a dim along which shards were stacked, or with the dim that they are parts of.
 
-    Right before the dim that they are parts of they are in order; elsewhere they are not.
+    The shards are in order if their dim comes right before the dim that they are parts of.
     """
     stacked, rest = (), [(dim, size) for dim, size in zip(dims, before, strict=True) if size > 1]
     while rest and rest[0][0].axes == () and rest[0][0].gathered:
@@ -175,7 +175,7 @@ def _merge_gathered(dims: Sequence[DimFact], before: Sequence[int], after: Seque
         return _regroup_dims([merged, *(dim for dim, _ in others)], sizes, after)
     parted = {axis for dim in dims for axis in dim.apart}
     astray = tuple(axis for dim in dims for axis in dim.gathered if dim.axes is None or axis in parted)
-    is_split = len(after) > 1 and any(dim.axes is None for dim in dims)  # which may be on the way to their order
+    is_split = len(after) > 1 and any(dim.axes is None for dim in dims)  # another reshape may put them in order
     if astray and not is_split:
         return [DimFact(None, gathered=astray, is_movable=True), *[UNKNOWN] * (len(after) - 1)]
     return [UNSHARDED if all(dim.axes == () for dim in dims) else UNKNOWN] * len(after)
@@ -196,7 +196,7 @@ def _distribute_parts(parts: list[Part], sizes: Sequence[int], behind: tuple[str
         taken: list[Part] = []
         cut, missing = (), size
         if size == 1 and at < len(sizes) - 1 and parts and parts[0][0]:
-            # A factor of 1 on the shard is major to what follows: it has the axes, for all that is known.
+            # A dim of size 1 on the shard is major to what follows, so that the axes may be its own.
             axes, count = parts[0]
             parts[0] = (), count
             dims.append(DimFact(axes, is_movable=True, parts=((axes, 1),), is_either=True))
@@ -286,7 +286,7 @@ def dynamic_slice(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFa
         elif axes and dim.axes is not None and (fact.varying | fact.unreduced).isdisjoint(axes):
             dims.append(dim.with_axes((*dim.axes, *axes)))
         elif dim == UNSHARDED and (axes := own_start(start.number, size, count, interpreter.sizes)):
-            # The first so many rows, cut over these axes, and the same along all others.
+            # The first rows of the dim, sharded over these axes, and the same along all others.
             others = interpreter.axes - varying_of(facts)
             dims.append(DimFact(axes, woven=tuple(axis for axis in interpreter.sizes if axis in others)))
         else:
@@ -295,14 +295,14 @@ def dynamic_slice(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFa
 
 
 def update_slice(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """Updates in place: a dim is sharded as in the operand, or as in an update of the whole dim."""
+    """An update of a slice: a dim is sharded as in the operand, or as in an update of the whole dim."""
     shapes = [atom.aval.shape for atom in eqn.invars[:2]]
     pairs = zip(facts[0].dims, facts[1].dims, *shapes, strict=True)
     return _combine(eqn, facts, [lattice.join_dims(dim, new) if a == b else dim for dim, new, a, b in pairs])
 
 
 def scatter(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """Scatters: the result is sharded as the operand; its unsharded dims as in updates of the whole dim."""
+    """A scatter: the result is sharded as the operand, its unsharded dims as in updates of the whole dim."""
     dims, shapes = list(facts[0].dims), [atom.aval.shape for atom in eqn.invars]
     for (operand, source), at in scattered_dims(eqn).items():
         if operand == 1 or shapes[0][at] == shapes[2][source]:
@@ -311,7 +311,7 @@ def scatter(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -
 
 
 def scattered_dims(eqn: Any) -> dict[tuple[int, int], int]:
-    """The dims of a scatter's array, by the operand (updates or indices) and the dim that stand for them."""
+    """The dims of a scatter's first operand, by the number of the operand (2 updates, 1 indices) and its dim."""
     numbers, rank = eqn.params["dimension_numbers"], len(eqn.invars[0].aval.shape)
     gone = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
     windows = zip(numbers.update_window_dims, [at for at in range(rank) if at not in gone], strict=True)
@@ -324,9 +324,9 @@ def _join_operands(facts: Sequence[ShardingFact]) -> list[DimFact]:
 
 
 def concatenate(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """Along a sharded dim the parts of the shards are interleaved; their intended order is not known.
+    """Along a sharded dim the parts of the shards are interleaved, in an order that is not known.
 
-    But every n-th row, and then others, is not the order of the rows.
+    If one of them has every n-th row, the result is surely not in order.
     """
     along, dims = eqn.params["dimension"], _join_operands(facts)
     joined = [fact.dims[along] for fact in facts]
@@ -353,13 +353,13 @@ def sort(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> l
 
 
 def top_k(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """Of a sharded dim, the largest on each shard."""
+    """Of a sharded dim, the largest elements on each shard."""
     along = eqn.params.get("axis", len(facts[0].dims) - 1) % len(facts[0].dims)
     return _map_dims(eqn, facts, slice_dims_at, along)
 
 
 def gather(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """A dim that is taken in full is sharded as it was, one that the indices add as theirs."""
+    """A dim that is taken in full is sharded as before, a dim that the indices add is sharded as theirs."""
     sizes, shape = eqn.params["slice_sizes"], eqn.invars[0].aval.shape
     is_cut = [size != length for size, length in zip(sizes, shape, strict=True)]
     pairs = gathered_dims(eqn)
@@ -368,7 +368,7 @@ def gather(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) ->
 
 
 def gathered_dims(eqn: Any) -> list[tuple[int, int]]:
-    """For each dim of a gather's result its operand (the array or the indices) and the dim of that."""
+    """For each dim of a gather's result, the operand that it comes from (0 the array, 1 the indices) and its dim."""
     numbers, rank = eqn.params["dimension_numbers"], len(eqn.invars[0].aval.shape)
     gone = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
     taken, brought = iter([at for at in range(rank) if at not in gone]), itertools.count()

@@ -1,6 +1,6 @@
-"""Follow tangents forward through a jaxpr: does a gradient pass an equation, or a value that JAX types wrongly?
+"""Decide whether a gradient passes an equation, or a value that JAX types wrongly, by following tangents forward.
 
-A mark stands in a fact as one more axis over which a value varies, so that branches and loops pass it on."""
+A mark is one more axis over which a value varies, so that the rules of branches and loops propagate it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .facts import CALLBACKS, FactInterpreter, TransferRule
 from .interpreter import CLAIM
 from .lattice import NO_AXES, AxisSet, ShardingFact, unknown, varying_of
 
-# No mesh axis is called so.
+# No mesh axis has such a name.
 _TANGENT, _PASSED = (frozenset([mark]) for mark in ("has a tangent", "has a gradient that passes"))
 _TANGENTS = _TANGENT | _PASSED
 UntypedResults = Mapping[int, Mapping[int, AxisSet]]
@@ -30,8 +30,8 @@ def has_gradient_through(
 ) -> bool:
     """Whether the gradient of a result passes one of some equations, or a value that varies against its type.
 
-    JAX sums the cotangent of such a value over shards that each need their own, and takes that of its factors from one
-    shard alone. A value without a tangent that later becomes varying in JAX's types does no harm.
+    JAX sums the cotangent of such a value over the shards, though each needs its own, and takes that of its factors
+    from one shard. A value without a tangent that later becomes varying in JAX's types does no harm.
 
     Args:
       interpreter: the interpreter of the region.
@@ -51,7 +51,7 @@ def has_gradient_through(
         axes = (axes | wrong) - typed.varying - typed.unreduced
         if name in CALLBACKS or name == "stop_gradient" or not _jax.array.is_inexact(aval.dtype):
             return axes - _TANGENTS
-        if is_custom:  # what has a derivative of its own has one whatever computes it
+        if is_custom:  # a function with its own derivative has one, whatever computes it
             axes |= varying_of(facts) & _TANGENTS
         is_wrong = bool(axes - _TANGENTS) if wrong or is_custom else _has_untyped_factor(eqn, facts)
         return axes | _PASSED if axes >= _TANGENT and (is_wrong or id(eqn) in eqns) else axes
@@ -59,7 +59,7 @@ def has_gradient_through(
     followed = _jax.primitives.names_of("call", "loop", "branch")
     rules = {name: partial(marked, interpreter.rules[name]) for name in followed} | {CLAIM: interpreter.rules[CLAIM]}
     flow = FactInterpreter(interpreter.sizes, False, {}, interpreter.claim_equations)
-    flow.rules = defaultdict(lambda: partial(marked, _handed_on), rules)
+    flow.rules = defaultdict(lambda: partial(marked, _pass_marks), rules)
     entering = [
         unknown(_TANGENT if has and _jax.array.is_inexact(var.aval.dtype) else NO_AXES, len(var.aval.shape))
         for var, has in zip(jaxpr.invars, differentiated, strict=True)
@@ -67,11 +67,11 @@ def has_gradient_through(
     return varying_of(flow.interpret(jaxpr, entering)) >= _PASSED
 
 
-def _handed_on(flow: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """The marks of all operands; for a cast or a collective of several operands, those of each."""
-    is_each = _jax.primitives.primitive(eqn.primitive.name).kind in ("cast", "collective")
-    is_each = is_each and len(facts) == len(eqn.outvars)
-    of_results = [[fact] for fact in facts] if is_each else [facts] * len(eqn.outvars)
+def _pass_marks(flow: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
+    """A result has the marks of all operands; that of a cast or a collective only those of its own operand."""
+    is_one_by_one = _jax.primitives.primitive(eqn.primitive.name).kind in ("cast", "collective")
+    is_one_by_one = is_one_by_one and len(facts) == len(eqn.outvars)
+    of_results = [[fact] for fact in facts] if is_one_by_one else [facts] * len(eqn.outvars)
     return [
         unknown(varying_of(of_result), len(getattr(var.aval, "shape", ())))
         for var, of_result in zip(eqn.outvars, of_results, strict=True)

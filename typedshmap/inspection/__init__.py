@@ -5,76 +5,24 @@ The tools of this package are built on this module, and yours can be. Nothing he
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
 
 from .. import _jax
 from ..errors.failures import Failure
-from ..hints.check_tree import TreeCheck
-from ..hints.context import MeshContext
-from ..hints.structure import Node, array_hints
-from ..introspection import require_decorated
-from ..meshes import override_mesh
-from ..observers import HintedValue, ObservedCall, Observer, also_observed_by
-from .region import NO_LENGTHS, CollectiveCall, Fact, Finding, Hint, Region, StatedClaim, finding_of
+from ..inference.closures import closed_over, closed_over_sizes
+from ..inference.interpreter import CALLS, Interpreter, call
+from ..meshes import MeshLike, read_mesh
+from ..observers import Assertion, HintedValue, ObservedCall, Observer, also_observed_by
+from .binding import NOTHING, CheckedCall, Hint, HintedLeaf, Signature, bind, find_signature, leaves_of, signature
+from .region import CollectiveCall, Fact, Finding, Region, StatedClaim, finding_of, reshard_steps
 
 __all__ = [
-    "CollectiveCall",
-    "Fact",
-    "Finding",
-    "Hint",
-    "Region",
-    "Signature",
-    "StatedClaim",
-    "keeping_claims",
-    "observing",
-    "on_mesh",
-    "reading_thoroughly",
-    "regions",
-    "signature",
+    "CALLS", "CheckedCall", "CollectiveCall", "Fact", "Finding", "Hint", "HintedLeaf", "Interpreter",
+    "MeshLike", "Region", "Signature", "StatedClaim", "bind", "call", "closed_over", "closed_over_sizes",
+    "find_signature", "keeping_claims", "leaves_of", "observing", "on_mesh", "read_mesh", "reading_thoroughly",
+    "regions", "reshard_steps", "signature",
 ]  # fmt: skip
-
-
-class Signature(NamedTuple):
-    """The hints of a decorated function, and the options of its decorator.
-
-    Attributes:
-      name: the function's name.
-      verb: the decorator: ``"typed_shard_map"``, ``"typed_jit"`` or ``"typed"``.
-      mesh: the decorator's mesh; None if it is looked up at every call.
-      axis_names: the mesh axes that it makes manual; empty for all.
-      parameters: for each parameter the hints of its arrays; empty for a static one.
-      result: the hints of the arrays that it returns.
-    """
-
-    name: str
-    verb: str
-    mesh: _jax.mesh.AnyMesh | None
-    axis_names: frozenset[str]
-    parameters: Mapping[str, tuple[Hint, ...]]
-    result: tuple[Hint, ...]
-
-
-def signature(f: Any) -> Signature:
-    """Return the hints of a function made by ``typed_shard_map``, ``typed_jit`` or ``typed``, also through ``jax.jit``.
-
-    ```python
-    signature(mlp).parameters["x"][0].layout.dim_axes  # (("dp",), ()) for Float[Array, "[batch/dp] model"]
-    ```
-
-    Raises:
-      StructureError: for any other function.
-      AnnotationSyntaxError: for a hint that cannot be read.
-    """
-    info = require_decorated(f, "signature")
-    typed, context = info.signature.read(()), MeshContext.over(info.mesh, info.naming)
-    nodes = dict(typed.parameters) | {f"in_types[{at}]": node for at, node in enumerate(typed.positional)}
-
-    def hints(node: Node | None) -> tuple[Hint, ...]:
-        return () if node is None else tuple(Hint.over(hint, context) for hint in array_hints(node))
-
-    parameters = {name: hints(node) for name, node in nodes.items()}
-    return Signature(typed.name, info.verb, info.mesh, info.axis_names, parameters, hints(typed.result))
 
 
 def regions(program: Any) -> list[Region]:
@@ -93,7 +41,7 @@ def regions(program: Any) -> list[Region]:
 
 
 @contextmanager
-def observing(observer: Any, axis_sizes: Mapping[str, int] = NO_LENGTHS) -> Generator[None]:
+def observing(observer: Any, axis_sizes: Mapping[str, int] = NOTHING) -> Generator[None]:
     """Report calls of typed functions, and all regions that are traced, to an observer inside a ``with``.
 
     ```python
@@ -146,10 +94,10 @@ class _Adapted(Observer):
         self._boundary(values, hints, boundary.mesh)
         return returned
 
-    def asserted(self, function: str, checked: TreeCheck, is_assumed: bool) -> None:
-        for leaf in checked.leaves:
-            if self._assertion is not None and leaf.hint is not None:
-                self._assertion(leaf.value, Hint.over(leaf.hint, checked.region))
+    def asserted(self, assertion: Assertion) -> None:
+        if (heard := self._assertion) is not None:
+            for hinted in assertion.values:
+                heard(hinted.value, Hint.over(hinted.hint, assertion.region))
 
     def suspect(self, function: str, failure: Failure) -> None:
         if self._suspect is not None:
@@ -178,7 +126,7 @@ _THOROUGH, _WITH_CLAIMS = _Thorough(), _WithClaims()
 
 
 @contextmanager
-def on_mesh(mesh: _jax.mesh.AnyMesh) -> Generator[None]:
+def on_mesh(mesh: _jax.mesh.AnyMesh, *, is_ambient: bool = False) -> Generator[None]:
     """Run the typed functions and the regions that this thread traces on another mesh, inside a ``with``.
 
     ```python
@@ -188,6 +136,8 @@ def on_mesh(mesh: _jax.mesh.AnyMesh) -> Generator[None]:
 
     Args:
       mesh: the mesh that replaces ``mesh=`` of decorators, and that of regions over axes of its names.
+      is_ambient: whether it is the ambient mesh, too, for functions that have none of their own.
     """
-    with override_mesh(mesh), _jax.regions.moved_regions(mesh):
+    ambient = _jax.mesh.made_ambient(mesh) if is_ambient else nullcontext()
+    with ambient, _jax.mesh.override_mesh(mesh), _jax.regions.moved_regions(mesh):
         yield

@@ -16,36 +16,19 @@ from ..errors.causes import Cause, Suspect, Suspected
 from ..errors.failures import Failure, LayoutMismatch, ShardingConflict, Subject
 from ..errors.places import Place, as_users, is_of_package
 from ..errors.varying import DivergentCollective, NotUnreduced, UnmarkedUnreduced, UnmentionedVarying, UntypedVarying
-from ..hints.array_hint import ArrayHint, hint_of_spec
+from ..hints.array_hint import hint_of_spec
 from ..hints.context import LayoutAssertion, MeshContext
 from ..inference.claims import Origin
+from ..inference.closures import closed_over_sizes
 from ..inference.facts import FactInterpreter
 from ..inference.interpreter import CLAIM
+from ..inference.kinds.described import describe_value
 from ..inference.lattice import ShardingFact
 from ..inference.region import RULES, InterpretedRegion
-from ..notation.layout import Layout
 from ..ops.resharding.plan import known_plan
+from .binding import NOTHING, Hint
 
 Severity = Literal["error", "suspect"]
-
-
-class Hint(NamedTuple):
-    """A hint for one array.
-
-    Attributes:
-      text: the hint as it was written, ``Float[Array, "[b/dp] d"]``.
-      layout: the mesh axes of its dims and marks, with aliases and rules applied: ``dim_axes``, ``unreduced``,
-        ``reduced``, ``varying``; None if it names an axis that the mesh does not have.
-    """
-
-    text: str
-    layout: Layout | None
-
-    @classmethod
-    def over(cls, hint: ArrayHint, context: MeshContext) -> Hint:
-        """The meaning of a hint in a mesh context."""
-        layout = context.layout(hint)
-        return cls(str(hint.text), layout if isinstance(layout, Layout) else None)
 
 
 class Finding(NamedTuple):
@@ -130,10 +113,10 @@ class StatedClaim(NamedTuple):
     line: int
 
 
-NO_LENGTHS: Mapping[str, int] = {}
 _BODY = Subject("spec", "body")
 
 _NO_DEGREES = "whether results grow with '{}', as it cannot be traced on an axis of another size"
+_HELD = "whether results grow with '{}', as it closes over {}"
 
 
 class Region:
@@ -156,7 +139,7 @@ class Region:
       traced: the region as JAX traced it.
     """
 
-    def __init__(self, traced: _jax.jaxpr.TracedRegion, lengths: Mapping[str, int] = NO_LENGTHS) -> None:
+    def __init__(self, traced: _jax.jaxpr.TracedRegion, lengths: Mapping[str, int] = NOTHING) -> None:
         """Wrap a traced region.
 
         Args:
@@ -186,6 +169,11 @@ class Region:
             checked_axes=manual,
             has_vma=self.check_vma,
         )
+
+    @classmethod
+    def of(cls, eqn: Any) -> Region:
+        """The region of an equation of ``jax.shard_map``."""
+        return cls(_jax.jaxpr.TracedRegion(eqn, tuple(range(len(eqn.outvars)))))
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -218,6 +206,15 @@ class Region:
         interpreter.interpret(self.jaxpr, self._interpreted.entering, known)
         fact = known[value]
         return Fact(fact.varying, fact.unreduced, tuple(dim.axes for dim in fact.dims))
+
+    def describe(self, value: Any, other: Region | None = None) -> list[str]:
+        """What a variable of its body, or of an inner jaxpr, is of the whole over each axis, in words.
+
+        Args:
+          value: the variable.
+          other: the same region on a mesh with another size of one axis, from which degrees are known.
+        """
+        return [*describe_value(self.params, None if other is None else other.params, value)]
 
     @cached_property
     def collectives(self) -> list[CollectiveCall]:
@@ -263,6 +260,9 @@ class Region:
                     Failure(suspect.failure, _BODY, place=suspect.place) for suspect in interpreted.suspects(of_results)
                 ]
                 unread += [_NO_DEGREES.format(axis) for axis in interpreted.kinds.unread]
+                if held := interpreted.kinds.held:
+                    closed = closed_over_sizes(function, self.axes)
+                    unread += [_HELD.format(axis, closed[axis]) for axis in held]
             for failure in failures:
                 cause = failure.what.cause if isinstance(failure.what, UnmentionedVarying) else None
                 if cause is not None and cause.may_agree:

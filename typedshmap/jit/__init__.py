@@ -12,7 +12,7 @@ from ..axis_names import AxesLike, AxisRules, RulesLike, read_naming
 from ..errors import TypedShmapError, placed_at_decoration
 from ..hints.signature import LazySignature
 from ..introspection import DecoratedInfo, caller_frame, decorate, wraps
-from ..meshes import MeshLike, read_mesh_or_sizes
+from ..meshes import MeshLike, read_mesh
 from ..observers import active, observers
 from .call import JitFunction
 
@@ -114,7 +114,7 @@ def typed_jit(
     """
     _jax.trace.load_extend()
     with placed_at_decoration():
-        own_mesh, own_naming = read_mesh_or_sizes(mesh), read_naming(axes, rules)
+        own_mesh, own_naming = read_mesh(mesh), read_naming(axes, rules)
 
     def wrap(function: Callable[..., Any], hinted: LazySignature, below: DecoratedInfo | None) -> Any:
         own_or_below, naming = own_mesh, own_naming

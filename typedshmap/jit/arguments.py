@@ -15,10 +15,10 @@ import jax
 from .. import _jax
 from ..errors import StructureError
 from ..errors.failures import Subject
-from ..errors.phrases import value_text
+from ..errors.phrases import name_of, value_text
 from ..hints.array_hint import ArrayHint, rank_of
 from ..hints.fitting import CheckedLeaf
-from ..hints.signature import POSITIONAL, BoundArgument, name_of
+from ..hints.signature import POSITIONAL, BoundArgument
 from .context import JitContext
 
 VAR_POSITIONAL, VAR_KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD

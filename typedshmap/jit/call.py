@@ -33,6 +33,7 @@ from .. import _jax
 from ..axis_names import FLAX, AxisNaming, flax_naming
 from ..errors import StructureError
 from ..errors.failures import RETURN, Failure, PlainMessage, Subject
+from ..errors.phrases import name_of
 from ..hints.check_array import describe
 from ..hints.check_structs import check_arguments_as_traced
 from ..hints.check_tree import array_leaves, check_arguments, check_value, result_place, unknown_axes
@@ -40,10 +41,9 @@ from ..hints.context import CallScope, current_axis_naming, decorator_axis_namin
 from ..hints.enforcement import enforced
 from ..hints.fitting import CheckedLeaf, LeafKinds, Undecided, array_kind, sharding_at_rest
 from ..hints.global_sharding import original_error
-from ..hints.signature import HintedSignature, LazySignature, name_of
+from ..hints.signature import HintedSignature, LazySignature
 from ..hints.structure import BareTree, Static, Untyped, array_hints, declares_arrays, holds_arrays
 from ..introspection import find_decorated
-from ..meshes import override_mesh
 from ..observers import Boundary, HintedValue, ObservedCall, hinted_values, run_observed
 from .arguments import ArgumentKey, StaticLeaf, flatten_argument, parse_options, place_unplaced, traced_leaf
 from .context import jit_context, sharding_failure
@@ -495,7 +495,7 @@ def dispatch_leaves(args: tuple[Any, ...], kwargs: dict[str, Any], naming: AxisN
             context,
             None if context.empty else _jax.mesh.ambient_devices(),
             _jax.mesh.jit_mesh.value,
-            override_mesh.value,
+            _jax.mesh.override_mesh.value,
             _jax.trace.has_64_bits(),
         )
         hash(surroundings)

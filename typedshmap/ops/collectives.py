@@ -12,10 +12,10 @@ import jax
 import numpy as np
 
 from .. import _jax
+from .._jax.array import KEYS, takes
 from ..errors.failures import Failure, PlainMessage, Subject, UnusableDtype, WrongSize
 from ..errors.phrases import quoted_axes, sharding_text, value_text
 from ..errors.varying import RedundantPsum
-from ..hints.array_hint import KEYS, takes
 from ..hints.check_array import describe
 from ..hints.context import lookup_layout
 from ..notation.layout import shared_prefix
@@ -404,17 +404,18 @@ def _reduce_over(call: Operation, value: Any, axes: MeshAxes) -> Any:
 def _redundant_psum(call: Operation, value: Any, axes: MeshAxes) -> RedundantPsum | None:
     """The fault of the first axis over which a value is replicated, by JAX's type or by its known layout."""
     kind, known, has_vma = _jax.array.manual_type(value), lookup_layout(value), call.region.has_vma
+    is_sum = _jax.primitives.primitive(call.verb).is_linear
     for axis in call.nontrivial(axes):
         is_known = False
         if known is not None and axis in known.invarying:
             # A mean of equal values is right, and makes JAX's type invarying.
-            is_known = call.verb in ("psum", "psum_scatter")
+            is_known = is_sum
         elif known is not None and not has_vma and axis in known.covered_axes:
             is_known = not any(axis in axes for axes in (known.unreduced, known.varying, *known.dim_axes))
         if is_known or (has_vma and axis not in kind.varying | kind.unreduced):
             place = known.place if known is not None and is_known else None
             other_axes = [name for name in call.nontrivial(axes) if name != axis]
-            return RedundantPsum(axis, call.region.sizes[axis], call.verb, place, bool(other_axes))
+            return RedundantPsum(axis, call.region.sizes[axis], call.verb, is_sum, place, bool(other_axes))
     return None
 
 

@@ -13,13 +13,14 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, auto_axes
 
 from .. import _jax
+from .._jax.array import KEYS, takes
 from ..errors import MeshAxisError, TypedShmapError, failures, warn_of_suspect
 from ..errors.failures import Failure, Fault, HintText, Span, Subject
 from ..errors.phrases import count_text, quoted_axes, sharding_text
 from ..errors.places import Place, running_line
 from ..errors.varying import UnmentionedVarying
 from ..hints import context
-from ..hints.array_hint import KEYS, ArrayHint, takes
+from ..hints.array_hint import ArrayHint
 from ..hints.check_array import check_array, describe
 from ..hints.fitting import NO_AXES, CheckedLeaf, find_fitting, keep_fit
 from ..hints.global_sharding import mismatch_beside_manual, place_stated, with_mesh

@@ -19,7 +19,7 @@ from ..hints.check_tree import ArrayCheck, check_value
 from ..hints.context import MeshContext, current_axis_naming
 from ..hints.fitting import CheckedLeaf
 from ..hints.structure import Node
-from ..meshes import mesh_of_values, read_mesh_or_sizes
+from ..meshes import mesh_of_values, read_mesh
 from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, Sizes
 from ..records import Record
@@ -86,7 +86,7 @@ def placement_context(
     """The context of the caller's mesh, of the ambient one, of the values, or of their boxes."""
     if _jax.mesh.context_mesh().manual_axes:
         raise MeshAxisError(f"{verb}: inside a manual region a value is one shard, which is placed already")
-    used_mesh = mesh_of_values(read_mesh_or_sizes(mesh) or _jax.mesh.known_mesh(), values) or boxed()
+    used_mesh = mesh_of_values(read_mesh(mesh) or _jax.mesh.known_mesh(), values) or boxed()
     if used_mesh is None and not is_optional:
         raise no_mesh(verb)
     if needs == "devices" and isinstance(used_mesh, AbstractMesh):

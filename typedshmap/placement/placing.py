@@ -12,12 +12,14 @@ from jax.sharding import NamedSharding
 from jax.typing import ArrayLike
 
 from .. import _jax
+from .._jax.array import takes
 from ..check import check_in_scope
 from ..errors import MeshAxisError, ShardingError, StructureError
 from ..errors.failures import Failure, Fault, NotAnArray, PlainMessage, Subject, WrongDtype, WrongSize
 from ..errors.phrases import mesh_text, value_text
+from ..errors.requirements import merge_sizes
 from ..errors.varying import LostMark
-from ..hints.array_hint import ArrayHint, rank_of, takes
+from ..hints.array_hint import ArrayHint, rank_of
 from ..hints.check_array import describe
 from ..hints.check_tree import assert_layouts, with_other_leaves
 from ..hints.context import current_mesh_context
@@ -26,8 +28,7 @@ from ..hints.global_sharding import place_stated
 from ..hints.parse_hint import parse_hint_or_dims
 from ..hints.signature import EMPTY
 from ..hints.structure import ArrayLeaf, Node
-from ..introspection import merge_sizes
-from ..meshes import MeshLike, read_mesh_or_sizes
+from ..meshes import MeshLike, read_mesh
 from ..notation.layout import Layout
 from ..notation.spec import written_axes
 from .context import PlacementContext, devices_of, no_mesh, placement_context, read_memory_kind
@@ -185,7 +186,7 @@ def _move_alone(leaf: PlacedLeaf, sharding: NamedSharding) -> Any:
 
 def _shard_in_region(x: Any, node: Node, mesh: Any, memory_kind: str | None) -> Any:
     """Check a shard over the manual axes, and place it over the other axes of its hint."""
-    here, given = _jax.mesh.context_mesh(), read_mesh_or_sizes(mesh)
+    here, given = _jax.mesh.context_mesh(), read_mesh(mesh)
     if given is not None and given.shape_tuple != here.shape_tuple:
         problem = f"its mesh ({mesh_text(given.shape_tuple)}) contradicts the ambient one"
         raise MeshAxisError(f"shard: {problem} ({mesh_text(here.shape_tuple)})")

@@ -24,13 +24,13 @@ from .. import _jax, errors
 from ..errors import DtypeError, MeshAxisError, ShapeError, StructureError, TypedShmapError
 from ..errors.failures import Failure, HintText, PlainMessage, Subject, WrongSize
 from ..errors.phrases import count_text
+from ..errors.requirements import merge_sizes
 from ..hints.array_hint import ArrayHint
 from ..hints.check_array import check_array
 from ..hints.check_tree import check_value
 from ..hints.context import MeshContext
 from ..hints.parse_hint import parse_hint_or_dims
 from ..hints.structure import Node, array_hints
-from ..introspection import merge_sizes
 from ..meshes import MeshLike
 from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, SizeMismatch, Sizes

@@ -12,19 +12,20 @@ import jax
 import numpy as np
 
 from .. import _jax
+from .._jax.array import KEYS
 from ..errors import ShapeError, StructureError, TypedShmapError, error_of, failures
 from ..errors.failures import Bound, Failure, Fault, Subject, WrongSize
 from ..errors.phrases import did_you_mean, value_text
 from ..errors.report import Report
+from ..errors.requirements import merge_sizes
 from ..hints import structure
-from ..hints.array_hint import KEYS, ArrayHint, rank_of
+from ..hints.array_hint import ArrayHint, rank_of
 from ..hints.check_array import check_array
 from ..hints.check_tree import ArrayCheck
 from ..hints.context import current_mesh_context
 from ..hints.fitting import CheckedLeaf
 from ..hints.parse_hint import parse_hint_or_dims
 from ..hints.structure import ArrayLeaf, Node, Static, array_hints, declares_arrays, node_name
-from ..introspection import merge_sizes
 from ..meshes import MeshLike
 from ..notation.match import LARGEST_SIZE, NO_SIZES, NoValue, Sizes, evaluate, mismatch_of
 from ..notation.spec import Anything as AnySize

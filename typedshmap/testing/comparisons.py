@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from .. import _jax
 from .._jax.primitives import primitive
-from ..inference.interpreter import Interpreter, call
+from ..inspection import Interpreter, call
 from ..tools.sample.arguments import FlatCall, Inputs
 from ..tools.sample.plan import ComparedNumber
 from .run import FunctionUnderTest

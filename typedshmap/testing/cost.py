@@ -8,7 +8,7 @@ from typing import Any
 from .. import _jax
 from ..errors import MeshAxisError, StructureError
 from ..errors.phrases import did_you_mean, mesh_text, value_text
-from ..introspection import merge_sizes, require_bool_or_none, require_integer
+from ..errors.requirements import merge_sizes, require_bool_or_none, require_integer
 from ..tools.explain import Explanation, MeshLike, explain_call
 from ..tools.explain.costs import Costs, changed_counts
 from ..tools.explain.model import bytes_text

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import _jax
+from .._jax.primitives import OPPOSITE_END
 from ..errors.phrases import count_text, quoted_axes
-from ..inference.kinds.described import describe_value
+from ..inspection import Region
 from .agreement import Agreement
 from .first_difference import FirstDifference, first_difference
 from .replay import Run
@@ -97,9 +98,9 @@ def _read(first: FirstDifference) -> list[str]:
     regions, references = compared.program.regions, compared.reference.regions
     if step.region is None or step.name == "item" or first.loop is not None:
         return []
-    on_one = references[step.region].eqn.params if len(references) == len(regions) else None
     try:
-        known = [*describe_value(regions[step.region].eqn.params, on_one, step.eqn.outvars[first.result])]
+        on_one = Region.of(references[step.region].eqn) if len(references) == len(regions) else None
+        known = Region.of(regions[step.region].eqn).describe(step.eqn.outvars[first.result], on_one)
     except Exception:  # what only reads a program hides no difference
         return []
     return [f"read as: {'; '.join(known)}"] if known else []
@@ -115,7 +116,7 @@ def _words(agreement: Agreement) -> str:
             return f"{layout}as on one device"
         case "reduced", ["scaled", *_]:
             return f"{layout}off by the number of shards over {quoted_axes(reduced)}"
-        case "reduced", [("sum" | "mean") as how, *_] if not {"max", "min"}.intersection(reduced.values()):
+        case "reduced", [("sum" | "mean") as how, *_] if OPPOSITE_END.keys().isdisjoint(reduced.values()):
             return f"{layout}its {how} over {quoted_axes(reduced)} is that on one device"
         case "blocks", _:
             return "each shard has a part of that on one device"

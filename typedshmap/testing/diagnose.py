@@ -4,17 +4,20 @@ Causes are inferred from patterns in the values and from the jaxpr; each has a c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import combinations
 from math import ceil, isclose, log10, prod
 from typing import Any, NamedTuple
 
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
 from .. import _jax
 from .._jax.primitives import primitive
-from ..errors.phrases import quoted_axes, size_text
+from ..errors import TypedShmapError
+from ..errors.phrases import mesh_text, quoted_axes, size_text
+from ..inspection import closed_over, closed_over_sizes
 from ..tools.sample.plan import UnplacedInputs
 from .compare import Difference, FormMismatch, MeshTrial, Tolerance, ValueMismatch, are_close, as_double
 from .describe_difference import Where
@@ -298,3 +301,32 @@ def wrong_shards(mismatch: ValueMismatch, axis: str) -> tuple[int, ...] | None:
             wrong = tuple(at for at, shard in enumerate(shards) if shard.any())
             return wrong if len(wrong) < len(shards) else None
     return None
+
+
+@contextmanager
+def noting_sizes(name: str, function: Callable[..., Any], sizes: Mapping[str, int]) -> Generator[None]:
+    """Note on an exception which closed-over values may be sizes of the function's own mesh.
+
+    Args:
+      name: the function's name.
+      function: the function.
+      sizes: the axes of its own mesh, with their sizes.
+    """
+    try:
+        yield
+    except TypedShmapError:  # it says itself what is wrong
+        raise
+    except Exception as error:
+        for axis, words in closed_over_sizes(function, sizes).items():
+            right = f"jax.lax.axis_size('{axis}') is right on every mesh"
+            error.add_note(f"{name} closes over {words} (its own mesh is {mesh_text(sizes.items())}); {right}")
+        if not isinstance(error, AssertionError) and any(_is_on_mesh(value) for _, value in closed_over(function)):
+            error.add_note(
+                f"{name} closes over arrays or shardings of its own mesh, which stay on it: pass arrays as arguments"
+            )
+        raise
+
+
+def _is_on_mesh(value: Any) -> bool:
+    sharding = getattr(value, "sharding", value)
+    return isinstance(sharding, NamedSharding) and sharding.num_devices > 1

@@ -20,23 +20,14 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from .. import _jax
+from .._jax.mesh import mesh_sizes
 from ..drawing import framed, table
 from ..errors import ShapeError, StructureError, SuspectWarning, VaryingError
-from ..errors.phrases import count_text, mesh_text, quoted_axes, titled, value_text
+from ..errors.phrases import count_text, mesh_text, name_of, quoted_axes, titled, value_text
+from ..errors.requirements import merge_sizes, require_bool_or_none, require_dict, require_integer
 from ..errors.varying import UnmentionedVarying
-from ..hints.signature import name_of
-from ..inference.closures import noting_sizes
-from ..introspection import (
-    bound_self,
-    merge_sizes,
-    require_bool_or_none,
-    require_decorated,
-    require_dict,
-    require_integer,
-)
-from ..meshes import mesh_sizes
+from ..inspection import signature
 from ..tools.progress import progress
-from ..tools.sample import mesh_of
 from ..tools.sample.arguments import FlatCall
 from ..tools.sample.plain import is_plain, with_hints
 from ..tools.sample.plan import UnplacedInputs, plan_inputs
@@ -50,10 +41,11 @@ from .diagnose import (
     failure_report,
     has_not_ended,
     list_meshes,
+    noting_sizes,
     result_phrase,
 )
 from .meshes import axes_of, default_meshes, given_meshes, longer_axes, name_of_mesh, one_axis_mesh
-from .run import CompiledCall, FunctionUnderTest, Outcome, classify_function, compile_call, needs_manual_axes
+from .run import CompiledCall, FunctionUnderTest, Outcome, classify_function, compile_call, in_its_region
 from .waiting import TookTooLong
 
 
@@ -204,12 +196,12 @@ def assert_mesh_invariant(
         hinted, given = with_hints(VERB, f, args, {**sizes, **(arguments or {})}, _lent(meshes))
         options = {"grad": grad, "exclude": exclude, "seed": seed, "trials": trials, "timeout": timeout}
         return assert_mesh_invariant(hinted, meshes, **options, rtol=rtol, atol=atol, arguments=given)  # type: ignore[arg-type]
-    made_of = require_decorated(f, VERB)
+    hinted = signature(f, VERB)
     if args:
         raise StructureError(f"{VERB}: {name_of(f)}: args= is for functions without hints; pass arguments by name")
-    typed, own_mesh = made_of.signature.read(bound_self(f)), mesh_of(f, None, VERB)
+    own_mesh = hinted.known_mesh()
     require_bool_or_none(VERB, "grad", grad)
-    subject = classify_function(f, made_of, typed, manual)
+    subject = classify_function(f, hinted, manual)
     names, limits = _names(exclude), (_number_option("rtol", rtol), _number_option("atol", atol))
     if not (seconds := _number_option("timeout", timeout)):
         raise StructureError(f"{VERB}: timeout={value_text(timeout)} is not a number of seconds")
@@ -218,21 +210,21 @@ def assert_mesh_invariant(
         return plan_inputs(f, meshes, sizes, arguments, VERB).with_multiples(multiples_of).draw(seed)
 
     first_seed = require_integer(VERB, "seed", 0 if seed is None else seed, 0)
-    axes, left_out = axes_of(made_of, typed, own_mesh), dict[Mesh, str]()
+    axes, left_out = axes_of(hinted, own_mesh), dict[Mesh, str]()
     if meshes is None:
-        chosen, left_out = _fitting_meshes(draw, default_meshes(axes, typed.name))
+        chosen, left_out = _fitting_meshes(draw, default_meshes(axes, subject.name))
     else:
         chosen = given_meshes(meshes, axes)
     seeds = tuple(range(first_seed, first_seed + require_integer(VERB, "trials", trials, 1, 10_000)))
     multiples_of, misfit, loose, compiled = 1, "", dict[str, float](), dict[Mesh, CompiledCall]()
     spent = dict[Mesh, float]()
-    noting = noting_sizes(typed.name, f, {} if own_mesh is None else own_mesh.shape)
-    with warnings.catch_warnings(), noting, progress(f"{VERB}: {typed.name}") as report:
+    noting = noting_sizes(subject.name, f, {} if own_mesh is None else own_mesh.shape)
+    with warnings.catch_warnings(), noting, progress(f"{VERB}: {subject.name}") as report:
         warnings.simplefilter("ignore", SuspectWarning)  # the numbers decide
         first_mesh = chosen[0]
         made = draw(chosen, first_seed).on(first_mesh)
-        if subject.kind == "global" and manual is None and needs_manual_axes(subject, made, first_mesh):
-            subject = replace(subject, kind="mapped")
+        if manual is None:
+            subject = in_its_region(subject, made, first_mesh)
         compared = numbers_compared(subject, made, first_mesh)
 
         def trial(seed: int) -> Trial:
@@ -268,7 +260,7 @@ def assert_mesh_invariant(
                 misfit = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             left_out.update(dict.fromkeys(failed, UNCOMPILED))
             chosen = [mesh for mesh in chosen if mesh not in failed]
-    return Verified(typed.name, tuple(chosen), left_out, seeds, loose, misfit, spent)
+    return Verified(subject.name, tuple(chosen), left_out, seeds, loose, misfit, spent)
 
 
 class DifferenceReport(str):

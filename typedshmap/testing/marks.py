@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeVar, overload
 
-from ..inspection import reading_thoroughly
-from ..introspection import find_attribute, require_decorated
+from ..inspection import reading_thoroughly, signature
 from .invariance import Verified, assert_mesh_invariant
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -82,7 +83,7 @@ def mesh_invariant(f: Any = None, /, *, meshes: Sequence[Any] | None = None, **o
     """
 
     def mark(function: Any) -> Any:
-        require_decorated(function, "mesh_invariant")
+        signature(function, "mesh_invariant")
         setattr(function, _ATTRIBUTE, InvarianceMark(meshes, options))
         return function
 
@@ -91,7 +92,11 @@ def mesh_invariant(f: Any = None, /, *, meshes: Sequence[Any] | None = None, **o
 
 def find_mark(f: Any) -> InvarianceMark | None:
     """A function's mark, also through ``jax.jit`` and other wrappers; None if it has none."""
-    return find_attribute(f, _ATTRIBUTE, InvarianceMark)
+    with suppress(ValueError):  # of wrappers in a circle
+        marked = inspect.unwrap(f, stop=lambda wrapper: hasattr(wrapper, _ATTRIBUTE))
+        mark = getattr(marked, _ATTRIBUTE, None)
+        return mark if isinstance(mark, InvarianceMark) else None
+    return None
 
 
 class MarkedName(NamedTuple):

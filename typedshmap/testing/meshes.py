@@ -13,12 +13,11 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from .. import _jax
+from .._jax.mesh import mesh_sizes
 from ..errors import MeshAxisError
 from ..errors.phrases import mesh_text, value_text
-from ..hints.signature import HintedSignature
-from ..introspection import DecoratedInfo
-from ..meshes import mesh_sizes, why_unusable
-from ..tools.sample.meshes import axes_of_hints
+from ..inspection import Signature
+from ..meshes import why_unusable
 
 ONE_DEVICE = "one device"
 _MOST_DEVICES = 8
@@ -65,13 +64,13 @@ class FunctionAxes:
             )
 
 
-def axes_of(function: DecoratedInfo, typed: HintedSignature, mesh: _jax.mesh.AnyMesh | None) -> FunctionAxes:
+def axes_of(signature: Signature, mesh: _jax.mesh.AnyMesh | None) -> FunctionAxes:
     """The axes of a function's mesh; where no mesh is known, those that its hints name."""
     if mesh is not None:
         types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
         return FunctionAxes(dict(mesh.shape), types, _devices(mesh))
-    names = axes_of_hints(function, typed)
-    return FunctionAxes(dict.fromkeys(names, 1), dict.fromkeys(names, AxisType.Auto), jax.local_devices())
+    sizes, types = dict.fromkeys(signature.axes, 1), dict.fromkeys(signature.axes, AxisType.Auto)
+    return FunctionAxes(sizes, types, jax.local_devices())
 
 
 def _devices(mesh: _jax.mesh.AnyMesh) -> Sequence[Any]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from typing import Any, Literal, TypeVar
@@ -14,12 +14,11 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from .. import _jax
-from ..errors import StructureError
-from ..hints.signature import HintedSignature
-from ..introspection import DecoratedInfo, require_bool_or_none
-from ..meshes import override_mesh
+from ..errors import MeshAxisError, StructureError
+from ..errors.requirements import require_bool_or_none
+from ..inspection import Signature, on_mesh
+from ..shard_map import typed_shard_map
 from ..tools.sample.arguments import CallForm, FlatCall, Inputs
-from ..tools.sample.meshes import has_marks, map_over_shards, needs_manual_region
 from .meshes import with_replica
 from .waiting import IDLE, wait_for
 
@@ -35,68 +34,65 @@ class FunctionUnderTest:
 
     Attributes:
       f: the function.
-      made_of: the options of its decorator.
-      typed: its hints.
+      signature: its hints, and the options of its decorator.
       kind: how it is called: as it is; under ``jax.jit`` on global arrays; or mapped over all mesh axes.
       is_ambient: whether the mesh that replaces its own becomes the ambient one, too.
     """
 
     f: Callable[..., Any]
-    made_of: DecoratedInfo
-    typed: HintedSignature
+    signature: Signature
     kind: CallKind
     is_ambient: bool
 
     @property
     def name(self) -> str:
-        return self.typed.name
+        return self.signature.name
 
     def mesh_for(self, mesh: MeshT) -> MeshT:
         """The mesh that the function runs on: an unreduced result needs Explicit axes and more than one device."""
         if self.kind == "mapped":
             mesh = _jax.mesh.with_axis_type(mesh, AxisType.Explicit)
-        marks = [mark for hint in self.typed.result_hints for mark in hint.spec.marks]
-        is_unreduced = self.kind != "global" and any(mark.sign == "+" for mark in marks)
+        marks = [mark for hint in self.signature.result for mark in hint.marks]
+        is_unreduced = self.kind != "global" and any(mark.startswith("+") for mark in marks)
         return with_replica(mesh) if mesh.size == 1 and is_unreduced and isinstance(mesh, Mesh) else mesh
 
     def mapped(self, mesh: _jax.mesh.AnyMesh) -> Callable[..., Any]:
         """What takes global arrays: the function, or for a helper of a manual region what maps it over the shards."""
-        return map_over_shards(self.f, self.made_of, mesh) if self.kind == "mapped" else self.f
+        return typed_shard_map(self.f, mesh=mesh) if self.kind == "mapped" else self.f
 
-    @contextmanager
-    def on(self, mesh: _jax.mesh.AnyMesh) -> Generator[None]:
+    def on(self, mesh: _jax.mesh.AnyMesh) -> AbstractContextManager[None]:
         """Replace the function's mesh."""
-        is_abstract = isinstance(mesh, AbstractMesh)
-        ambient: Any = jax.sharding.use_abstract_mesh if is_abstract else jax.set_mesh
-        # JAX does not let an abstract mesh take the place of one of another size.
-        none = _jax.mesh.without_ambient() if is_abstract and self.is_ambient else nullcontext()
-        with override_mesh(mesh), none, ambient(mesh) if self.is_ambient else nullcontext():
-            yield
+        return on_mesh(mesh, is_ambient=self.is_ambient)
 
 
-def classify_function(
-    f: Callable[..., Any], made_of: DecoratedInfo, typed: HintedSignature, manual: bool | None
-) -> FunctionUnderTest:
+def classify_function(f: Callable[..., Any], signature: Signature, manual: bool | None = None) -> FunctionUnderTest:
     """Decide how a function is called."""
     require_bool_or_none("assert_mesh_invariant", "manual", manual)
     kind: CallKind = "as it is"
-    if made_of.verb == "typed":
-        kind = "mapped" if manual or (manual is None and has_marks(typed)) else "global"
+    if signature.verb == "typed":
+        kind = "mapped" if manual or (manual is None and signature.has_marks) else "global"
     elif manual is not None:
         raise StructureError(
-            f"assert_mesh_invariant: {typed.name}: manual= is for helpers made by typed; this one is made by "
-            f"{made_of.verb}"
+            f"assert_mesh_invariant: {signature.name}: manual= is for helpers made by typed; this one is made by "
+            f"{signature.verb}"
         )
-    is_ambient = made_of.mesh is None or not _jax.mesh.context_mesh().empty
-    return FunctionUnderTest(f, made_of, typed, kind, is_ambient)
+    is_ambient = signature.mesh is None or not _jax.mesh.context_mesh().empty
+    return FunctionUnderTest(f, signature, kind, is_ambient)
 
 
-def needs_manual_axes(subject: FunctionUnderTest, made: Inputs, mesh: _jax.mesh.AnyMesh) -> bool:
-    """Whether a helper cannot be traced with global arrays, since it uses manual axes."""
+def in_its_region(subject: FunctionUnderTest, made: Inputs, mesh: _jax.mesh.AnyMesh) -> FunctionUnderTest:
+    """The function, called as it needs it: a helper that uses manual axes is mapped over the shards."""
+    if subject.kind != "global":
+        return subject
     call = FlatCall(made, jax.ShapeDtypeStruct if isinstance(mesh, AbstractMesh) else jax.Array)
-    with subject.on(mesh):
-        results = partial(jax.eval_shape, lambda arrays: jax.tree_util.tree_leaves(call.run(subject.f, arrays)))
-        return needs_manual_region(lambda: results(call.arrays))
+    try:
+        with subject.on(mesh):
+            jax.eval_shape(lambda arrays: jax.tree_util.tree_leaves(call.run(subject.f, arrays)), call.arrays)
+    except (NameError, MeshAxisError) as error:
+        if "unbound axis name" not in str(error) and "is not manual here" not in str(error):
+            raise
+        return replace(subject, kind="mapped")
+    return subject
 
 
 @dataclass(frozen=True)

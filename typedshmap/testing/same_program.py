@@ -12,9 +12,8 @@ import numpy as np
 
 from .. import _jax
 from ..errors import StructureError
-from ..errors.phrases import value_text
+from ..errors.phrases import name_of, value_text
 from ..errors.places import Place, is_users
-from ..hints.signature import name_of
 
 _VERB = "assert_same_program"
 _TRACED = (*_jax.array.ARRAYS, *_jax.array.SHAPES, np.generic)

@@ -1,1 +1,1 @@
-"""What a value of a manual region is of the whole: its kind and its degree, per mesh axis; verdicts, and cures."""
+"""Kinds and degrees: what a value of a manual region is of the whole, per mesh axis; verdicts on results, and cures."""

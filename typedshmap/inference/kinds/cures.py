@@ -1,7 +1,7 @@
-"""Cures are tried: an edit is named only if the region, read anew with it, is right to the end.
+"""Search for a cure: an edit is named only if the region, read again with it, is right to the end.
 
-An edit of what is differentiated is tried on a trace of its own, since the backward equations follow the forward ones;
-any other one on the equations as they are."""
+An edit of an equation that is differentiated changes the transposed equations, too, so that it is tried on a new
+trace; any other edit is tried while the same equations are read again."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ from typing import Any
 
 from ... import _jax
 from ...errors.causes import Cure, EditedEquation
+from ...errors.phrases import quoted_axes
 from .collectives import common_bound, extreme, total
 from .judge import ResultVerdict
-from .origins import Beginning
+from .origins import ValueOrigin
 from .reading import ReadEquation, Reading
 from .region import Kinds, RegionReading
 from .value import NOT_KNOWN, Share, is_negative, scaled, sum_of
 
-# How many edits are tried, and less of long programs: so many equations are read, or traced, in all.
+# The most edits that are tried, and the most equations that are read, or traced, for them in all.
 _MOST_READ, _MOST_TRACED = 100, 24
 _EQUATIONS_READ, _EQUATIONS_TRACED = 100_000, 10_000
 
 EquationGroup = tuple[Any, ...]
-"""Equations of one line of the user's: what a sum of a tree is made of."""
+"""The equations of one line of the user's, such as those of a psum of a tree."""
 
 
 def find_cure(kinds: Kinds, axis: str, read: RegionReading, key: int | None = None) -> Cure | None:
-    """The simplest edit with which every result is right, and another one as simple; None where none is known.
+    """The simplest edit that makes every result right, with another one that is as simple; None if none is known.
 
     Args:
-      kinds: what the values of the region are.
+      kinds: the kinds of the region's values.
       axis: the axis over which something is wrong.
-      read: the region as it is read over it.
-      key: the place of a result, or the id of a claim, that is wrong or not known: where no edit makes all results
-        right that are wrong, one that makes this one right is named, and the others stay wrong, which is told as well.
+      read: the reading over it.
+      key: the index of a result, or the id of a claim, that is wrong or not known. If no edit makes all wrong results
+        right, one that makes this one right is named; the others have messages of their own.
     """
     is_known = key is None or read.verdicts[key].says == "wrong"
     if is_known and axis not in kinds.cures:
@@ -53,43 +54,52 @@ def find_cure(kinds: Kinds, axis: str, read: RegionReading, key: int | None = No
 
 
 def _search(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool = False) -> Cure | None:
-    if read.says != "wrong" or read.reading.sent:  # nothing is there by which an edit could be judged
+    if read.says != "wrong" or read.reading.sent:  # an edit could not be judged
         return None
-    found, tried = list[Cure](), set[Any]()
+    right, tried = list[Cure](), set[Any]()
     length = max(1, kinds.length)
-    readings, traces = min(_MOST_READ, _EQUATIONS_READ // length), min(_MOST_TRACED, _EQUATIONS_TRACED // length)
+    # How many edits may still be tried: those of forward equations on a new trace, others by reading.
+    left = {True: min(_MOST_TRACED, _EQUATIONS_TRACED // length), False: min(_MOST_READ, _EQUATIONS_READ // length)}
     for cure in _cures(kinds, axis, read, is_of_one):
-        if readings < 0 and traces < 0:
+        if max(left.values()) < 0:
             break
-        if found and (cure.weight > found[0].weight or len(found) == 2 or cure.weight > 3):
+        if right and (cure.weight > right[0].weight or len(right) == 2 or cure.weight > 3):
             break
-        if any(cure.text == other.text or _is_at_same_line(cure, other) for other in found):
+        if any(cure.text == other.text or _is_at_same_line(cure, other) for other in right):
             continue
         edit = frozenset((id(change.eqn), change[1:]) for change in cure.changes), cure.results, cure.operation
         if edit in tried:
             continue
         tried.add(edit)
-        if _is_forward(kinds, cure):
-            traces -= 1
-            is_right = traces >= 0 and _is_right_when_traced(kinds, axis, read, cure)
-        else:
-            readings -= 1
-            is_right = readings >= 0 and _is_right_when_read(kinds, axis, read, cure)
-        if is_right:
-            found.append(cure)
-    if found and (taken := _as_sum(kinds, axis, read, found[0])) is not None:
+        is_forward = _is_forward(kinds, cure)
+        left[is_forward] -= 1
+        if left[is_forward] >= 0 and _is_right(kinds, axis, read, cure):
+            right.append(cure)
+    if right and (taken := _as_sum(kinds, axis, read, right[0])) is not None:
         return taken
-    return replace(found[0], other=found[1].text if len(found) > 1 else "") if found else None
+    if not right:
+        return None
+    return _with_open_axes(kinds, axis, replace(right[0], other=right[1].text if len(right) > 1 else ""))
+
+
+def _with_open_axes(kinds: Kinds, axis: str, cure: Cure) -> Cure:
+    """The cure; it says so if nothing is known over another axis of a collective that it replaces."""
+    named = {name for change in cure.changes if change.replaces for name in _jax.jaxpr.named_axes(change.eqn)}
+    others = [name for name in kinds.sizes if name in named and name != axis]
+    unknown = [name for name in others if kinds.over(name).says == "unknown"]
+    return replace(cure, text=f"{cure.text} (over {quoted_axes(unknown)} nothing is known)") if unknown else cure
 
 
 def _is_at_same_line(cure: Cure, other: Cure) -> bool:
-    """Whether a cure does to a collective what another one does to that around it."""
-    replaced = [each.changes[0].replaces if each.changes else "" for each in (cure, other)]
+    """Whether two cures replace collectives of one line in the same way."""
+    replaced = [edited.changes[0].replaces if edited.changes else "" for edited in (cure, other)]
     return bool(replaced[0]) and (replaced[0], cure.operation, cure.line) == (replaced[1], other.operation, other.line)
 
 
 def _as_sum(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Cure | None:
-    """For the mean of a partial sum before its sum is taken, the sum, and no other later; None for that of a mean."""
+    """For a cure that takes the mean of a partial sum, the one that takes its sum and leaves out the later psum.
+
+    None if that is not right."""
     if cure.operation != "pmean" or cure.results or any(change.replaces for change in cure.changes):
         return None
     group, over = tuple(change.eqn for change in cure.changes), f"over '{axis}'"
@@ -99,59 +109,64 @@ def _as_sum(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Cure | 
         if name != "psum" or all(map(_jax.jaxpr.is_transposed, later)):
             continue
         taken = _together(inserted, [*_replacements(later, "", over, ())][-1])
-        is_right = _is_right_when_traced if _is_forward(kinds, taken) else _is_right_when_read
-        if is_right(kinds, axis, read, taken):
+        if _is_right(kinds, axis, read, taken):
             return taken
     return None
 
 
 def _is_forward(kinds: Kinds, cure: Cure) -> bool:
-    """Whether backward equations may follow what is edited."""
+    """Whether transposed equations may follow from an edited one."""
     return kinds.is_differentiated and any(kinds.may_be_followed(change.eqn) for change in cure.changes)
 
 
-def _is_right_when_read(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> bool:
-    after = _when_read(kinds, axis, read, cure)
+def _is_right(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> bool:
+    """Whether the region is right with a cure."""
+    after = (_when_traced if _is_forward(kinds, cure) else _when_read)(kinds, axis, read, cure)
     return after is not None and _has_no_fault(after, read, cure)
 
 
-def _is_right_when_traced(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> bool:
-    after = _when_traced(kinds, axis, read, cure)
-    return after is not None and _has_no_fault(after, read, cure)
+def _try_to_read(kinds: Kinds, axis: str, *arguments: Any, **options: Any) -> RegionReading | None:
+    """A reading as `Kinds.read` makes it; None if that fails, since an edit may make a program that JAX refuses."""
+    try:
+        return kinds.read(axis, *arguments, **options)
+    except Exception:
+        return None
 
 
 def _when_read(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> RegionReading | None:
-    """The region as it is read with an edit of its equations; None where it cannot be, or hangs on one trace."""
-    traces, sizes, is_own = _traces(kinds, axis)
-    edits: dict[Any, Any] = {id(change.eqn): _edit(change) for change in cure.changes}
+    """The region read again with an edit of its equations; None if that fails, or depends on a second trace."""
+    traces, sizes, is_own = _traces(kinds, axis, read)
+    # The text of a line stands for all of its equations, such as those of the leaves of a tree.
+    edits: dict[Any, Any] = {
+        id(eqn): _edit(change) for change in cure.changes for eqn in kinds.equations_like(change.eqn, traces[0])
+    }
     edits |= {("result", at): _on_result(cure.operation) for at in cure.results}
-    try:
-        after = kinds.read(axis, traces, sizes, edits, is_own, read.is_blind)
-    except Exception:
-        return None
-    return None if after.is_open and len(traces) == 1 else after
+    after = _try_to_read(kinds, axis, traces, sizes, edits, is_own, read.is_blind)
+    return None if after is None or (after.is_open and len(traces) == 1) else after
 
 
-def _traces(kinds: Kinds, axis: str) -> tuple[tuple[Any, ...], tuple[int, ...], bool]:
-    """The traces from which a region is read, the sizes of the axis in them, and whether the first is its own."""
-    return kinds.seconds.get(axis, ((kinds.body,), (kinds.sizes[axis],), True))
+def _traces(kinds: Kinds, axis: str, read: RegionReading) -> tuple[tuple[Any, ...], tuple[int, ...], bool]:
+    """The traces that were read, the sizes of the axis in them, and whether the first is the region's own jaxpr."""
+    own = (kinds.body,), (kinds.sizes[axis],), True
+    return own if read.reading is kinds.first(axis).reading else kinds.seconds.get(axis, own)
 
 
 def is_right_when_gathered(kinds: Kinds, axis: str, read: RegionReading, name: tuple[str, str], key: int) -> bool:
-    """Whether a value is right, and nothing else is wrong, if a dim of an argument is gathered before all else."""
-    try:
-        after = kinds.read(axis, (kinds.body,), (kinds.sizes[axis],), is_blind=read.is_blind, gathered=name)
-    except Exception:
+    """Whether a value is right, and nothing else becomes wrong, if a dim of an argument is gathered at first."""
+    after = _try_to_read(kinds, axis, (kinds.body,), (kinds.sizes[axis],), is_blind=read.is_blind, gathered=name)
+    if after is None:
         return False
-    verdicts = {at: verdict.says for at, verdict in after.verdicts.items() if verdict.says != "right"}
-    known = {at for at, says in verdicts.items() if says == "wrong" or read.verdicts[at].says == "right"}
-    return not after.is_open and key in after.verdicts and key not in verdicts and not known
+    others = {at: verdict.says for at, verdict in after.verdicts.items() if verdict.says != "right"}
+    worse = {at for at, says in others.items() if says == "wrong" or read.verdicts[at].says == "right"}
+    return not after.is_open and key in after.verdicts and key not in others and not worse
 
 
 def _when_traced(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> RegionReading | None:
-    """The region as it is traced with another collective at a call; None where it cannot be, or hangs on one trace."""
+    """The region traced again with an edit of the calls; None if that fails, or depends on a second trace."""
     changes = cure.changes
-    edits = [_jax.edits.edit_of(each.eqn, each.operation, axis, each.replaces, each.is_stopped) for each in changes]
+    edits = [
+        _jax.edits.edit_of(change.eqn, change.operation, axis, change.replaces, change.is_stopped) for change in changes
+    ]
     known = [edit for edit in edits if edit is not None]
     if kinds.retrace is None or len(known) < len(edits):
         return None
@@ -163,24 +178,28 @@ def _when_traced(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Re
     bounds = _bounds(traces[0], {edit.site for edit in known if edit.is_stopped})
     if bounds is None:
         return None
-    try:
-        after = kinds.read(axis, traces, sizes, bounds, is_own=False, is_blind=read.is_blind)
-    except Exception:
+    after = _try_to_read(kinds, axis, traces, sizes, bounds, is_own=False, is_blind=read.is_blind)
+    if after is None:
         return None
     is_sure = (not after.is_open or len(sizes) > 1) and (not bounds or _cancel(after.reading))
     return after if is_sure else None
 
 
-def _bounds(trace: Any, sites: AbstractSet[Any]) -> dict[int, Any] | None:
-    """Edits by which the extremes over shards at some places of the user's are read as bounds that all shards have.
+def _is_extreme_of_shards(eqn: Any) -> bool:
+    primitive = _jax.primitives.primitive(eqn.primitive.name)
+    return primitive.kind == "collective" and primitive.end != ""
 
-    None where what the user calls there goes on with one: no collective can stand between.
+
+def _bounds(trace: Any, sites: AbstractSet[Any]) -> dict[int, Any] | None:
+    """Edits by which the extremes over the shards at some calls are read as some bound that all shards have.
+
+    None if the user's call computes with such an extreme: then no stop_gradient can be put after it.
     """
     bounds, made = dict[int, Any](), set[Any]()
     for eqn in _jax.jaxpr.all_equations(trace) if sites else ():
         if _jax.source.call_site(eqn)[1] not in sites:
             continue
-        if eqn.primitive.name.startswith(("pmax", "pmin")):
+        if _is_extreme_of_shards(eqn):
             bounds[id(eqn)] = _bound
             made.update(eqn.outvars)
         elif any(not _jax.jaxpr.is_literal(atom) and atom in made for atom in eqn.invars):
@@ -194,25 +213,25 @@ _STOPPED = "stopped"
 
 
 def _bound(step: ReadEquation, operands: list[Share], results: Sequence[Share]) -> Sequence[Share]:
-    """Some number that is the same on every shard: without its gradient, an extreme is right only where it cancels."""
-    own = step.reading.lose((_STOPPED, step.part), "is a common bound", step, is_common=True)
-    return [common_bound(own, value) for value in operands]
+    """Read an extreme without its gradient as some number that every shard has: it is right only if it cancels."""
+    symbol = step.reading.lose((_STOPPED, step.part), "is a common bound", step, is_common=True)
+    return [common_bound(symbol, value) for value in operands]
 
 
 def _cancel(reading: Reading) -> bool:
-    """Whether such numbers cancel in all that nothing uses: a value may be there for its gradient alone."""
-    stopped = {own for own in reading.losses if isinstance(own, tuple) and own[0] is _STOPPED}
+    """Whether such numbers cancel in the values that nothing uses; some are computed for their gradients alone."""
+    stopped = {symbol for symbol in reading.losses if isinstance(symbol, tuple) and symbol[0] is _STOPPED}
     for run in reading.runs.values():
         atoms = [*run.jaxpr.outvars, *(atom for eqn in run.jaxpr.eqns for atom in eqn.invars)]
         used = {atom for atom in atoms if not _jax.jaxpr.is_literal(atom)}
         unused = [value for var, value in run.values.items() if var not in used]
-        if any(not stopped.isdisjoint(reading.losses[own].parts) for value in unused for own, _ in value.own):
+        if any(not stopped.isdisjoint(reading.losses[symbol].parts) for value in unused for symbol, _ in value.symbols):
             return False
     return True
 
 
 def _has_no_fault(after: RegionReading, before: RegionReading, cure: Cure) -> bool:
-    """Whether nothing is wrong any more, what was known is known, and what was wrong is judged anew."""
+    """Whether nothing is wrong any more, all that was wrong is judged again, and what was right is still known."""
     wrong = {at for at, verdict in before.verdicts.items() if verdict.says == "wrong"}
     left = {_site(change.eqn) for change in cure.changes if change.replaces}
     if not (wrong <= after.verdicts.keys() and _summed_though_due(after, left) <= _summed_though_due(before, left)):
@@ -225,11 +244,11 @@ def _has_no_fault(after: RegionReading, before: RegionReading, cure: Cure) -> bo
 
 
 def _summed_though_due(read: RegionReading, left: AbstractSet[Any]) -> set[int]:
-    """The claims of a sum that is due, of values that are the same on every shard.
+    """The claims that a sum is due of values that are the same on every shard.
 
     Args:
-      read: the region.
-      left: the calls that are left out, with what their patterns claim.
+      read: the reading.
+      left: the calls that are left out, with the claims of their patterns.
     """
     return {
         id(eqn)
@@ -238,26 +257,25 @@ def _summed_though_due(read: RegionReading, left: AbstractSet[Any]) -> set[int]:
     }
 
 
-# ----------------------------------------------------------------------------------------------------------- candidates
-
-
 def _cures(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool) -> Iterator[Cure]:
-    """Edits that may put a reading right, or one value of it, the simplest first."""
+    """The candidates: edits that may make the results right, or one of them, the simplest first."""
     reading, over = read.reading, f"over '{axis}'"
-    flow = _Flow(_traces(kinds, axis)[0][0])
+    flow = _Flow(_traces(kinds, axis, read)[0][0])
     wrong = {at: verdict for at, verdict in read.verdicts.items() if verdict.says == "wrong"}
     losses = [loss for verdict in wrong.values() for loss in verdict.losses]
     parts = dict.fromkeys(read.values[at].part for at in wrong)
     parts |= dict.fromkeys(part for loss in losses for part in loss.parts)
-    if not losses and parts.keys() <= {None}:  # what a loop carries may be any of the parts that it adds to
+    if not losses and parts.keys() <= {None}:  # a carry may be any of the parts
         parts = dict.fromkeys([*reading.makers][:_MOST_PARTS])
-    # The derivative of an extreme compares with it; without a gradient it does not. What makes a part in a loop may
-    # lose that of the iteration before.
+    # The derivative of an extreme compares with it, which a stop_gradient removes. In a loop, the equation that makes a
+    # part may lose the part of the iteration before.
     making = {id(origin.eqn) for origin in reading.makers.values()}
     losing = {_site(loss.eqn) for loss in losses if not (_is_derivative(loss.eqn) or id(loss.eqn) in making)} - {None}
     made = _makers(reading.makers_of(parts), losing, flow)
     stated = [eqn for eqn, claim, value in reading.claimed if axis in claim.layout.unreduced and value.part in parts]
-    made += [group for group in _by_line(stated) if group not in made]  # what a hint says to be due is taken after it
+    made += [
+        group for group in _by_line(stated) if group not in made
+    ]  # a sum that a hint states is taken after the hint
     sums = [(eqn, calls) for eqn, calls, _ in reading.collectives.values() if _is_reduction(eqn)]
     written = _by_line([eqn for eqn, calls in sums if _is_written(eqn, calls)], _jax.source.collective_name)
     alone = [of_call for group in written for of_call in _by_call(group)]
@@ -270,13 +288,13 @@ def _cures(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool) -> Ite
     insert = partial(_insertions, over=over, operations=operations, ends=reading.ends, flow=flow)
     yield from insert(made)
     for cure in insert(made) if is_of_one else ():
-        if "of the gradient" in cure.text:  # by one weight: that by others may be right
+        if "of the gradient" in cure.text:  # that of one weight, as others may be right
             changes = tuple(change._replace(is_of_parts=True) for change in cure.changes)
             yield replace(cure, text=cure.text.replace("the gradient", "its gradient"), changes=changes)
     yield from replacements
-    # What a gradient is of, and what a loop goes on with.
+    # Other parts: those whose gradients are taken, and those that a loop carries.
     origins = [origin for origin in reading.makers.values() if origin.eqn is not None]
-    others = _makers([each for each in origins if not _jax.jaxpr.is_transposed(each.eqn)], losing, flow)
+    others = _makers([origin for origin in origins if not _jax.jaxpr.is_transposed(origin.eqn)], losing, flow)
     others = [group for group in others if group not in made]
     yield from insert(others)
     made = [*made, *others]
@@ -286,14 +304,14 @@ def _cures(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool) -> Ite
             if some:
                 what = "what is returned" if len(some) == len(kinds.results) else f"result {some[0]}"
                 yield Cure(f"{operation} {over} of {what}", operation=operation, results=some, weight=3)
-    transposed = [each for eqn, calls in sums for each in (eqn, *calls) if _jax.jaxpr.is_transposed(each)]
+    transposed = [inner for eqn, calls in sums for inner in (eqn, *calls) if _jax.jaxpr.is_transposed(inner)]
     for group in [*written, *flow.gradients(transposed)]:
         text = f"divide {_what(group) or 'the value'} by the size of '{axis}' at {_line(group)}"
         yield replace(_cure(text, group, "divide"), weight=3)
     insertions, lost = [*insert(made)], {id(loss.eqn) for loss in losses}
     yield from _pairs(insertions, replacements, lost)
     yield from (_together(a, b) for a, b in combinations(insertions, 2) if not _overlap(a, b))
-    # What loses a part may be given the whole of it; the sum of what is sharded is of rows that have nothing in common.
+    # The operands of a loss may be made whole before it; not sharded ones, whose rows have nothing in common.
     operands = [eqn for loss in losses for eqn in flow.operands(loss.eqn) if _site(eqn) not in losing]
     values = [[reading.value_of(var) for var in eqn.outvars] for eqn in operands]
     is_sharded = [any(value is not None and value.kind == "sharded" for value in some) for some in values]
@@ -301,7 +319,7 @@ def _cures(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool) -> Ite
     insertions = [*insert([group for group in _by_line(given) if group not in made])]
     yield from (replace(cure, weight=3) for cure in insertions)
     yield from _pairs(insertions, replacements, lost)
-    # Both collectives that a divisor is of: the first line first.
+    # Two collectives, such as those of a value and its divisor: the first line first.
     yield from (_together(b, a) for a, b in combinations(replacements, 2) if a.line != b.line and not _overlap(a, b))
 
 
@@ -309,16 +327,16 @@ _MOST_PARTS = 6
 
 
 def _operations(extremes: Sequence[Share]) -> list[str]:
-    """The collectives that make a whole of parts; of extremes, those of their ends."""
+    """The collectives that reduce parts to the whole; for extremes, those of their ends."""
     is_negated = any(is_negative(value.part) for value in extremes)
-    ends = {"max", "min"} if is_negated else {value.end for value in extremes}
+    ends = {*_jax.primitives.OPPOSITE_END} if is_negated else {value.end for value in extremes}
     return [f"p{end}" for end in sorted(ends)] or ["psum", "pmean"]
 
 
 def _replacements(group: EquationGroup, of: str, over: str, operations: Sequence[str]) -> Iterator[Cure]:
-    """Other collectives in the place of one, or none."""
+    """Edits that put another collective in the place of one, or leave it out."""
     name, place = _jax.source.collective_name(group[0]), _line(group)
-    # Over its other axes the collective stays.
+    # Over other axes the collective stays.
     replaced = f"{name} {over}" if any(len(_jax.jaxpr.named_axes(eqn)) > 1 for eqn in group) else name
     for operation in operations:
         if operation != name:
@@ -327,7 +345,7 @@ def _replacements(group: EquationGroup, of: str, over: str, operations: Sequence
 
 
 def _pairs(insertions: Sequence[Cure], replacements: Sequence[Cure], lost: AbstractSet[int]) -> Iterator[Cure]:
-    """A collective before another one, which changes with it: first of all the one that loses a part."""
+    """Two edits: a collective, and a change of a later one; first those that change a collective which loses a part."""
     pairs = [(first, later) for first in insertions for later in replacements if not _overlap(first, later)]
 
     def distance(pair: tuple[Cure, Cure]) -> tuple[bool, bool, bool]:
@@ -358,28 +376,29 @@ def _insertions(
     ends: Mapping[int, str],
     flow: _Flow | None = None,
 ) -> Iterator[Cure]:
-    """A part becomes whole where it is made: an extreme by one of extremes, which has no gradient."""
+    """Edits that put a collective where parts are made; for extremes a pmax or a pmin, which has no gradient."""
     for at in range(len(operations)):
         for group in groups:
             ways = {ends.get(id(eqn), "") for eqn in group}
-            own = operations if ways == {""} else [f"p{end}" for end in ways] if len(ways) == 1 else []
-            if at >= len(own):
+            of_group = operations if ways == {""} else [f"p{end}" for end in ways] if len(ways) == 1 else []
+            if at >= len(of_group):
                 continue
-            if own[at] in ("pmax", "pmin") and flow is not None:
+            end = _end_of(of_group[at])
+            if end and flow is not None:
                 group = tuple(map(flow.stopped, group))
-            is_free = own[at] in ("psum", "pmean") or any(eqn.primitive.name == "stop_gradient" for eqn in group)
+            is_free = not end or any(eqn.primitive.name == "stop_gradient" for eqn in group)
             is_stopped = not is_free and any(map(_jax.jaxpr.is_differentiated, group))
             what = _what(group)
             if is_stopped:
                 what = (
                     f"stop_gradient({what.replace(' and ', ') and stop_gradient(')})" if what else "its stop_gradient"
                 )
-            text = f"{own[at]} {over}{what and f' of {what}'} at {_line(group)}"
-            yield _cure(text, group, own[at], "", is_stopped)
+            text = f"{of_group[at]} {over}{what and f' of {what}'} at {_line(group)}"
+            yield _cure(text, group, of_group[at], "", is_stopped)
 
 
 def _what(group: EquationGroup) -> str:
-    """What the equations of a line compute, as the user wrote it; empty where that is all of the line's value."""
+    """The expression that the equations of a line compute; empty if it is the whole value of the line."""
     if all(map(_jax.jaxpr.is_transposed, group)):
         return "the gradient"
     return " and ".join(dict.fromkeys(filter(None, map(_jax.source.expression, group))))
@@ -390,19 +409,19 @@ def _cure(text: str, group: EquationGroup, operation: str, replaces: str = "", i
     return Cure(text, line=_line(group), operation=operation, changes=changes)
 
 
-def _makers(origins: Sequence[Beginning], losing: AbstractSet[Any], flow: _Flow) -> list[EquationGroup]:
-    """The equations that made parts, those of one line together.
+def _makers(origins: Sequence[ValueOrigin], losing: AbstractSet[Any], flow: _Flow) -> list[EquationGroup]:
+    """The equations that made parts, by lines.
 
     Args:
-      origins: where parts began.
-      losing: the user's calls that lose a part: one that made it as well leaves no place for a collective.
+      origins: where the parts were made.
+      losing: the user's calls that lose a part; if one made it as well, no collective can be put between.
       flow: the equations of the region.
     """
     eqns = list[Any]()
     for origin in origins:
         if origin.eqn is not None:
             eqns.append(next((eqn for eqn in (origin.eqn, *origin.calls) if _place(eqn)), origin.eqn))
-            # What a loop makes may become whole after it.
+            # The result of a loop may be reduced after it.
             eqns += [eqn for eqn in origin.calls[-1:] if _jax.primitives.primitive(eqn.primitive.name).kind == "loop"]
     transposed = [eqn for eqn in eqns if _jax.jaxpr.is_transposed(eqn)]
     eqns = [eqn for eqn in eqns if eqn not in transposed and _site(eqn) not in losing]
@@ -410,7 +429,7 @@ def _makers(origins: Sequence[Beginning], losing: AbstractSet[Any], flow: _Flow)
 
 
 class _Flow:
-    """Which equations of a region make and take its variables."""
+    """The equations that make, and those that take, each variable of a region."""
 
     def __init__(self, body: Any) -> None:
         self.equations = [*_jax.jaxpr.all_equations(body)]
@@ -422,12 +441,12 @@ class _Flow:
                     self.takers.setdefault(atom, []).append(eqn)
 
     def operands(self, eqn: Any) -> list[Any]:
-        """The equations that made the operands of one."""
+        """The equations that made the operands of an equation."""
         atoms = (atom for atom in eqn.invars if not _jax.jaxpr.is_literal(atom))
         return [self.makers[atom] for atom in atoms if atom in self.makers]
 
     def stopped(self, eqn: Any) -> Any:
-        """The ``stop_gradient`` of what an equation makes, if all else is made of that."""
+        """The ``stop_gradient`` of the result of an equation, if nothing else takes the result."""
         after = eqn
         while len(takers := [taker for var in after.outvars for taker in self.takers.get(var, ())]) == 1:
             after = takers[0]
@@ -438,17 +457,18 @@ class _Flow:
         return eqn
 
     def gradients(self, eqns: Iterable[Any]) -> list[EquationGroup]:
-        """All that the gradients return for which differentiation made some equations."""
+        """The last equations of the gradients that have some transposed equations, by lines."""
         places = {_place(eqn) for eqn in eqns}
         return _by_line([eqn for eqn in self._returned if _place(eqn) in places]) if places else []
 
     @cached_property
     def _returned(self) -> list[Any]:
-        """What differentiation made by transposing, and is used by what it did not make so."""
+        """The transposed equations whose results leave the gradient."""
         transposed = [eqn for eqn in self.equations if _jax.jaxpr.is_transposed(eqn)]
-        return [eqn for eqn in transposed if not self._is_on_the_way(eqn)]
+        return [eqn for eqn in transposed if not self._is_within(eqn)]
 
-    def _is_on_the_way(self, eqn: Any) -> bool:
+    def _is_within(self, eqn: Any) -> bool:
+        """Whether only transposed equations take the results of one."""
         takers = [taker for var in eqn.outvars for taker in self.takers.get(var, ())]
         return bool(takers) and all(map(_jax.jaxpr.is_transposed, takers))
 
@@ -458,7 +478,7 @@ def _distinct(eqns: Sequence[Any]) -> EquationGroup:
 
 
 def _by_line(eqns: Sequence[Any], name: Callable[[Any], str] = lambda eqn: "") -> list[EquationGroup]:
-    """The equations of each line, the last line first; of each line and name, if they have one."""
+    """The equations by line, or by line and name; the last line first."""
     lines: dict[Any, list[Any]] = {}
     for eqn in eqns:
         if place := _place(eqn):
@@ -467,7 +487,7 @@ def _by_line(eqns: Sequence[Any], name: Callable[[Any], str] = lambda eqn: "") -
 
 
 def _by_call(group: EquationGroup) -> Iterator[tuple[EquationGroup, str]]:
-    """Of several collectives of a line each alone, and in words what it is of."""
+    """If a line has several collectives, those of each call, with the words that name its operand."""
     calls: dict[Any, list[Any]] = {}
     for eqn in group:
         calls.setdefault(_site(eqn), []).append(eqn)
@@ -477,23 +497,23 @@ def _by_call(group: EquationGroup) -> Iterator[tuple[EquationGroup, str]]:
 
 
 def _place(eqn: Any) -> str:
-    """Where the user wrote an equation; of one that differentiation made where the gradient was asked for."""
+    """The user's line of an equation; for a transposed one that of the call of ``jax.grad``."""
     find = _jax.source.gradient_place if _jax.jaxpr.is_transposed(eqn) else _jax.source.equation_place
     return find(eqn)
 
 
 def _site(eqn: Any) -> Any:
-    """The user's call that made an equation; None of one that differentiation made."""
+    """The user's call that made an equation; None for a transposed one."""
     return None if _jax.jaxpr.is_transposed(eqn) else _jax.source.call_site(eqn)[1]
 
 
 def _is_derivative(eqn: Any) -> bool:
-    """Whether an equation is what a derivative of an extreme compares by."""
+    """Whether an equation is the comparison in the derivative of an extreme."""
     return eqn.primitive.name == "eq" and _jax.jaxpr.is_differentiated(eqn)
 
 
 def _is_written(eqn: Any, calls: Sequence[Any]) -> bool:
-    """Whether a collective is the user's, and not one that differentiation added to what it transposed."""
+    """Whether a collective is in the user's program, rather than added by differentiation."""
     is_backward = any(map(_jax.jaxpr.is_transposed, calls))
     is_called = _jax.source.called_function(eqn) != eqn.primitive.name
     return not _jax.jaxpr.is_transposed(eqn) and (is_called or not is_backward)
@@ -507,23 +527,27 @@ def _line(group: EquationGroup) -> str:
     return _place(group[0]).partition(" ")[0]
 
 
-# ---------------------------------------------------------------------------------------------------- edits of readings
-
-
 def _edit(change: EditedEquation) -> Callable[[ReadEquation, list[Share], Sequence[Share]], Sequence[Share]]:
     def edit(step: ReadEquation, operands: list[Share], results: Sequence[Share]) -> Sequence[Share]:
         given = operands if change.replaces else results
-        found: list[Share] = []
+        edited: list[Share] = []
         for at, value in enumerate(given):
             is_part = value.kind in ("sum", "extreme")
             if is_part and value.part is None:
                 value = value.but(part=("edited", step.part, at))
             is_meant = is_part or not change.is_of_parts
-            found.append(_applied(change.operation, step, value, at) if is_meant else value)
-        # A division by the size comes after the sum in a pmean.
-        return [scaled(value, 1) for value in found] if change.replaces == "pmean" else found
+            if is_meant and value.kind == "sharded" and not change.replaces and change.operation != "divide":
+                raise ValueError("the sum of different rows is no cure")
+            edited.append(_applied(change.operation, step, value, at) if is_meant else value)
+        # The equation of a pmean is its psum; the division by the size follows.
+        return [scaled(value, 1) for value in edited] if change.replaces == "pmean" else edited
 
     return edit
+
+
+def _end_of(operation: str) -> str:
+    """The end whose extreme over the shards a collective takes; empty for other operations."""
+    return _jax.primitives.primitive(operation).end
 
 
 def _applied(operation: str, step: ReadEquation, value: Share, at: int) -> Share:
@@ -532,18 +556,16 @@ def _applied(operation: str, step: ReadEquation, value: Share, at: int) -> Share
             return total(step, value, at)
         case "pmean":
             return scaled(total(step, value, at), -1)
-        case "pmax" | "pmin":
-            return extreme(step, value, operation[1:])
         case "divide":
             return scaled(value, -1)
         case _:
-            return value
+            return extreme(step, value, end) if (end := _end_of(operation)) else value
 
 
 def _on_result(operation: str) -> Callable[[Any, Share], Share]:
     def edit(reading: Any, value: Share) -> Share:
-        if operation in ("pmax", "pmin"):
-            is_complete = value.kind == "extreme" and value.end == operation[1:]
+        if end := _end_of(operation):
+            is_complete = value.kind == "extreme" and value.end == end
             return value.but(kind="same", part=None) if is_complete else NOT_KNOWN
         counted = value.degree if value.beside is None else sum_of(value.beside, 1)  # once per shard
         degree = reading.numbers.agree(value.degree, counted)

@@ -1,4 +1,4 @@
-"""What the reading of a region knows of one value, in words."""
+"""Describe a value of a region: its kind and its degree over each axis, in words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ... import _jax
 from ..control_flow import fact_of_spec
-from .origins import Beginning
+from .origins import ValueOrigin
 from .reading import Reading, Unaligned
 from .region import Kinds
 from .suspects import factor_text, first_loss, problem_of
@@ -16,12 +16,12 @@ from .value import Share
 
 
 def describe_value(params: Mapping[str, Any], other: Mapping[str, Any] | None, var: Any) -> Iterator[str]:
-    """What is known of a value over each axis of a region.
+    """The kind and the degree of a value over each axis of a region, in words.
 
     Args:
       params: the parameters of the region's equation.
-      other: those of the same region on another mesh, if there is one.
-      var: the variable of its jaxpr, or of one in it.
+      other: the parameters of the same region on another mesh, if there is one.
+      var: a variable of its jaxpr, or of a jaxpr within it.
     """
     sizes, body = _jax.jaxpr.manual_sizes(params), params["jaxpr"]
     others = {} if other is None else _jax.jaxpr.manual_sizes(other)
@@ -45,7 +45,7 @@ def _in_words(reading: Reading, value: Share, size: int) -> str:
     axis, degree, losses = f"'{reading.axis}'", reading.numbers.known(value.degree), reading.losses_of(value)
     if losses:
         loss = first_loss(losses)
-        return problem_of(reading, loss, Beginning(loss.eqn, loss.calls).place.partition(" ")[0])
+        return problem_of(reading, loss, ValueOrigin(loss.eqn, loss.calls).place.partition(" ")[0])
     maker = None if value.part is None else reading.maker_of(value.part)
     since = f", due since {maker.place}" if maker is not None and maker.place else ""
     match value.kind:

@@ -1,4 +1,4 @@
-"""What functions, comparisons and choices make of what the shards hold, entry by entry."""
+"""The rules of functions, comparisons and selects, entry by entry."""
 
 from __future__ import annotations
 
@@ -6,14 +6,25 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
+from ..._jax.primitives import OPPOSITE_END, primitive
 from .numbers import TINY
 from .reading import ReadEquation
-from .sums import BARE, OFFSETS, OTHER_END, across, add, locally, origin_of_rows
-from .value import ANY, NO_PARTS, NOT_KNOWN, SAME, UNKNOWN, Degree, Share, blended, combined, sum_of, traces_of, unknown
+from .sums import BARE, OFFSETS, add, along_two_dims, by_local_places, trait_of_rows
+from .value import (
+    ANY,
+    NO_PARTS,
+    NOT_KNOWN,
+    SAME,
+    UNKNOWN,
+    Degree,
+    Share,
+    add_symbols,
+    reach_of,
+    sum_of,
+    unknown,
+    untracked,
+)
 
-PICKED = "picked"
-"""The place of a sum of which only one shard has an entry, and the others zeros."""
-_INVERSE = {"log": "exp", "exp": "log", "sqrt": "square"}
 _HUGE = 1e6
 
 
@@ -26,46 +37,46 @@ def cast(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
         before, after = step.eqn.invars[0].aval.dtype, step.eqn.outvars[0].aval.dtype
         if value.number is not None and step.is_inexact and not step.is_inexact_operand:
             degree = step.reading.numbers.degree([float(number) for number in value.number], step.eqn)
-            return [value.but(degree=degree, line=None)]
+            return [value.but(degree=degree, affine=None)]
         if value.kind == "sum" and step.is_inexact_operand and not step.is_inexact:
             return [nonlinear(step, values)]
         if value.kind == "extreme" and str(before) == "bool" and str(after) != "bool":
-            return [value.but(place="flag")]
+            return [value.but(trait="flag")]
     return [value]
 
 
 def function(step: ReadEquation, values: list[Share]) -> Share:
     """A function, entry by entry."""
-    values = [step.reading.softened(value, values) for value in values]
-    value, primitive, power = values[0], step.primitive, _power(step, values)
+    values = [step.reading.excused(value, values) for value in values]
+    value, known, power = values[0], step.primitive, _power(step, values)
     if step.name == "abs" and value.is_positive:
         return value
-    if value.place == PICKED and value.kind == "sum" and value.beside is None and len(values) == 1:
-        if primitive.keeps_zero and value.degree == 0:
+    if value.trait == "picked" and value.kind == "sum" and value.beside is None and len(values) == 1:
+        if known.keeps_zero and value.degree == 0:
             return value.but(part=None)
         if power is not None and power > 0:
             return value.but(part=None, degree=_raised(value, power))
     if step.name == "is_finite" and value.kind in ("extreme", "sum", "own"):
-        return Share("same", 0, place="finite")
-    if primitive.kind == "test":
+        return Share("same", 0, trait="finite")
+    if known.kind == "test":
         return _test(step, values)
-    if primitive.kind == "extreme":
+    if known.kind == "extreme":
         is_same = len(values) == 2 and step.eqn.invars[0] is step.eqn.invars[1]
         return value if is_same else _extreme(step, values)
     if power is None or value.degree in (UNKNOWN, ANY):
-        result, is_positive = nonlinear(step, values), primitive.is_positive
-    elif value.own and value.gauge == "*" and value.kind in ("same", "sharded") and power not in (0, 1):
-        own = frozenset((name, times * power) for name, times in value.own)
-        return value.but(degree=sum_of(0, value.degree, power), own=own, number=None, root=None)
+        result, is_positive = nonlinear(step, values), known.is_positive
+    elif value.symbols and value.role == "*" and value.kind in ("same", "sharded") and power not in (0, 1):
+        symbols = frozenset((name, times * power) for name, times in value.symbols)
+        return value.but(degree=sum_of(0, value.degree, power), symbols=symbols, number=None, root=None)
     else:
         is_free = value.kind == "extreme" and step.name == "abs"
         result = nonlinear(step, values[:1], None if is_free else _raised(value, power))
-        is_positive = primitive.is_positive or (step.name == "integer_pow" and step.params["y"] % 2 == 0)
+        is_positive = known.is_positive or (step.name == "integer_pow" and step.params["y"] % 2 == 0)
     return result.but(is_positive=True) if is_positive and result is not SAME else result
 
 
 def _power(step: ReadEquation, values: Sequence[Share]) -> Fraction | None:
-    """Of which degree a function is in what it takes; None where it has none."""
+    """The degree of a homogeneous function; None for any other."""
     if step.name == "integer_pow":
         return Fraction(step.params["y"])
     if step.name == "pow" and (number := values[1].number) is not None and len(set(number)) == 1:
@@ -83,132 +94,129 @@ def nonlinear(step: ReadEquation, values: Sequence[Share], degree: Degree | None
     Args:
       step: the equation.
       values: its operands.
-      degree: that of the result, if it may be another than 0; None for a function that needs operands of degree 0.
+      degree: the degree of the result of a homogeneous function; None for one that needs operands of degree 0.
     """
     value, is_strict, degree = values[0], degree is None, 0 if degree is None else degree
-    if any(each.kind in ("unknown", "parts") for each in values):
+    if any(operand.kind in ("unknown", "gathered") for operand in values):
         return unknown(values)
     if len(values) == 1 and (known := _inverted(step, value)) is not None:
         return known
     is_monotone = value.kind == "extreme" and step.primitive.is_monotone
-    if is_monotone and all(each.is_common for each in values[1:]):
-        if step.name == "exp" and not value.own:
+    if is_monotone and all(operand.is_common for operand in values[1:]):
+        if step.name == "exp" and not value.symbols:
             step.reading.lose(value.part, f"own {value.end}", step, (value,))
-            return value.but(gauge="*", own=frozenset({(value.part, 1)}), degree=0)
-        return value.but(part=None, degree=degree, gauge="", own=NO_PARTS)
+            return value.but(role="*", symbols=frozenset({(value.part, 1)}), degree=0)
+        return value.but(part=None, degree=degree, role="", symbols=NO_PARTS)
     if (mixed := of_different_shards(step, values)) is not None:
         return mixed
-    if len(values) == 1 and (known := _of_gauges(step, value)) is not None:
+    if len(values) == 1 and (known := _of_symbols(step, value)) is not None:
         return known
-    if any(each.is_part for each in values):
+    if any(operand.is_part for operand in values):
         return _of_parts(step, values)
-    dims = {each.dim for each in values if each.kind in ("sharded", "local")}
-    more = blended(*values) | traces_of(*values)
-    more["is_square"] = any(each.is_square for each in values)
-    if any(each.kind == "own" for each in values):
-        is_found = all(each.place == "found" or each.kind == "same" for each in values)
-        return Share("own", degree, place="found" if is_found else "", **more)
+    dims = {operand.dim for operand in values if operand.kind in ("sharded", "local")}
+    more = untracked(*values) | reach_of(*values)
+    more["is_square"] = any(operand.is_square for operand in values)
+    if any(operand.kind == "own" for operand in values):
+        is_found = all(operand.trait == "found" or operand.kind == "same" for operand in values)
+        return Share("own", degree, trait="found" if is_found else "", **more)
     if len(dims) > 1:
-        return across(step, *values)
-    dim, sharded = next(iter(dims), None), next((each for each in values if each.kind == "sharded"), None)
+        return along_two_dims(step, *values)
+    dim, sharded = next(iter(dims), None), next((operand for operand in values if operand.kind == "sharded"), None)
     kind = "sharded" if sharded is not None else "local" if dims else "same"
-    if sharded is not None and any(each.kind == "local" for each in values):
-        return locally(step, *values, degree=degree, dim=dim)
-    if is_strict and step.primitive.kind != "test" and not more["own"]:
+    if sharded is not None and any(operand.kind == "local" for operand in values):
+        return by_local_places(step, *values, degree=degree, dim=dim)
+    if is_strict and step.primitive.kind != "test" and not more["symbols"]:
         known = step.reading.numbers.known
-        wrong = next(iter({known(each.degree) for each in values} - {ANY, 0}), None)
+        wrong = next(iter({known(operand.degree) for operand in values} - {ANY, 0}), None)
         if wrong == UNKNOWN:
             degree = UNKNOWN
         elif wrong is not None and step.reading.numbers.is_degree(wrong, 0) is False:
             return _of_growing(step, values, wrong, kind, dim)
     name = sharded.name if sharded is not None else ("", "")
-    order = next((each.order for each in values if each.order), 0)
-    place = origin_of_rows(*values) if kind == "local" else ""
-    result = Share(kind, degree, dim=dim, order=order, name=name, place=place, **more)
+    order = next((operand.order for operand in values if operand.order), 0)
+    trait = trait_of_rows(*values) if kind == "local" else ""
+    result = Share(kind, degree, dim=dim, order=order, name=name, trait=trait, **more)
     return SAME if result == BARE else result
 
 
 def _inverted(step: ReadEquation, value: Share) -> Share | None:
-    """What a function of a part is a function of, if this one is its inverse."""
+    """The value that a function was applied to, if this one is its inverse."""
     if value.root is None:
         return None
     function, of = value.root
     power = step.params.get("y") if step.name == "integer_pow" else None
-    if _INVERSE.get(function) == step.name or (function == "sqrt" and power == 2):
-        return of.but(reduced=of.reduced | value.reduced, is_heard=value.is_heard)
+    if primitive(function).inverse == step.name or (function == "sqrt" and power == 2):
+        return of.but(reduced=of.reduced | value.reduced, is_reached=value.is_reached)
     return of if function == "inverse" and power == -1 else None
 
 
-def _of_gauges(step: ReadEquation, value: Share) -> Share | None:
-    """The exponential of own terms, or the logarithm of own factors."""
-    if not value.own or value.kind not in ("same", "sharded", "local") or value.degree not in (0, ANY):
+def _of_symbols(step: ReadEquation, value: Share) -> Share | None:
+    """The exponential of symbols that are terms, or the logarithm of symbols that are factors."""
+    if not value.symbols or value.kind not in ("same", "sharded", "local") or value.degree not in (0, ANY):
         return None
-    if step.name == "exp" and value.gauge == "+":
+    if step.name == "exp" and value.role == "+":
         log = ("log", step.reading.axis)
-        left = frozenset(pair for pair in value.own if pair[0] != log)
-        degree = dict(value.own).get(log, 0)
-        return value.but(gauge="*" if left else "", own=left, degree=degree, number=None, root=None)
-    return value.but(gauge="+", number=None) if step.name == "log" and value.gauge == "*" else None
+        left = frozenset(pair for pair in value.symbols if pair[0] != log)
+        degree = dict(value.symbols).get(log, 0)
+        return value.but(role="*" if left else "", symbols=left, degree=degree, number=None, root=None)
+    return value.but(role="+", number=None) if step.name == "log" and value.role == "*" else None
 
 
 def _of_growing(step: ReadEquation, values: Sequence[Share], degree: Degree, kind: Any, dim: Any) -> Share:
-    """A function that needs operands of degree 0, of others; the logarithm of one is a sum: log(n**k x)."""
+    """A function that needs operands of degree 0, of another operand; log(n**k x) is log x plus a symbol k times."""
     if step.name == "log" and len(values) == 1:
         why = "is not linear in what grows"
-        own = step.reading.lose(("log", step.reading.axis), why, step, values, is_common=True)
-        return values[0].but(degree=0, gauge="+", own=frozenset({(own, degree)}), number=None, root=None)
+        symbol = step.reading.lose(("log", step.reading.axis), why, step, values, is_common=True)
+        return values[0].but(degree=0, role="+", symbols=frozenset({(symbol, degree)}), number=None, root=None)
     return step.lost("is not linear in what grows", *values, kind=kind, dim=dim)
 
 
 def of_different_shards(step: ReadEquation, values: Sequence[Share]) -> Share | None:
-    """What takes sums of rows of different shards for rows: that is lost, and all that comes of it."""
-    if not any(value.place == "folded" for value in values) or any(value.kind in ("own", "sum") for value in values):
+    """A loss: an operation takes sums of rows of different shards for rows; None if it does not."""
+    if not any(value.trait == "folded" for value in values) or any(value.kind in ("own", "sum") for value in values):
         return None
-    dim = next(value.dim for value in values if value.place == "folded")
-    return step.lost("adds rows of different shards", *values, kind="local", dim=dim, place="folded")
+    dim = next(value.dim for value in values if value.trait == "folded")
+    return step.lost("adds rows of different shards", *values, kind="local", dim=dim, trait="folded")
 
 
 def _of_parts(step: ReadEquation, values: Sequence[Share]) -> Share:
-    """A function of parts: what comes of it is each shard's own."""
-    reading, value, seen = step.reading, values[0], traces_of(*values)
-    may_cancel = any(each.may_cancel or (each.is_part and each.part in seen["reduced"]) for each in values)
+    """A nonlinear function of parts, which is each shard's own."""
+    reading, value, seen = step.reading, values[0], reach_of(*values)
+    may_cancel = any(operand.may_cancel or (operand.is_part and operand.part in seen["reduced"]) for operand in values)
     is_square = step.primitive.degree == 2 or step.name == "integer_pow"
     is_square = is_square and value.kind == "sum"
-    for each in values:
-        if each.is_part:
-            reading.lose(each.part, "is not linear", step, (each,))
-    own = frozenset({(reading.lose(("of", step.part), "is not linear", step, values), 1)})
-    if len(values) == 1 and value.beside is None and value.gauge in ("", "*") and step.name in _INVERSE:
-        own = combined(own, value.own if step.name == "log" else NO_PARTS)
-        return Share("own", ANY, gauge="+", own=own, root=(step.name, value), **seen)
-    before: frozenset[Any] = blended(*values)["own"]
-    more: dict[str, Any] = {"own": own | before, "may_cancel": may_cancel, "is_square": is_square, **seen}
-    return Share("own", 0 if before else ANY, gauge="?" if before or is_square else "+", **more)
-
-
-# -------------------------------------------------------------------------------------------- extremes and comparisons
+    for operand in values:
+        if operand.is_part:
+            reading.lose(operand.part, "is not linear", step, (operand,))
+    symbols = frozenset({(reading.lose(("of", step.part), "is not linear", step, values), 1)})
+    if len(values) == 1 and value.beside is None and value.role in ("", "*") and step.primitive.inverse:
+        symbols = add_symbols(symbols, value.symbols if step.name == "log" else NO_PARTS)
+        return Share("own", ANY, role="+", symbols=symbols, root=(step.name, value), **seen)
+    before: frozenset[Any] = untracked(*values)["symbols"]
+    more: dict[str, Any] = {"symbols": symbols | before, "may_cancel": may_cancel, "is_square": is_square, **seen}
+    return Share("own", 0 if before else ANY, role="?" if before or is_square else "+", **more)
 
 
 def _extreme(step: ReadEquation, values: list[Share]) -> Share:
-    """A maximum or a minimum of several values, entry by entry; or, and, a remainder."""
+    """A maximum or a minimum of operands, entry by entry; ``or``, ``and``, a remainder."""
     name, numbers = step.name, step.reading.numbers
     end, is_bound = step.primitive.end, step.primitive.end != "" and step.primitive.is_monotone
     if is_bound:
         for bound, value in ((values[0], values[1]), (values[1], values[0])):
             at = bound.number[0] if bound.number is not None else None
             if at is not None and (0 < abs(at) < TINY or abs(at) > _HUGE):
-                return value.but(number=None, line=None) if value.line is None else Share("own", 0, is_heard=True)
-    kinds, places = {value.kind for value in values}, {value.place for value in values}
+                return value.but(number=None, affine=None) if value.affine is None else Share("own", 0, is_reached=True)
+    kinds, traits = {value.kind for value in values}, {value.trait for value in values}
     if end and "extreme" in kinds and kinds <= {"extreme", "same"}:
         extremes = [value for value in values if value.kind == "extreme"]
         if all(value.end == end for value in extremes) or (is_bound and len(extremes) == 1):
-            return extremes[0].but(part=None, gauge="", own=NO_PARTS)
-    if name == "and" and (places == {"from", "to"} or "block" in places) and not any(value.own for value in values):
-        return Share("own", 0, is_heard=True, place="block")
+            return extremes[0].but(part=None, role="", symbols=NO_PARTS)
+    if name == "and" and (traits == {"from", "to"} or "block" in traits) and not any(value.symbols for value in values):
+        return Share("own", 0, is_reached=True, trait="block")
     is_bound = is_bound or name == "clamp"
-    if is_bound and places & OFFSETS:
-        root = next(value.root for value in values if value.place in OFFSETS)
-        return Share("own", 0, is_heard=True, place="clipped", root=root)
+    if is_bound and traits & OFFSETS:
+        root = next(value.root for value in values if value.trait in OFFSETS)
+        return Share("own", 0, is_reached=True, trait="clipped", root=root)
     degrees = {numbers.known(value.degree) for value in values} - {ANY}
     if UNKNOWN in degrees:
         return nonlinear(step, values, UNKNOWN)
@@ -233,62 +241,59 @@ def _test(step: ReadEquation, values: list[Share]) -> Share:
         return nonlinear(step, values)
     (a, b), name = values, step.name
     is_equality = step.primitive.is_commutative
-    if a.line is not None and b.number is not None:
-        if name == "lt" and all(start >= 0 and by >= 0 for start, by in a.line) and not any(b.number):
+    if a.affine is not None and b.number is not None:
+        if name == "lt" and all(start >= 0 and by >= 0 for start, by in a.affine) and not any(b.number):
             return Share("same", 0, number=(False,) * len(b.number))
         if is_equality:
-            return Share("own", 0, is_heard=True, place="one" if name == "eq" else "others")
-    if name == "eq" and "same" in (a.kind, b.kind) and (a.line or b.line):
-        return Share("own", 0, is_heard=True, place="some")
-    if a.place in OFFSETS and b.number is not None:
+            return Share("own", 0, is_reached=True, trait="one" if name == "eq" else "others")
+    if name == "eq" and "same" in (a.kind, b.kind) and (a.affine or b.affine):
+        return Share("own", 0, is_reached=True, trait="some")
+    if a.trait in OFFSETS and b.number is not None:
         is_end = name == "lt" and a.root is not None and tuple(b.number) == a.root[1]
-        place = "from" if name == "ge" and not any(b.number) else "to" if is_end else "below"
-        return Share("own", 0, is_heard=True, place=place)
+        trait = "from" if name == "ge" and not any(b.number) else "to" if is_end else "below"
+        return Share("own", 0, is_reached=True, trait=trait)
     for index, rows in ((a, b), (b, a)):
-        if index.place == "offset" and rows.kind == "local" and name == "eq":
-            return Share("sharded", 0, dim=rows.dim, is_heard=True)
-    if a.kind == b.kind == "extreme":  # such as of own places, to skip what has nothing to do
-        return unknown(values, is_heard=True)
+        if index.trait == "offset" and rows.kind == "local" and name == "eq":
+            return Share("sharded", 0, dim=rows.dim, is_reached=True)
+    if a.kind == b.kind == "extreme":  # such as of positions, to skip work
+        return unknown(values, is_reached=True)
     for extreme, bound in ((a, b), (b, a)):
         if extreme.kind == "extreme" and not is_equality and bound.is_common:
             is_kept = (name[0] == "g") == (extreme is a)
-            end = extreme.end if is_kept else OTHER_END[extreme.end]
-            return extreme.but(degree=0, part=None, end=end, gauge="", own=NO_PARTS)
+            end = extreme.end if is_kept else OPPOSITE_END[extreme.end]
+            return extreme.but(degree=0, part=None, end=end, role="", symbols=NO_PARTS)
     if is_equality and {a.kind, b.kind} == {"local", "sharded"}:
         return nonlinear(step, [value.but(kind="sharded") for value in values])
     degrees = [step.reading.numbers.known(value.degree) for value in values if value.degree != ANY]
-    is_own = any(value.own or value.kind in ("sum", "extreme", "unknown", "own") for value in values)
+    is_own = any(value.symbols or value.kind in ("sum", "extreme", "unknown", "own") for value in values)
     differ = len(degrees) == 2 and degrees[0] != degrees[1] and not is_own and step.is_inexact_operand
     if differ and step.reading.numbers.agree(*degrees) is None:
         return _of_different_degrees(step, "compares what grows", values)
     return nonlinear(step, values)
 
 
-# -------------------------------------------------------------------------------------------------------------- choices
-
-
 def select(step: ReadEquation, values: list[Share]) -> Share:
-    """One of several values, entry by entry, by a predicate."""
-    by, *cases = (step.reading.softened(value, values) for value in values)
+    """One of several operands, entry by entry, by a predicate."""
+    by, *cases = [step.reading.excused(value, values) for value in values]
     if by.number is not None and int(by.number[0]) < len(cases):
         return cases[int(by.number[0])]
-    if by.place == "finite" and cases[-1].kind in ("extreme", "sum", "own"):  # where(isfinite(m), m, 0)
+    if by.trait == "finite" and cases[-1].kind in ("extreme", "sum", "own"):  # where(isfinite(m), m, 0)
         return cases[-1]
     if any(value.kind == "unknown" for value in (by, *cases)):
         return unknown((by, *cases))
     zero = [case.is_zero for case in cases]
-    if by.place in ("one", "others") and len(cases) == 2:
-        at = 1 if by.place == "one" else 0
+    if by.trait in ("one", "others") and len(cases) == 2:
+        at = 1 if by.trait == "one" else 0
         if zero[1 - at] and cases[at].kind == "same":
-            return Share("sum", cases[at].degree, is_heard=True)
-    if by.place == "block" and len(cases) == 2:
+            return Share("sum", cases[at].degree, is_reached=True)
+    if by.trait == "block" and len(cases) == 2:
         outside, inside = cases
-        if inside.place in OFFSETS and (outside.place in OFFSETS or outside.kind == "same"):
-            return inside.but(place="clipped")
-        if outside.is_common and (inside.place == "found" or inside.kind == "same"):
+        if inside.trait in OFFSETS and (outside.trait in OFFSETS or outside.kind == "same"):
+            return inside.but(trait="clipped")
+        if outside.is_common and (inside.trait == "found" or inside.kind == "same"):
             beside = None if zero[0] else outside.degree
-            return Share("sum", inside.degree, beside, is_heard=True, place=PICKED, **inside.gauges)
-    if by.is_part or by.own:
+            return Share("sum", inside.degree, beside, is_reached=True, trait="picked", **inside.symbol_fields)
+    if by.is_part or by.symbols:
         return step.decided("chooses by", by, *cases)
     if by.kind == "own":
         return _own_choice(step, by, cases)
@@ -297,35 +302,39 @@ def select(step: ReadEquation, values: list[Share]) -> Share:
         if chosen.is_part:
             return step.lost("masks by own rows", chosen)
         if chosen.kind == "sharded" and by.dim != chosen.dim:
-            return across(step, by, *cases)
+            return along_two_dims(step, by, *cases)
         if chosen.kind in ("same", "local"):
             chosen = chosen.but(kind="sharded", dim=by.dim, name=by.name)
     elif by.kind == "local":
         if chosen.kind == "sharded" and by.dim == chosen.dim:
-            return locally(step, by, chosen, degree=chosen.degree, dim=chosen.dim)
+            return by_local_places(step, by, chosen, degree=chosen.degree, dim=chosen.dim)
         if chosen.kind == "same":
             chosen = chosen.but(kind="local", dim=by.dim)
-    return chosen.but(number=None, line=None, is_heard=chosen.is_heard or by.is_heard) if chosen is not SAME else SAME
+    return (
+        chosen.but(number=None, affine=None, is_reached=chosen.is_reached or by.is_reached)
+        if chosen is not SAME
+        else SAME
+    )
 
 
 def _own_choice(step: ReadEquation, by: Share, cases: Sequence[Share]) -> Share:
-    """What each shard chooses by its own index: of a partial sum it is lost."""
-    if by.place == "below" and all(case.place in OFFSETS for case in cases):  # how JAX reads negative places
-        return cases[0].but(place="clipped" if cases[0].place == "clipped" else "wrapped")
+    """What each shard selects by its index, which loses a partial sum."""
+    if by.trait == "below" and all(case.trait in OFFSETS for case in cases):  # as JAX wraps negative indices
+        return cases[0].but(trait="clipped" if cases[0].trait == "clipped" else "wrapped")
     sums = [case for case in cases if case.kind == "sum"]
     if sums and len(sums) < len(cases):
         return step.lost("masks by the shard's index", *cases)
-    return Share("own", 0, is_heard=True, **blended(*cases))
+    return Share("own", 0, is_reached=True, **untracked(*cases))
 
 
 def _either(step: ReadEquation, cases: Sequence[Share]) -> Share:
-    """Entries of both cases."""
+    """A value with entries of several operands."""
     a, b = cases[0], cases[-1]
     for bound, value in ((1, b), (len(cases), a)):
         number = step.number(bound)
         is_masked = number is not None and (abs(number) > _HUGE or number != number or abs(number) < TINY)
         if is_masked and value.kind in ("same", "sharded", "sum", "extreme", "own"):
             return value
-    if a.is_plain and b.is_plain and a.kind == b.kind == "same" and not (a.is_heard or b.is_heard):
+    if a.is_plain and b.is_plain and a.kind == b.kind == "same" and not (a.is_reached or b.is_reached):
         return SAME
     return add(step, [a.but(number=None), b.but(number=None)])

@@ -1,4 +1,4 @@
-"""Judge the results of a region: right, wrong or not known, and whether copies are no parts of a whole."""
+"""Judge the results of a region by the layouts that hints and specs state: right, wrong or unknown."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from .value import ANY, SAME, Share
 
 
 class ResultVerdict(NamedTuple):
-    """What a result is.
+    """The verdict on a result.
 
     Attributes:
       says: whether it is right.
-      kind: of a wrong one: ``degree``, ``sum``, ``extreme``, ``lost``, ``own``, ``copies``, ``order``.
-      value: what is known of it.
-      losses: how each shard's own came into it.
+      kind: the mistake: ``degree``, ``sum`` or ``extreme`` that is not reduced, ``sharded``, ``lost`` (symbols are
+        left in it), ``own``, ``folded`` (sums of different rows), ``copies`` or ``order``.
+      value: its abstract value.
+      losses: the losses behind its symbols.
     """
 
     says: Literal["right", "wrong", "unknown"]
@@ -30,7 +31,14 @@ RIGHT, NOT_KNOWN = ResultVerdict("right"), ResultVerdict("unknown")
 
 
 def judge(reading: Reading, value: Share, dim: int | None, is_sum: bool = False) -> ResultVerdict:
-    """A result, by the dim that its spec shards over the axis; None where it is the same on every shard."""
+    """The verdict on a result.
+
+    Args:
+      reading: the reading over the axis.
+      value: the result.
+      dim: the dim that its layout shards over the axis; None if it is the same on every shard.
+      is_sum: whether its layout is unreduced over the axis.
+    """
     numbers = reading.numbers
     if value.kind == "unknown":
         return NOT_KNOWN
@@ -44,15 +52,15 @@ def judge(reading: Reading, value: Share, dim: int | None, is_sum: bool = False)
         is_right = value.kind == "sum" and value.beside is None and numbers.is_degree(value.degree, 0)
         return RIGHT if is_right else NOT_KNOWN
     if value.kind == "own":
-        return NOT_KNOWN if value.is_heard else ResultVerdict("wrong", "own", value)
+        return NOT_KNOWN if value.is_reached else ResultVerdict("wrong", "own", value)
     if value.is_part and dim is None:
         return ResultVerdict("wrong", value.kind, value)
-    if value.is_part or value.kind == "parts":  # one after the other along a dim they are each shard's own
+    if value.is_part or value.kind == "gathered":  # along a sharded dim, each shard may leave its own
         return NOT_KNOWN
-    if value.place == "folded":
+    if value.trait == "folded":
         is_wrong = dim is not None and value.degree != ANY
         return ResultVerdict("wrong", "folded", value) if is_wrong else NOT_KNOWN
-    if value.place == "taken" and dim is not None:  # as long as a shard, or so by chance
+    if value.trait == "taken" and dim is not None:  # it may have the length of a shard by chance
         numbers.is_open = True
     is_right = numbers.is_degree(value.degree, 0)
     if not is_right:
@@ -62,7 +70,7 @@ def judge(reading: Reading, value: Share, dim: int | None, is_sum: bool = False)
             return RIGHT
         case "sharded" if dim is None:
             return ResultVerdict("wrong", "sharded", value)
-        case "sharded" if value.dim == dim and value.order <= 0:  # above 0 in pieces, whose order the caller may know
+        case "sharded" if value.dim == dim and value.order <= 0:  # the caller may know the order of pieces
             return ResultVerdict("wrong", "order", value) if value.order else RIGHT
         case "same":
             return RIGHT if value.degree == ANY else ResultVerdict("unknown", "copies", value)
@@ -71,7 +79,7 @@ def judge(reading: Reading, value: Share, dim: int | None, is_sum: bool = False)
 
 
 def differs_along(jaxpr: Any, at: int, dim: int | None) -> bool:
-    """Whether a result is seen to differ along a dim: it comes, entry by entry, of an argument or of places there."""
+    """Whether a result is not constant along a dim: it is computed, entry by entry, from an argument or an iota."""
     jaxpr = _jax.jaxpr.open_jaxpr(jaxpr)
     makers = _jax.jaxpr.makers(jaxpr)
     waiting, seen = [(jaxpr.outvars[at], dim)], set[Any]()

@@ -1,4 +1,4 @@
-"""Regions in which nothing is suspected: one that has the same equations is not read again."""
+"""A cache of regions in which nothing is suspected. A region with the same equations is not read again."""
 
 from __future__ import annotations
 
@@ -9,27 +9,31 @@ from .region import Kinds
 
 _MOST = 256
 # The keys themselves: JAX interns the types of values, which are equal only as long as one of them is kept.
-_known = dict[Any, None]()
+_known = dict[Any, Any]()
 
 
 def is_known(kinds: Kinds) -> bool:
-    """Whether a region like it was read, and nothing is suspected there."""
-    return _key_of(kinds) in _known
+    """Whether an equal region was read before, without suspects."""
+    key = _key_of(kinds)
+    if key not in _known:
+        return False
+    return _known[key] is None or _known[key] == (kinds.tied, kinds.constants)
 
 
 def note_known(kinds: Kinds) -> None:
-    """Note that nothing is suspected of a region, unless an audit is to say that it was read without degrees."""
+    """Note a region without suspects, unless an audit has to report that degrees were unknown."""
     key = _key_of(kinds)
-    if key is not None and not (kinds.is_thorough and kinds.unread):
+    if key is not None and not (kinds.is_thorough and (kinds.unread or kinds.held)):
         while len(_known) >= _MOST:
             _known.pop(next(iter(_known)), None)
-        _known[key] = None
+        # What the function closes over is in no equation.
+        _known[key] = (kinds.tied, kinds.constants) if kinds.asks_closure else None
 
 
 def _key_of(kinds: Kinds) -> Any:
-    """What is the same for regions that are read alike: all that `Kinds` reads of them.
+    """A key that is equal for regions with the same reading: all that `Kinds` reads of them; None if there is none.
 
-    The functions of JAX that made a number are those that the code of the body calls.
+    Whether a function of JAX made a number follows from the code of the body.
     """
     if kinds.key is None:
         noted = dict[Any, Any]()

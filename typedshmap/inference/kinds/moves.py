@@ -1,4 +1,4 @@
-"""Where the dim goes along which the shards' parts lie, as entries are moved and put side by side."""
+"""The rules of operations that move entries, or put them side by side: they follow the sharded dim."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from math import prod
 
 from .reading import ReadEquation
 from .sums import add
-from .value import NO_PARTS, NOT_KNOWN, SAME, Share, blended, traces_of, unknown
+from .value import NO_PARTS, NOT_KNOWN, SAME, Share, reach_of, unknown, untracked
 
 ROWS = "takes some of its own rows"
 _REVERSED = -2
-"""The order of a shard's rows from the last to the first."""
+"""The order of rows from the last to the first."""
 
 
 def _moved(value: Share, dim: int | None) -> Share:
-    """The same value, of which a dim has moved."""
+    """The same value, with its dim at another position."""
     return value if value.dim == dim else value.but(dim=dim)
 
 
@@ -30,13 +30,13 @@ def broadcast(step: ReadEquation, values: list[Share]) -> Share:
     dims = step.params.get("broadcast_dimensions", ())
     if isinstance(value.dim, int):
         return _moved(value, int(dims[value.dim]))
-    if value.kind == "same" and isinstance(step.reading.numbers.known(value.degree), tuple):  # of a count to be learnt
+    if value.kind == "same" and isinstance(step.reading.numbers.known(value.degree), tuple):  # of a mean's divisor
         return value.but(root=("mean", tuple(dim for dim in range(len(shape)) if dim not in dims)))
     return value
 
 
 def reshape(step: ReadEquation, values: list[Share]) -> Share:
-    """Dims merged and split: a sharded one stays so as the major part of what it becomes."""
+    """Dims merged and split: a sharded dim stays sharded as the major part of its result."""
     value, shape, before = values[0], step.result_shape, step.shape(0)
     if not shape and isinstance(value.dim, int):
         return _only_row(value)
@@ -49,7 +49,7 @@ def reshape(step: ReadEquation, values: list[Share]) -> Share:
             return value if value.root or len(before) == 0 else NOT_KNOWN
         return value
     at, major = value.dim, prod(before[: value.dim])
-    if value.kind == "parts":
+    if value.kind == "gathered":
         kept = [dim for dim in range(len(shape)) if prod(shape[:dim]) == major and shape[dim] == before[at]]
         return value.but(dim=kept[0]) if kept else NOT_KNOWN
     if len(step.rows) == 1 and step.eqn is not step.other:
@@ -62,12 +62,12 @@ def reshape(step: ReadEquation, values: list[Share]) -> Share:
         if step.eqn is step.other and shape[to] != before[at]:
             pieces = [size for size in shape[to:] if size > 1 and before[at] % size == 0]
             step.reading.numbers.split_into(pieces)
-    if value.order > 0:  # its pieces are dims of their own again
+    if value.order > 0:  # its pieces become a dim again
         for dim in range(len(shape)):
             if prod(shape[:dim]) == major * value.order and major * before[at] == prod(shape[: dim + 1]):
                 return value.but(dim=dim, order=0)
     after = prod(shape[:to])
-    if value.order and after and major == value.order * after:  # put together again
+    if value.order and after and major == value.order * after:  # they are merged again
         return value.but(dim=to, order=0)
     if after == major:
         is_cut = shape[to] != before[at] and shape[to] % before[at] and before[at] % shape[to]
@@ -82,7 +82,7 @@ def transpose(step: ReadEquation, values: list[Share]) -> Share:
 
 
 def squeeze(step: ReadEquation, values: list[Share]) -> Share:
-    """Dims of size 1 taken away."""
+    """Dims of size 1 removed."""
     value, gone = values[0], step.params["dimensions"]
     if not isinstance(value.dim, int):
         return value
@@ -90,7 +90,7 @@ def squeeze(step: ReadEquation, values: list[Share]) -> Share:
 
 
 def _only_row(value: Share) -> Share:
-    """The row of a shard that has one, without its dim."""
+    """The only row of a shard, without its dim."""
     return value.but(dim="rows") if value.kind == "sharded" else value.but(kind="same", dim=None)
 
 
@@ -109,14 +109,14 @@ def cut(step: ReadEquation, values: list[Share]) -> Share:
     if isinstance(value.dim, int):
         at, steps = value.dim, params["strides"] or (1,) * len(before)
         start = params["start_indices"][at]
-        is_each = steps[at] > start and all(
+        is_strided = steps[at] > start and all(
             eqn.invars[0].aval.shape[at] == steps[at] * eqn.outvars[0].aval.shape[at] for eqn in (step.eqn, step.other)
         )
-        if is_each or after[at] == before[at] or value.place == "halo":
+        if is_strided or after[at] == before[at] or value.trait == "halo":
             return value
-        if value.kind == "parts":
+        if value.kind == "gathered":
             return NOT_KNOWN
-        return step.lost(ROWS, value, is_soft=True) if value.kind == "sharded" else value
+        return step.lost(ROWS, value, is_excusable=True) if value.kind == "sharded" else value
     if not value.is_common or value.is_zero:
         return value.but(number=None) if value.number is not None else value
     rows = step.rows
@@ -126,13 +126,13 @@ def cut(step: ReadEquation, values: list[Share]) -> Share:
 
 
 def first_rows(step: ReadEquation, value: Share) -> Share:
-    """A slice of what is the same on every shard, as far as one trace shows whether it is as long as a shard."""
-    value = value.unnumbered
+    """A slice of a value that is the same on every shard, which may be as long as a shard's rows."""
+    value = value.without_number
     if step.eqn is not step.other:
         return value
     lengths, shapes = step.reading.numbers.row_lengths, zip(step.shape(0), step.result_shape, strict=True)
     taken = [dim for dim, (before, after) in enumerate(shapes) if after != before and after in lengths]
-    return Share("local", value.degree, dim=taken[0], place="taken") if taken else value
+    return Share("local", value.degree, dim=taken[0], trait="taken") if taken else value
 
 
 def split(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
@@ -141,10 +141,10 @@ def split(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     axis = step.params.get("axis", 0)
     if step.name == "unstack" and isinstance(value.dim, int) and value.dim != axis:
         return [_moved(value, value.dim - (value.dim > axis))] * count
-    if value.dim == axis and value.kind == "sharded" and count > 1:  # pieces of a shard's rows, such as microbatches
+    if value.dim == axis and value.kind == "sharded" and count > 1:  # such as microbatches
         return [value.but(order=max(1, value.order) * count)] * count
     if value.dim == axis and value.kind == "local" and count > 1:
-        # Of so many rows by the text of the program each is the same on every shard.
+        # The program names the number of rows, so that each is the same on every shard.
         return [value.but(kind="same", dim=None) if step.name == "unstack" else NOT_KNOWN] * count
     return [value] * count
 
@@ -158,14 +158,14 @@ def tile(step: ReadEquation, values: list[Share]) -> Share:
 
 
 def roll(step: ReadEquation, values: list[Share]) -> Share:
-    """Entries moved around."""
+    """Entries rolled along dims."""
     if "dimensions" in step.params:
         return reverse(step, values)
     return values[0] if values[0].dim is None else NOT_KNOWN
 
 
-def beside(step: ReadEquation, values: list[Share]) -> Share:
-    """Several values side by side, or one with a border."""
+def put_side_by_side(step: ReadEquation, values: list[Share]) -> Share:
+    """Operands concatenated or stacked, or padded."""
     if step.name == "stack":
         at = step.params["axis"]
         values = [_moved(v, v.dim + (v.dim >= at)) if isinstance(v.dim, int) else v for v in values]
@@ -173,38 +173,38 @@ def beside(step: ReadEquation, values: list[Share]) -> Share:
         return unknown(values)
     along = step.params.get("dimension") if step.name == "concatenate" else None
     rows = [value for value in values if along is not None and value.kind == "sharded" and value.dim == along]
-    if len(rows) == 1 and not rows[0].own and any(value.place == "sent" for value in values):
+    if len(rows) == 1 and not rows[0].symbols and any(value.trait == "sent" for value in values):
         others = [value for value in values if value is not rows[0]]
-        if all(value.kind in ("own", "same") and not value.own for value in others):
-            return rows[0].but(is_heard=True, place="halo")
-    result = reduce(partial(_both, step), [value.unnumbered for value in values])
+        if all(value.kind in ("own", "same") and not value.symbols for value in others):
+            return rows[0].but(is_reached=True, trait="halo")
+    result = reduce(partial(_both, step), [value.without_number for value in values])
     if result.kind in ("sharded", "local") and isinstance(result.dim, int):
         if along == result.dim and len(values) > 1:
-            is_heard = any(value.is_heard for value in values)
-            return Share("own", 0, is_heard=True) if is_heard else result.but(order=-1)
+            is_reached = any(value.is_reached for value in values)
+            return Share("own", 0, is_reached=True) if is_reached else result.but(order=-1)
         if step.name == "pad" and step.params["padding_config"][result.dim] != (0, 0, 0):
-            return step.lost("pads its own rows", result, is_soft=True)
-    has_halo = result.kind == "sharded" and all(value.place == "halo" for value in values)
-    return result.but(place="halo") if has_halo else result
+            return step.lost("pads its own rows", result, is_excusable=True)
+    has_halo = result.kind == "sharded" and all(value.trait == "halo" for value in values)
+    return result.but(trait="halo") if has_halo else result
 
 
 _ORDER = ("sharded", "local", "same")
 
 
 def _both(step: ReadEquation, a: Share, b: Share) -> Share:
-    """What has entries of both values."""
+    """A value with entries of two values."""
     kinds, dims = {a.kind, b.kind}, {value.dim for value in (a, b) if value.dim is not None}
     is_index = not step.is_inexact and kinds <= {*_ORDER} and len(dims) <= 1
     if is_index or (step.name == "pad" and b.is_zero):
         return min((a, b), key=lambda value: _ORDER.index(value.kind) if value.kind in _ORDER else -1)
     if kinds == {"same"} and (degree := step.reading.numbers.agree(a.degree, b.degree)) is not None:
-        return Share("same", degree, **blended(a, b), **traces_of(a, b))
+        return Share("same", degree, **untracked(a, b), **reach_of(a, b))
     if kinds == {"extreme"} and a.end == b.end:
-        return a.but(part=None, gauge="", own=NO_PARTS)
+        return a.but(part=None, role="", symbols=NO_PARTS)
     return add(step, [a, b])
 
 
 def iota(step: ReadEquation, values: list[Share]) -> Share:
-    """Places along a dim."""
+    """Positions along a dim."""
     at = step.params.get("dimension", 0)
     return Share("local", 0, dim=at) if at in step.likely_rows else SAME

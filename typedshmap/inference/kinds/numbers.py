@@ -1,6 +1,8 @@
-"""The degrees of the numbers in a program: of two traces what they do, of one which are to be asked of a second.
+"""The degrees of the numbers in a program.
 
-JAX's own mean, variance and pmean are known by the code of their frames, which saves the second trace."""
+Two traces show how a number grows with the size of the axis. One trace shows for which numbers a second one is needed:
+those that may count shards or a shard's rows. JAX's mean, variance and pmean are recognised by the code objects of
+their frames, which saves the second trace."""
 
 from __future__ import annotations
 
@@ -18,8 +20,7 @@ from ... import _jax
 from .value import ANY, NOT_KNOWN, SAME, UNKNOWN, Degree, Form, Share, as_integer
 
 TINY = 1e-4
-"""A number below it that is added, or taken for a bound, is a guard, of any degree."""
-
+"""A smaller number that is added, or is a bound, only guards against zero, and has any degree."""
 
 _NUMBERS = (np.ndarray, np.generic, bool, int, float, complex)
 
@@ -31,10 +32,10 @@ class Numbers:
       axis: the mesh axis.
       traces: its sizes in each of the traces; the first is the region's own.
       sizes: those of all manual axes.
-      lengths: how long the dims of a shard are that are sharded over it.
-      is_blind: whether what one trace does not show is not known, as there is no second one.
-      constants: gives the numbers that the program closes over.
-      is_tied: whether the program closes over the size of the axis, so that a number may stay what it is.
+      lengths: the lengths, on a shard, of the operands' sharded dims.
+      is_blind: whether there is no second trace, so that degrees which one trace does not show are unknown.
+      is_tied: whether the program may close over the size of the axis, so that both traces have the same number.
+      constants: gives the numbers in the program's closure.
     """
 
     def __init__(
@@ -53,21 +54,23 @@ class Numbers:
         self.has_single_row = 1 in lengths
         self.pieces = frozenset[int]()
         self.results = frozenset[int]()
-        """How long the dims of a shard's results are that are sharded over the axis."""
+        """The lengths, on a shard, of the results' sharded dims."""
         self.unsharded = frozenset[int]()
-        """How long the operands' other dims are: a number that is one of them counts no rows of a shard."""
-        # What is learnt of the counts by which JAX's means divide, by where they stand.
+        """The lengths of the operands' other dims: a number that is one of them does not count a shard's rows."""
+        # The degrees of the divisors of JAX's means, by their lines, as far as they have been learnt.
         self.counts: dict[Any, int] = {}
         self.ambiguous = set[Any]()
-        """Those of a line that counts sharded rows in one call, and as many others in another: a second trace tells."""
+        """The divisors of lines that average over sharded rows in one call and over other dims in another."""
         self.is_asked = False
-        """Whether it had to be asked where the last number stands."""
+        """Whether the degree of the last number depends on its line."""
+        self.is_held = False
+        """Whether a number that is the same in both traces may count shards, since the function closes over sizes."""
         self.is_open = False
-        """Whether a verdict may depend on a number that one trace does not show."""
+        """Whether a verdict may depend on a number whose degree one trace does not show."""
 
     @property
     def row_lengths(self) -> frozenset[int]:
-        """How long dims are that may be a shard's rows; none without a second trace, where only chance would tell."""
+        """The lengths of dims that may be a shard's rows; none if no second trace can decide it."""
         return frozenset() if self.is_blind else self.lengths | self.results
 
     @property
@@ -75,8 +78,8 @@ class Numbers:
         return len(self.traces) > 1
 
     def literal(self, values: Sequence[Any], eqn: Any = None) -> Share:
-        """What is known of a number that stands in the program, with what it is in each trace."""
-        if not isinstance(values[0], jax.Array):  # what jax 0.9 has for literals is no array of numpy's
+        """The abstract value of a literal or a constant, from its number in each trace."""
+        if not isinstance(values[0], jax.Array):  # the literals of jax 0.9 are not NumPy arrays
             values = [np.asarray(value) if hasattr(value, "__array__") else value for value in values]
         first = values[0]
         if np.asarray(first).dtype.kind not in "biufcV" or not isinstance(first, _NUMBERS):
@@ -94,7 +97,7 @@ class Numbers:
         )
         if degree == UNKNOWN and (number is None or array.dtype.kind == "f"):
             return Share("same", UNKNOWN, number=number)
-        if degree == UNKNOWN:  # a count, such as of all others
+        if degree == UNKNOWN:  # an integer, such as the number of the other shards
             degree = 0
         if degree == 0 and number is None:
             return SAME
@@ -110,7 +113,7 @@ class Numbers:
         return Share("local", 0, dim=dim)
 
     def degree(self, values: Sequence[Any], eqn: Any = None) -> Degree:
-        """The degree of a number that stands in the program."""
+        """The degree of a literal or a constant."""
         first = np.asarray(values[0])
         if first.dtype.kind not in "iufcV":
             return 0
@@ -123,10 +126,11 @@ class Numbers:
         if not first.any() and not second.any():
             return ANY
         if (first == second).all() or np.isnan(first).any():
-            is_count = (
-                self.is_tied and not first.ndim and first.dtype.kind in "iuf" and self._may_count(abs(float(first)))
-            )
-            return UNKNOWN if is_count and not _is_in_text(eqn, abs(float(first))) else 0
+            is_number = self.is_tied and not first.ndim and first.dtype.kind in "iuf"
+            if is_number and self._may_count(abs(float(first))) and not _is_in_text(eqn, abs(float(first))):
+                self.is_held = True
+                return UNKNOWN
+            return 0
         if first.dtype.kind == "c":
             return UNKNOWN
         with np.errstate(all="ignore"):
@@ -160,9 +164,9 @@ class Numbers:
         if role == "mean":
             count = "count", place or id(eqn), max(number, 1 / number)
             return Form(Fraction(0), ((count, Fraction(1 if number >= 1 else -1)),))
-        if not may_count:  # of a single row only a mean says that it is one of those it counts
+        if not may_count:  # only a mean can count a single row
             return 0
-        # Before jax 0.10 a traceback may be that of another call; and a pmean counts shards, if not known which.
+        # Before jax 0.10 a traceback may be that of another call; the divisor of a pmean counts shards of some axes.
         is_seen = _jax.versions.HAS_MANUAL_TYPES and role != "pmean"
         if is_seen and (self._is_length(abs(number)) or self._is_written(eqn, abs(number))):
             return 0
@@ -171,7 +175,7 @@ class Numbers:
         return Form(Fraction(0), ((("number", id(eqn), number), Fraction(1)),))
 
     def split_into(self, lengths: Iterable[int]) -> None:
-        """Note how long the dims are into which a reshape split a sharded one; which of them is shorter is open."""
+        """Note the lengths of the dims into which a reshape split a sharded one; any of them may be the sharded one."""
         self.pieces |= frozenset(lengths)
         self.lengths |= self.pieces
 
@@ -184,11 +188,11 @@ class Numbers:
         return UNKNOWN if self.is_blind else Form(Fraction(0), ((("iterations", id(eqn)), Fraction(1)),))
 
     def _is_written(self, eqn: Any, number: float) -> bool:
-        """Whether a number stands in the text of the program, or is closed over."""
-        return _is_in_text(eqn, number) or any(_is_of(each, number) for each in self._constants())
+        """Whether a number is written in the program, or is in its closure."""
+        return _is_in_text(eqn, number) or any(_is_of(constant, number) for constant in self._constants())
 
     def known(self, degree: Degree) -> Degree:
-        """A degree in which what was learnt of counts meanwhile is put."""
+        """A degree, with the degrees of divisors that have been learnt by now."""
         if not isinstance(degree, Form):
             return degree
         constant, left = degree.constant, []
@@ -200,40 +204,40 @@ class Numbers:
         return Form(constant, tuple(left)) if left else as_integer(constant)
 
     def learn_count(self, degree: Degree, is_of_sharded: bool) -> None:
-        """Note that a mean is over a sharded dim, so that its count is that of a shard's rows; or over another."""
+        """Note whether a mean is over a sharded dim, so that its divisor counts a shard's rows."""
         for number, _ in degree.numbers if isinstance(degree, Form) else ():
             if number[0] == "count" and (is_of_sharded or number[2] not in self.pieces):
-                found = -1 if is_of_sharded else 0
-                if self.counts.setdefault(number, found) != found:
+                power = -1 if is_of_sharded else 0
+                if self.counts.setdefault(number, power) != power:
                     self.ambiguous.add(number)
 
     def _may_count(self, number: float) -> bool:
-        """Whether a number may be of shards or of a shard's rows, or one over such a number."""
+        """Whether a number, or its inverse, may count shards or a shard's rows."""
         if not _is_count(number):
             return False
         count, size = round(max(number, 1 / number)), self.traces[0]
         return count % size == 0 or any(count % length == 0 for length in self.lengths)
 
     def _is_length(self, number: float) -> bool:
-        """Whether a number is as large as a dim is long that is not sharded, and that no shard's rows are."""
+        """Whether a number, or its inverse, is the length of an unsharded dim, and not of a shard's rows."""
         count = round(number if number > 1 else 1 / number)
         return count in self.unsharded - self.lengths and count != self.traces[0]
 
     def _averaged(self, eqn: Any, place: Any, number: float) -> tuple[str, ...] | None:
-        """The axes whose size a pmean divides by; None where the number may be that of several."""
+        """The axes by whose size a pmean divides; None if several groups of axes have that size."""
         count, axes = round(max(number, 1 / number)), [*self.sizes]
         groups = (group for length in range(1, len(axes) + 1) for group in combinations(axes, length))
-        found = [group for group in groups if prod(self.sizes[axis] for axis in group) == count]
-        named = self.pmeans().get(place) if len(found) > 1 else None
+        fitting = [group for group in groups if prod(self.sizes[axis] for axis in group) == count]
+        named = self.pmeans().get(place) if len(fitting) > 1 else None
         if named is not None and prod(self.sizes.get(axis, 1) for axis in named) == count:
             return named
-        return found[0] if len(found) == 1 else None
+        return fitting[0] if len(fitting) == 1 else None
 
     pmeans: Callable[[], Mapping[Any, tuple[str, ...]]] = staticmethod(dict)
-    """Gives the axes of each pmean of the region, by where it stands."""
+    """Gives the axes of each pmean of the region, by its line."""
 
     def agree(self, a: Degree, b: Degree) -> Degree | None:
-        """The degree of the terms of a sum; None where they differ."""
+        """The degree of a sum, from those of its terms; None if they differ."""
         if a in (ANY, b):
             return b
         if b == ANY:
@@ -242,17 +246,17 @@ class Numbers:
             return UNKNOWN
         a, b = self.known(a), self.known(b)
         if a != b and (isinstance(a, Form) or isinstance(b, Form)):
-            self.is_open = True  # as if they were the same, until a second trace tells
+            self.is_open = True  # taken as equal until a second trace decides
             return b if isinstance(a, Form) else a
         return a if a == b else None
 
     def common(self, a: Degree, b: Degree) -> Degree:
-        """The degree of what has entries of two values; not known where theirs differ."""
+        """The degree of a value with entries of two values; unknown if theirs differ."""
         degree = self.agree(a, b)
         return UNKNOWN if degree is None else degree
 
     def is_degree(self, degree: Degree, wanted: Degree) -> bool | None:
-        """Whether a degree is what it ought to be; None where that is not known."""
+        """Whether a degree is the wanted one; None if that is not known."""
         if degree in (ANY, wanted):
             return True
         if degree == UNKNOWN:
@@ -266,20 +270,19 @@ class Numbers:
 
 @cache
 def _codes() -> Mapping[Any, str]:
-    """The code of JAX's functions that divide by a number of rows or of shards."""
-
-    found: dict[Any, str] = {}
-    # Of one operand: what a derivative multiplies by is no number of the user's.
+    """The roles of numbers in JAX's functions, by their code objects."""
+    roles: dict[Any, str] = {}
+    # The factor in the derivative of a function of one operand is not the user's number.
     for name in ("rsqrt", "sqrt", "cbrt", "tanh", "logistic", "exp", "log", "log1p", "erf", "sin", "cos", "square"):
-        found |= dict.fromkeys(_jax.source.codes_of(getattr(jax.lax, name)), "constant")
+        roles |= dict.fromkeys(_jax.source.codes_of(getattr(jax.lax, name)), "constant")
     for function, role in ((jax.numpy.mean, "mean"), (jax.numpy.var, "mean"), (jax.lax.pmean, "pmean")):
         for code in _jax.source.codes_of(function):
-            found[code] = role
-    return found
+            roles[code] = role
+    return roles
 
 
 def _is_count(number: float) -> bool:
-    """Whether a number, or one over it, counts more than one of something."""
+    """Whether a number, or its inverse, is an integer above 1."""
     if not 1e-9 < number < 1e9 or number == 1:
         return False
     count = max(number, 1 / number)
@@ -287,25 +290,26 @@ def _is_count(number: float) -> bool:
 
 
 def _is_in_text(eqn: Any, number: float) -> bool:
-    """Whether a number stands in the text of a function that was running as an equation was made."""
-    return eqn is not None and any(_writes(code, number) for code in _jax.source.call_site(eqn)[0])
+    """Whether a number is written in a function that was running when an equation was made, and not read of a shape."""
+    codes = _jax.source.call_site(eqn)[0] if eqn is not None else []
+    return any(_writes(code, number) for code in codes) and not _jax.source.takes_shape(eqn)
 
 
 @lru_cache(maxsize=4096)
 def _writes(code: Any, number: float) -> bool:
-    """Whether a number stands in the text of a function, or one over it."""
-    return any(_is_of(each, number) for each in code.co_consts if isinstance(each, int | float))
+    """Whether a number, or its inverse, is written in a function."""
+    return any(_is_of(constant, number) for constant in code.co_consts if isinstance(constant, int | float))
 
 
 def _is_of(written: float, number: float) -> bool:
-    """Whether a number is one that is written, one over it, or what is left of one."""
+    """Whether a number is a written one, its inverse, or its difference from 1."""
     size = abs(written)
-    found = (size, 1 / size, abs(1 - written)) if 1e-9 < size < 1e9 else ()
-    return any(isclose(each, number, rel_tol=1e-6) for each in found)
+    derived = (size, 1 / size, abs(1 - written)) if 1e-9 < size < 1e9 else ()
+    return any(isclose(candidate, number, rel_tol=1e-6) for candidate in derived)
 
 
 def _role_of(codes: Sequence[Any]) -> str:
-    """What a number counts in a function of JAX, by the code that was running as its equation was made."""
+    """The role of a number in a function of JAX, by the code that was running when its equation was made."""
     if not _jax.versions.HAS_MANUAL_TYPES:  # a traceback may be that of another call
         return ""
     known, counting = _codes(), _jax.source.COUNTING_SHARDS
@@ -318,11 +322,11 @@ def _role_of(codes: Sequence[Any]) -> str:
 
 
 def pmean_axes(eqns: Sequence[Any]) -> dict[Any, tuple[str, ...]]:
-    """The axes of each pmean among equations, by where it stands."""
-    found: dict[Any, tuple[str, ...]] = {}
+    """The axes of each pmean among equations, by its line."""
+    axes: dict[Any, tuple[str, ...]] = {}
     for eqn in eqns:
         if _jax.jaxpr.collective_operation(eqn) == "all-reduce":
             codes, place = _jax.source.call_site(eqn)
             if _role_of(codes) == "pmean":
-                found[place] = _jax.jaxpr.named_axes(eqn)
-    return found
+                axes[place] = _jax.jaxpr.named_axes(eqn)
+    return axes

@@ -1,4 +1,4 @@
-"""Where a sum, an extreme, or each shard's own began, and how it was lost."""
+"""Where the parts of a reading were made, where values became each shard's own, and which operations lost parts."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ _NOT_OF_ROWS = frozenset(["collective", "index", "random", "branch", "loop", "ou
 
 
 class Loss(NamedTuple):
-    """How something that is each shard's own came into a value.
+    """An operation that uses a quantity of each shard as if it were whole, which makes that a symbol.
 
     Attributes:
-      why: how, for a message; with what it was lost to.
-      eqn: at which equation.
-      calls: those around it.
-      parts: the parts of a sum or an extreme that were lost.
-      is_soft: whether it is an operation on a shard's own rows alone, which is right where others join in.
-      is_common: whether it is the same on every shard after all, as a bound that a collective found.
-      degree: the largest one of what came together there, as far as it is known.
-      name: what the hints call a dim of an operand that is sharded, and the argument.
+      why: what it does, as `suspects` words it.
+      eqn: its equation.
+      calls: the equations around that, innermost first.
+      parts: the parts of a sum or an extreme that it loses.
+      is_excusable: whether it only works on a shard's own rows: no mistake if other shards' rows join later.
+      is_common: whether its result is the same on every shard all the same, as a bound that a collective found.
+      degree: the largest known degree of its operands.
+      name: the name in a hint of the sharded dim of an operand, and the argument.
     """
 
     why: str
     eqn: Any
     calls: tuple[Any, ...]
     parts: frozenset[Any]
-    is_soft: bool = False
+    is_excusable: bool = False
     is_common: bool = False
     degree: Any = 0
     name: tuple[str, str] = ("", "")
 
     @property
     def is_of_slice(self) -> bool:
-        """Whether a shard's own part of a partial sum was taken, which others may be added to."""
+        """Whether it takes each shard's own part of a partial sum, to which others may be added."""
         return self.why in ("takes its own slice of a partial sum", "takes its own entries of a partial sum")
 
 
-class Beginning(NamedTuple):
-    """Where something began.
+class ValueOrigin(NamedTuple):
+    """The equation where a value became what it is.
 
     Attributes:
       eqn: the equation; None for an argument.
-      calls: those around it, from within.
-      name: what the hints call a dim of an operand that is sharded, and the argument.
+      calls: the equations around it, innermost first.
+      name: the name in a hint of the sharded dim of an operand, and the argument.
     """
 
     eqn: Any
@@ -58,17 +58,17 @@ class Beginning(NamedTuple):
 
     @property
     def is_marked(self) -> bool:
-        """Whether a hint says so."""
+        """Whether a hint states what the value is."""
         return self.eqn is None or self.eqn.primitive.name == _jax.jaxpr.CLAIM
 
     @property
     def is_of_rows(self) -> bool:
-        """Whether an operation made it of what a shard holds, and of nothing else."""
+        """Whether an operation computed it from the shard alone."""
         return self.eqn is not None and _jax.primitives.primitive(self.eqn.primitive.name).kind not in _NOT_OF_ROWS
 
     @property
     def written(self) -> Any:
-        """Of the equation and those around it the innermost that the user wrote, none of a library's jaxprs."""
+        """The innermost equation, of this one and those around it, that is not in a jaxpr of a library."""
         for eqn, caller in zip((self.eqn, *self.calls), (*self.calls, None), strict=True):
             inner = _jax.jaxpr.inner_jaxprs(caller) if caller is not None else ()
             jaxpr = _jax.jaxpr.owner_of(eqn, inner)
@@ -78,20 +78,20 @@ class Beginning(NamedTuple):
 
     @property
     def gradient(self) -> Any:
-        """The equation, or one around it, that differentiation made by transposing; None if none was."""
+        """The equation, or one around it, that is transposed; None if there is none."""
         eqns = () if self.is_marked else (self.eqn, *self.calls)
         return next((eqn for eqn in eqns if _jax.jaxpr.is_transposed(eqn)), None)
 
     @property
     def place(self) -> str:
-        """Where the user wrote that, or called what it is in; of a gradient where it was asked for."""
+        """The user's line that made it; for a transposed equation that of the call of ``jax.grad``."""
         if self.gradient is not None:
             return _jax.source.gradient_place(self.gradient)
         return "" if self.eqn is None else _jax.source.equation_place(self.written)
 
 
-def is_extreme(origin: Beginning) -> bool:
-    """Whether what began there is an extreme, and no sum."""
+def is_extreme(origin: ValueOrigin) -> bool:
+    """Whether the part that was made there is one of an extreme rather than a sum."""
     if origin.eqn is None:
         return False
     primitive = _jax.primitives.primitive(origin.eqn.primitive.name)
@@ -99,113 +99,123 @@ def is_extreme(origin: Beginning) -> bool:
 
 
 class Ledger:
-    """What a reading over one axis notes of where parts began, and of how they were lost.
+    """The origins and the losses that a reading over one axis notes.
 
     Args:
       axis: the axis.
-      numbers: what the numbers of the region are.
+      numbers: the degrees of the numbers in the region.
     """
 
     def __init__(self, axis: str, numbers: Numbers) -> None:
         self.axis, self.numbers = axis, numbers
         self.changes = 0
-        """How often something was noted."""
+        """How many notes were made: a jaxpr in which none is made need not be read again."""
         self.losses = dict[Any, Loss]()
-        self.makers = dict[Any, Beginning]()
-        """By a part, where it was made."""
-        self.twins = defaultdict[Any, list[Beginning]](list)
-        """By a part, where the same was made once more."""
+        """For each symbol, the operation that made it one."""
+        self.makers = dict[Any, ValueOrigin]()
+        """For each part, where it was made."""
+        self.twins = defaultdict[Any, list[ValueOrigin]](list)
+        """For each part, where the same computation is repeated."""
         self.ends = dict[int, str]()
-        """By the id of an equation that makes an extreme, which."""
+        """By the id of an equation that makes an extreme, its end."""
         self.earlier = dict[Any, Any]()
-        """By a part, another one of which an operation made it, entry by entry."""
+        """For each part, the part from which an operation computed it, entry by entry."""
         self.marked = set[Any]()
-        """The parts of which a hint says that their sum is due."""
+        """The parts that a hint marks with ``+``."""
         self.stated = set[Any]()
-        """The parts of which a hint says by ``~`` that each shard has its own, and may do with it what it likes."""
-        self.sent = list[Beginning]()
-        """Where partial sums are sent on: only the author knows what each shard has had in the end."""
-        self.origins = dict[Any, Beginning]()
-        """By the id of an equation or a part, where a value became each shard's own, or unknown."""
+        """The parts that a hint marks with ``~``: each shard may do with its own what it likes."""
+        self.sent = list[ValueOrigin]()
+        """Where a ``ppermute`` sends partial sums: only the author knows which of them a shard has added up."""
+        self.origins = dict[Any, ValueOrigin]()
+        """By a key (the id of an equation, or a part), where a value became each shard's own, or unknown."""
         self.collectives = dict[int, tuple[Any, tuple[Any, ...], Share]]()
-        """The collectives over the axis, with those around them and what they are given first."""
+        """By the id of a collective over the axis: the equation, those around it, and its first operand."""
         self.claimed = list[tuple[Any, Any, Share]]()
-        """What claims are made of: the equation, the claim, and what is known of the value."""
+        """The claims: the equation, the claim, and the value before it."""
 
-    def since(self, values: Sequence[Share]) -> int | None:
-        """Since when one of some values is each shard's own: what shards sent on counts more than anything else."""
-        found = [value.since for value in values if value.since is not None]
-        return next(filter(self.is_sent, found), found[0] if found else None)
+    def origin_of(self, values: Sequence[Share]) -> Any:
+        """The key of the origin of the first value that has one; one that shards sent comes before all others."""
+        keys = [value.origin for value in values if value.origin is not None]
+        return next(filter(self.is_sent, keys), keys[0] if keys else None)
 
-    def is_sent(self, since: Any) -> bool:
-        """Whether that is where shards sent on what they hold, or added up what was sent."""
-        eqn = self.origins[since].eqn
+    def is_sent(self, key: Any) -> bool:
+        """Whether a ``ppermute`` is at an origin, or a sum of what one sent."""
+        eqn = self.origins[key].eqn
         is_sending = eqn is not None and _jax.jaxpr.collective_operation(eqn) == "collective-permute"
-        return is_sending or (isinstance(since, tuple) and since[0] == "sent")
+        return is_sending or (isinstance(key, tuple) and key[0] == "sent")
 
     def lose(
         self,
-        own: Any,
+        symbol: Any,
         why: str,
         step: Any,
         values: Sequence[Share] = (),
-        is_soft: bool = False,
+        is_excusable: bool = False,
         is_common: bool = False,
     ) -> Any:
-        """Note that something is each shard's own, by which equation it came to be, and how; its number."""
+        """Note the loss by which a quantity becomes a symbol.
+
+        Args:
+          symbol: the symbol, which is returned.
+          why: what the operation does.
+          step: the equation.
+          values: its operands.
+          is_excusable: as in `Loss`.
+          is_common: as in `Loss`.
+        """
         self.changes += 1
         parts = {value.part for value in values if value.part is not None}
-        parts.update(part for value in values for each, _ in value.own for part in self.losses[each].parts)
-        found = frozenset(parts) or frozenset({own})
+        parts.update(part for value in values for earlier, _ in value.symbols for part in self.losses[earlier].parts)
         degrees = [self.numbers.known(value.degree) for value in values]
-        degree = max((each for each in degrees if isinstance(each, int | Fraction)), key=abs, default=0)
-        loss = Loss(why, step.eqn, step.frame.calls, found, is_soft, is_common, degree, name_of(values))
-        self.losses.setdefault(own, loss)
-        return own
+        degree = max((known for known in degrees if isinstance(known, int | Fraction)), key=abs, default=0)
+        lost, name = frozenset(parts) or frozenset({symbol}), name_of(values)
+        loss = Loss(why, step.eqn, step.frame.calls, lost, is_excusable, is_common, degree, name)
+        self.losses.setdefault(symbol, loss)
+        return symbol
 
-    def maker_of(self, part: Any) -> Beginning | None:
-        """Where a part was made, or that of which it is the negative."""
+    def maker_of(self, part: Any) -> ValueOrigin | None:
+        """Where a part, or its negative, was made."""
         return self.makers.get(part[1] if is_negative(part) else part)
 
-    def makers_of(self, parts: Iterable[Any]) -> list[Beginning]:
-        """Where some parts were made, each time."""
-        found = list[Beginning]()
+    def makers_of(self, parts: Iterable[Any]) -> list[ValueOrigin]:
+        """All places where some parts were made."""
+        origins = list[ValueOrigin]()
         for part in parts:
             if (maker := self.maker_of(part)) is not None:
-                found += [maker, *self.twins.get(part[1] if is_negative(part) else part, ())]
-        return found
+                origins += [maker, *self.twins.get(part[1] if is_negative(part) else part, ())]
+        return origins
 
-    def is_soft(self, value: Share) -> bool:
-        """Whether all that is own in a value is what a shard did with its own rows."""
-        return bool(value.own) and all(self.losses[own].is_soft for own, _ in value.own)
+    def is_excusable(self, value: Share) -> bool:
+        """Whether a value has symbols, and all losses behind them are excusable."""
+        return bool(value.symbols) and all(self.losses[symbol].is_excusable for symbol, _ in value.symbols)
 
     def losses_of(self, value: Share) -> tuple[Loss, ...]:
-        """How what is own in a value came to be, in the order of the program."""
-        names = {own for own, _ in value.own}
-        return tuple(loss for own, loss in self.losses.items() if own in names) if names else ()
+        """The losses behind the symbols of a value, in the order of the program."""
+        symbols = {symbol for symbol, _ in value.symbols}
+        return tuple(loss for symbol, loss in self.losses.items() if symbol in symbols) if symbols else ()
 
     def is_marked(self, parts: Iterable[Any]) -> bool:
-        """Whether a hint says of one of some parts that it is due."""
+        """Whether a hint marks one of some parts with ``+``."""
         return any(part in self.marked or (part in self.makers and self.makers[part].is_marked) for part in parts)
 
     def is_of_extremes(self, value: Share) -> bool:
-        """Whether all that is own in a value comes of a shard's own extremes."""
-        parts = {part for own, _ in value.own for part in self.losses[own].parts} | ({value.part} - {None})
+        """Whether a value is an extreme, or all its symbols come from parts of extremes."""
+        parts = {part for symbol, _ in value.symbols for part in self.losses[symbol].parts} | ({value.part} - {None})
         origins = [self.makers.get(part) for part in parts]
         is_extremes = all(origin is not None and is_extreme(origin) for origin in origins)
         return value.kind == "extreme" or (bool(origins) and is_extremes)
 
-    def softened(self, value: Share, others: Sequence[Share]) -> Share:
-        """A value without what a shard did with its own rows alone, where something of other shards joins in."""
-        if not value.own or not any(other.is_heard for other in others):
+    def excused(self, value: Share, others: Sequence[Share]) -> Share:
+        """A value without its excusable symbols, if a collective has reached one of the other operands."""
+        if not value.symbols or not any(other.is_reached for other in others):
             return value
-        own = frozenset(each for each in value.own if not self.losses[each[0]].is_soft)
-        if own == value.own:
+        symbols = frozenset(pair for pair in value.symbols if not self.losses[pair[0]].is_excusable)
+        if symbols == value.symbols:
             return value
-        kind = "own" if not own else value.kind
-        return value.but(own=own, gauge=value.gauge if own else "", is_heard=True, kind=kind)
+        kind = "own" if not symbols else value.kind
+        return value.but(symbols=symbols, role=value.role if symbols else "", is_reached=True, kind=kind)
 
 
 def name_of(operands: Sequence[Share]) -> tuple[str, str]:
-    """What the hints call the sharded dim of the first operand that has one, and its argument."""
+    """The name in a hint of the sharded dim of the first operand that has one, and the argument."""
     return next((value.name for value in operands if value.kind == "sharded"), ("", ""))

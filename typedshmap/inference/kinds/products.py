@@ -1,4 +1,4 @@
-"""What products and quotients make of what the shards hold, entry by entry."""
+"""The rules of products and quotients, entry by entry."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from ... import _jax
 from .functions import nonlinear, of_different_shards
 from .reading import ReadEquation
-from .sums import across, in_each_trace, line_of, locally, merged, negated, origin_of_rows
-from .value import ANY, NOT_KNOWN, UNKNOWN, Share, combined, scaled, sum_of, traces_of, unknown
+from .sums import affine_of, along_two_dims, by_local_places, in_each_trace, merged_symbols, negated, trait_of_rows
+from .value import ANY, NOT_KNOWN, UNKNOWN, Share, add_symbols, reach_of, scaled, sum_of, unknown
 
 
 def multiply(step: ReadEquation, values: list[Share]) -> Share:
     """A product or a quotient, entry by entry."""
-    a, b = (step.reading.softened(value, values) for value in values)
+    a, b = [step.reading.excused(value, values) for value in values]
     is_quotient = step.name == "div"
     if is_quotient and not step.is_inexact and a.kind != "unknown":
         if not (a.is_common and b.is_common):
@@ -28,7 +28,7 @@ def multiply(step: ReadEquation, values: list[Share]) -> Share:
 
 
 def _learn_mean(step: ReadEquation, count: Share) -> None:
-    """Note whether a mean of JAX is over a sharded dim, where its sum is seen."""
+    """Note whether the divisor of a mean counts sharded rows, if its sum is in the same jaxpr."""
     if step.reading.numbers.has_second or not isinstance(count.degree, tuple):
         return
     maker = step.maker(0)
@@ -41,11 +41,11 @@ def _learn_mean(step: ReadEquation, count: Share) -> None:
 
 def product(step: ReadEquation, a: Share, b: Share, is_quotient: bool = False) -> Share:
     """A product or a quotient of two values."""
-    number, line = None, None
+    number, affine = None, None
     if not (is_quotient and b.number is not None and 0 in b.number):
         number = in_each_trace(truediv if is_quotient else mul, a.number, b.number)
-    if not is_quotient and (a.line is None or b.line is None):
-        line = line_of(a, b, lambda p, q: (p[0] * q[0], p[0] * q[1] + p[1] * q[0]))
+    if not is_quotient and (a.affine is None or b.affine is None):
+        affine = affine_of(a, b, lambda p, q: (p[0] * q[0], p[0] * q[1] + p[1] * q[0]))
     for zero, value in ((a, b), (b, a)):
         if zero.is_zero and not (is_quotient and zero is b):
             is_sharded = "sharded" in (a.kind, b.kind)
@@ -53,28 +53,28 @@ def product(step: ReadEquation, a: Share, b: Share, is_quotient: bool = False) -
             return Share("sharded" if is_sharded and value.kind != "unknown" else "same", ANY, dim=dim, number=number)
     if "unknown" in (a.kind, b.kind):
         return unknown((a, b)).but(number=number)
-    for part, factor in ((a, b), (b, a)):  # of what one shard keeps, that shard's own is a factor like any other
-        if part.kind == "sum" and part.is_heard and factor.kind == "own" and factor.is_heard and not factor.own:
-            return NOT_KNOWN.heard
-    seen = traces_of(a, b)
-    if {"some", "one"} & {a.place, b.place}:
-        return unknown((a, b), is_heard=True)
-    if line is not None:
-        return Share("own", 0, line=line, **seen)
+    for part, factor in ((a, b), (b, a)):  # if only one shard keeps it, the index may be a factor
+        if part.kind == "sum" and part.is_reached and factor.kind == "own" and factor.is_reached and not factor.symbols:
+            return NOT_KNOWN.reached
+    seen = reach_of(a, b)
+    if {"some", "one"} & {a.trait, b.trait}:
+        return unknown((a, b), is_reached=True)
+    if affine is not None:
+        return Share("own", 0, affine=affine, **seen)
     if (known := _of_roots(a, b, is_quotient, seen)) is not None:
         return known
     if a.kind == b.kind == "sum" and not is_quotient:  # (x / S) * S
-        if b.part in {own for own, _ in a.own}:
+        if b.part in {symbol for symbol, _ in a.symbols}:
             b = _as_factor(step, b)
-        elif a.part in {own for own, _ in b.own}:
+        elif a.part in {symbol for symbol, _ in b.symbols}:
             a = _as_factor(step, a)
     first, second = _factors(step, a, b, is_quotient)
     for at, (value, factor) in enumerate(((first, second), (second, first))):
-        if factor.is_common and value.gauge == "+" and value.kind in ("same", "sharded") and not (at and is_quotient):
+        if factor.is_common and value.role == "+" and value.kind in ("same", "sharded") and not (at and is_quotient):
             degree = sum_of(first.degree, second.degree, -1 if is_quotient else 1)
-            return _stretched(step, value, 1 - at, is_quotient).but(degree=degree, **seen)
-    if is_quotient and second.gauge == "*":
-        second = second.but(own=frozenset((own, -times) for own, times in second.own))
+            return _scaled_symbols(step, value, 1 - at, is_quotient).but(degree=degree, **seen)
+    if is_quotient and second.role == "*":
+        second = second.but(symbols=frozenset((symbol, -times) for symbol, times in second.symbols))
     are_rows = a.kind in ("sharded", "local") and b.kind in ("sharded", "local")
     if are_rows and (mixed := of_different_shards(step, (a, b))) is not None:
         return mixed
@@ -82,7 +82,7 @@ def product(step: ReadEquation, a: Share, b: Share, is_quotient: bool = False) -
 
 
 def _of_roots(a: Share, b: Share, is_quotient: bool, seen: dict[str, Any]) -> Share | None:
-    """A product with the inverse of a part, with a root of one, or of an extreme with a number of known sign."""
+    """A product with the inverse or the root of a part, or of an extreme with a number; None for any other."""
     if is_quotient and a.is_common and b.root is not None and b.root[0] == "inverse":
         return scaled(b.root[1], a.degree).but(**seen)
     for root, factor in () if is_quotient else ((a, b), (b, a)):
@@ -94,7 +94,7 @@ def _of_roots(a: Share, b: Share, is_quotient: bool, seen: dict[str, Any]) -> Sh
     if not is_quotient and a == b and a.root is not None and a.root[0] == "sqrt":
         return a.root[1].but(**seen)
     for extreme, factor in ((a, b),) if is_quotient else ((a, b), (b, a)):
-        is_scaled = extreme.kind == "extreme" and not extreme.own and factor.is_common
+        is_scaled = extreme.kind == "extreme" and not extreme.symbols and factor.is_common
         if is_scaled and factor.number is not None and factor.number[0] != 0:
             degree = sum_of(a.degree, b.degree, -1 if is_quotient else 1)
             extreme = extreme if factor.number[0] > 0 else negated(extreme)
@@ -103,75 +103,83 @@ def _of_roots(a: Share, b: Share, is_quotient: bool, seen: dict[str, Any]) -> Sh
 
 
 def _factors(step: ReadEquation, a: Share, b: Share, is_quotient: bool) -> tuple[Share, Share]:
-    """The factors, of which a part is taken as a quantity of the shard's own, unless the other one scales it."""
+    """The factors; a part becomes a symbol, unless the other factor scales it."""
     is_ratio = is_quotient and b.kind == "sum" and a.beside is None
     takes_a = a.kind == "extreme" or (a.kind == "sum" and b.kind not in ("same", "extreme") and not is_ratio)
     takes_b = b.kind == "extreme" or (b.kind == "sum" and (is_quotient or a.kind not in ("same", "extreme")))
     return _as_factor(step, a) if takes_a else a, _as_factor(step, b) if takes_b else b
 
 
-def _stretched(step: ReadEquation, value: Share, at: int, is_quotient: bool) -> Share:
-    """A value with own quantities as terms, times an operand that every shard has: so are they."""
+def _scaled_symbols(step: ReadEquation, value: Share, at: int, is_quotient: bool) -> Share:
+    """A value whose symbols are terms, times an operand that every shard has, which scales them."""
     losses, by = step.reading.losses, step.reading.number_of(step.frame, step.eqn.invars[at])
-    own = frozenset((("times", quantity, by, is_quotient), times) for quantity, times in value.own)
-    for key, _ in own:
+    symbols = frozenset((("times", quantity, by, is_quotient), times) for quantity, times in value.symbols)
+    for key, _ in symbols:
         losses.setdefault(key, losses[key[1]])
-    return value.but(own=own, number=None, line=None, root=None)
+    return value.but(symbols=symbols, number=None, affine=None, root=None)
 
 
 def _as_factor(step: ReadEquation, value: Share) -> Share:
-    """A part as a factor: an own quantity, as an exponent."""
-    if value.kind == "extreme" and value.gauge == "*":
+    """A part as a factor: a symbol with the exponent 1."""
+    if value.kind == "extreme" and value.role == "*":
         return value.but(kind="same")
     if not value.is_part:
         return value
-    is_sum, own = value.kind == "sum", frozenset({(value.part, 1)})
+    is_sum, symbols = value.kind == "sum", frozenset({(value.part, 1)})
     step.reading.lose(value.part, "multiplies by a partial sum" if is_sum else f"own {value.end}", step, (value,))
-    is_factor = not is_sum or (value.beside is None and value.gauge in ("", "*"))
+    is_factor = not is_sum or (value.beside is None and value.role in ("", "*"))
     return Share(
         "same",
         value.degree,
-        gauge="*" if is_factor else "?",
-        own=combined(value.own, own) if is_sum else own,
+        role="*" if is_factor else "?",
+        symbols=add_symbols(value.symbols, symbols) if is_sum else symbols,
         may_cancel=is_sum and (value.may_cancel or value.part in value.reduced),
-        **traces_of(value),
+        **reach_of(value),
     )
 
 
 def _combined(
     step: ReadEquation, values: Sequence[Share], factors: Sequence[Share], is_quotient: bool, number: Any
 ) -> Share:
-    """The product of two factors, as they were and as they are taken, by their kinds and their dims."""
-    (a, b), (first, second), reading, seen = values, factors, step.reading, traces_of(*values)
-    gauges = merged(reading, first, second, "*")
-    if a.kind == b.kind == "sum" and gauges["own"] and not is_quotient:
-        gauges["is_square"] = True
+    """The product of two factors, by their kinds and dims.
+
+    Args:
+      step: the equation.
+      values: the operands.
+      factors: the same, where parts have become symbols.
+      is_quotient: whether it is a quotient.
+      number: the number of the result.
+    """
+    (a, b), (first, second), reading, seen = values, factors, step.reading, reach_of(*values)
+    symbol_fields = merged_symbols(reading, first, second, "*")
+    if a.kind == b.kind == "sum" and symbol_fields["symbols"] and not is_quotient:
+        symbol_fields["is_square"] = True
     sign = -1 if is_quotient else 1
     degree = sum_of(first.degree, second.degree, sign)
     kinds, dims = {first.kind, second.kind}, {value.dim for value in factors if value.dim is not None}
     dim = next(iter(dims), None)
     if "own" in kinds:
         root = ("inverse", b) if is_quotient and b.kind == "sum" and a.number is not None else None
-        is_found = all(value.place == "found" or value.kind == "same" for value in values)
-        place = "found" if is_found else ""
-        return Share("own", degree if is_found else 0, root=root, place=place, **seen, **gauges)
-    if "parts" in kinds:
-        parts, factor = (first, second) if first.kind == "parts" else (second, first)
-        if not factor.is_common or parts.root is None:
+        is_found = all(value.trait == "found" or value.kind == "same" for value in values)
+        trait = "found" if is_found else ""
+        return Share("own", degree if is_found else 0, root=root, trait=trait, **seen, **symbol_fields)
+    if "gathered" in kinds:
+        stacked, factor = (first, second) if first.kind == "gathered" else (second, first)
+        if not factor.is_common or stacked.root is None:
             return NOT_KNOWN
-        return parts.but(degree=degree, root=("gathered", scaled(parts.root[1], factor.degree)), **seen)
+        return stacked.but(degree=degree, root=("gathered", scaled(stacked.root[1], factor.degree)), **seen)
     if "sum" in kinds:
         part, factor = (first, second) if first.kind == "sum" else (second, first)
         if factor.kind in ("sharded", "local"):
             return step.lost("multiplies a partial sum by own rows", a, b)
         beside = None if part.beside is None else sum_of(part.beside, factor.degree, sign)
-        return Share("sum", degree, beside, part=part.part, place=part.place, **seen, **gauges)
+        return Share("sum", degree, beside, part=part.part, trait=part.trait, **seen, **symbol_fields)
     if len(dims) > 1:
-        return across(step, a, b)
-    more: dict[str, Any] = {"is_positive": a.is_positive and b.is_positive, **seen, **gauges}
+        return along_two_dims(step, a, b)
+    more: dict[str, Any] = {"is_positive": a.is_positive and b.is_positive, **seen, **symbol_fields}
     if "sharded" in kinds:
         if "local" in kinds:
-            return locally(step, a, b, degree=degree, dim=dim)
+            return by_local_places(step, a, b, degree=degree, dim=dim)
         same, rows = (first, second) if first.kind == "same" else (second, first)
         if same.kind == "same" and same.root is not None and same.root[0] == "mean":
             reading.numbers.learn_count(same.degree, rows.dim in same.root[1])
@@ -182,6 +190,8 @@ def _combined(
     if is_quotient and b.kind == "sum" and b.beside is None and a.is_common and not a.is_zero:
         root = ("inverse", scaled(b, sum_of(0, a.degree, -1)))
     if "local" in kinds:
-        return Share("local", degree, dim=dim, number=number, root=root, place=origin_of_rows(a, b), **more)
-    is_own = "sum" in (a.kind, b.kind) and not all(reading.losses[own].is_common for own, _ in gauges["own"])
+        return Share("local", degree, dim=dim, number=number, root=root, trait=trait_of_rows(a, b), **more)
+    is_own = "sum" in (a.kind, b.kind) and not all(
+        reading.losses[symbol].is_common for symbol, _ in symbol_fields["symbols"]
+    )
     return Share("own" if is_own else "same", degree, dim=dim, number=number, root=root, **more)

@@ -1,7 +1,8 @@
-"""Read a region over one mesh axis: what each value is of the whole, from one trace, or from two of other sizes.
+"""Read a region over one mesh axis: the kinds and degrees of its values, as a domain of the interpreter.
 
-Shares are a domain of the interpreter, which walks the first trace; the equations of the second stand beside its own. A
-number that differs between them has a degree, and a dim whose length does is as long as a shard's."""
+The interpreter walks the region's jaxpr. If there is a second trace, with another size of the axis, each equation has
+one of that beside it: a number that differs between the two has a degree, and a dim whose length differs has the length
+of a shard's rows."""
 
 from __future__ import annotations
 
@@ -14,26 +15,26 @@ from ... import _jax
 from ..interpreter import CLAIM, Interpreter
 from .joining import join
 from .numbers import Numbers, pmean_axes
-from .origins import Beginning, Ledger, name_of
-from .value import NOT_KNOWN, SAME, Share, anyhow, blended, is_plain, traces_of, unknown
+from .origins import Ledger, ValueOrigin, name_of
+from .value import NOT_KNOWN, SAME, Share, is_plain, reach_of, unknown, untracked, untracked_symbols
 
 _DEPTH = 6
-"""How far back two computations are compared to find that they compute the same."""
+"""How many equations deep two computations are compared, to recognise that they are the same."""
 _MOST_ITERATIONS = 6
 
 
 class Unaligned(Exception):
-    """The two traces do not have the same equations, and nothing is known of degrees."""
+    """The two traces do not have the same equations, so that degrees are not known."""
 
 
 class JaxprRun:
-    """One run of a jaxpr: what is known of its variables, and which equation runs it.
+    """One run of a jaxpr, with the values of its variables.
 
     Args:
-      jaxpr: the jaxpr, of the region's own trace.
-      other: the same of the second trace, or the same one.
-      step: the equation; None for the body of a region.
-      iteration: of the loops whose iterations are read one by one, which.
+      jaxpr: the jaxpr.
+      other: the corresponding jaxpr of the second trace; the same one if there is none.
+      step: the equation that runs it; None for the body of a region.
+      iteration: the indices of the iterations, for the loops around it that are read iteration by iteration.
     """
 
     def __init__(self, jaxpr: Any, other: Any, step: ReadEquation | None, iteration: tuple[int, ...] = ()) -> None:
@@ -56,23 +57,23 @@ class JaxprRun:
 
     @cached_property
     def inputs(self) -> Mapping[Any, Any]:
-        """By the variables of the jaxpr, the caller's operands that they are, in every iteration of a loop."""
+        """The caller's operands, by the variables of the jaxpr that are equal to them in every iteration of a loop."""
         operands = () if self.eqn is None else _jax.jaxpr.handed_on(self.eqn, self.jaxpr)
         return dict(zip(self.jaxpr.invars, operands, strict=False))
 
     @property
     def calls(self) -> tuple[Any, ...]:
-        """The equations that run it, from within."""
+        """The equations that run it, innermost first."""
         return () if self.caller is None else (self.eqn, *self.caller.calls)
 
 
 class ReadEquation(NamedTuple):
-    """An equation as it is read.
+    """An equation, as rules take it.
 
     Attributes:
-      eqn: in the region's own trace.
-      other: in the second one, or the same.
-      frame: the run of the jaxpr that it is in.
+      eqn: the equation.
+      other: the corresponding equation of the second trace; the same one if there is none.
+      frame: the run of its jaxpr.
       reading: the reading.
     """
 
@@ -82,14 +83,14 @@ class ReadEquation(NamedTuple):
     reading: Reading
 
     def beside(self, jaxpr: Any) -> Any:
-        """The jaxpr of the second trace at the place that one has in this equation."""
+        """The jaxpr of the second trace that corresponds to one in the parameters of this equation."""
         if self.eqn is self.other:
             return jaxpr
         for name, param in self.eqn.params.items():
             pair = param, self.other.params[name]
-            for mine, same in zip(*pair, strict=False) if isinstance(param, (tuple, list)) else [pair]:
-                if mine is jaxpr:
-                    return same
+            for first, second in zip(*pair, strict=False) if isinstance(param, (tuple, list)) else [pair]:
+                if first is jaxpr:
+                    return second
         return _jax.jaxpr.called(self.other)
 
     @property
@@ -114,7 +115,7 @@ class ReadEquation(NamedTuple):
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The dims of the result that are as long as a shard's, as far as two traces show."""
+        """The dims of the result with the length of a shard's rows; none without a second trace."""
         if self.eqn is self.other:
             return ()
         sizes = zip(self.result_shape, self.other.outvars[0].aval.shape, strict=False)
@@ -122,7 +123,7 @@ class ReadEquation(NamedTuple):
 
     @property
     def likely_rows(self) -> tuple[int, ...]:
-        """The same, of one trace those that are as long as a shard's by chance or not."""
+        """The same; without a second trace those that may have that length by chance."""
         if self.eqn is not self.other:
             return self.rows
         lengths = self.reading.numbers.row_lengths
@@ -138,11 +139,11 @@ class ReadEquation(NamedTuple):
 
     @property
     def part(self) -> Any:
-        """The number of its result, as that of a part."""
+        """The number of the part that its result may be."""
         return self.reading.number_of(self.frame, self.eqn.outvars[0])
 
     def source(self, at: int) -> Any:
-        """An operand before the casts and moves of the same jaxpr."""
+        """An operand without the casts and moves that made it in the same jaxpr."""
         atom = self.eqn.invars[at]
         while not _jax.jaxpr.is_literal(atom) and (eqn := self.frame.makers.get(atom)) is not None:
             if _jax.primitives.primitive(eqn.primitive.name).kind not in ("cast", "moving"):
@@ -151,12 +152,12 @@ class ReadEquation(NamedTuple):
         return atom
 
     def maker(self, at: int) -> Any:
-        """The equation that made an operand in the same jaxpr, but for casts and moves."""
+        """The equation in the same jaxpr that made an operand, if casts and moves are left out."""
         atom = self.source(at)
         return None if _jax.jaxpr.is_literal(atom) else self.frame.makers.get(atom)
 
     def number(self, at: int) -> Any:
-        """The number that an operand repeats; None if it is none, or not known."""
+        """The scalar that an operand is, or is broadcast from; None if it is not known."""
         atom = self.source(at)
         if atom.aval.shape:
             return None
@@ -167,73 +168,79 @@ class ReadEquation(NamedTuple):
 
     @property
     def is_call(self) -> bool:
-        """Whether it runs one jaxpr, whose results are its own."""
+        """Whether it runs one jaxpr, and returns its results."""
         return self.primitive.kind == "call" and "jaxprs" not in self.eqn.params
 
     def lost(
-        self, why: str, *values: Share, kind: str = "own", degree: Any = 0, is_soft: bool = False, **more: Any
+        self, why: str, *values: Share, kind: str = "own", degree: Any = 0, is_excusable: bool = False, **more: Any
     ) -> Share:
-        """A value that is each shard's own from here on, with what its operands had.
+        """The result of a loss: a new symbol, with those of the operands.
 
-        Of a term or a factor that is a part, the whole part is what is lost.
+        Args:
+          why: what the equation does, as in `Loss`.
+          *values: its operands.
+          kind: the kind of the result.
+          degree: its degree.
+          is_excusable: as in `Loss`.
+          **more: other fields of the result.
         """
-        own = self.reading.lose((self.part, why), why, self, values, is_soft)
-        before = frozenset() if is_soft else anyhow(*values)
+        symbol = self.reading.lose((self.part, why), why, self, values, is_excusable)
+        before = frozenset() if is_excusable else untracked_symbols(*values)
         return Share(
             kind,  # type: ignore[arg-type]
             degree,
-            gauge="?",
-            own=frozenset({(own, 1)}) | before,
+            role="?",
+            symbols=frozenset({(symbol, 1)}) | before,
             may_cancel=any(value.may_cancel for value in values),
-            **traces_of(*values),
+            **reach_of(*values),
             **more,
         )
 
     def mixed(self, value: Share) -> Share:
-        """Each shard's own rows, added up: since here, as rows may differ."""
-        origin = self.reading.origins.get(value.since)
-        is_sent = origin is not None and self.reading.is_sent(value.since)
+        """The sum of a shard's rows, which differ between shards: its origin is here."""
+        origin = self.reading.origins.get(value.origin)
+        is_sent = origin is not None and self.reading.is_sent(value.origin)
         if origin is None or not (is_sent or (origin.is_of_rows and origin.name != ("", ""))):
             return value
-        since = ("sent", id(self.eqn)) if is_sent else id(self.eqn)
-        self.reading.origins.setdefault(since, Beginning(self.eqn, self.frame.calls, origin.name))
-        return value.but(since=since)
+        key = ("sent", id(self.eqn)) if is_sent else id(self.eqn)
+        self.reading.origins.setdefault(key, ValueOrigin(self.eqn, self.frame.calls, origin.name))
+        return value.but(origin=key)
 
     def decided(self, why: str, by: Share, *values: Share) -> Share:
-        """What is chosen by a value of which each shard has its own: of own rows, these are what counts."""
+        """The result of a choice by a value that differs between shards; an excusable loss stays the only one."""
         reading = self.reading
-        if not reading.is_soft(by):
-            is_own = by.kind in ("own", "extreme", "sharded")  # no collective has made something of them
-            return self.lost(why, by, *values, is_soft=is_own and reading.is_of_extremes(by))
-        is_heard = any(value.is_heard for value in (by, *values))
-        return Share("own", 0, is_heard=is_heard, **blended(by, *values))
+        if not reading.is_excusable(by):
+            is_own = by.kind in ("own", "extreme", "sharded")  # no collective has reduced them
+            return self.lost(why, by, *values, is_excusable=is_own and reading.is_of_extremes(by))
+        is_reached = any(value.is_reached for value in (by, *values))
+        return Share("own", 0, is_reached=is_reached, **untracked(by, *values))
 
 
 KindRule = Callable[[ReadEquation, "list[Share]"], "Share | Sequence[Share]"]
-"""From an equation and its operands to its results; one value stands for all of them."""
+"""From an equation and its operands to its results; one value if all results are alike."""
 ReadingEdit = Callable[[ReadEquation, "list[Share]", "Sequence[Share]"], "Sequence[Share]"]
 """From an equation, its operands and its results to other results."""
 
-# What computes nothing but what its operands say: of the same on every shard, the same.
+# Deterministic functions of their operands: if these are the same on every shard, so are the results.
 _PURE = _jax.primitives.names_of(
     "cast", "moving", "joining", "sum", "product", "quotient", "homogeneous", "elementwise", "test", "extreme",
     "choice", "reducing", "ordering", "lookup", "placing", "matrix",
 ) - {CLAIM}  # fmt: skip
 _CUTS = frozenset(["slice", "dynamic_slice"])
 ENTRY_BY_ENTRY = frozenset(
-    [name for name, found in _jax.primitives.PRIMITIVES.items() if found.is_entry_by_entry and name != CLAIM]
+    [name for name, known in _jax.primitives.PRIMITIVES.items() if known.is_entry_by_entry and name != CLAIM]
 )
 
 
 class Reading(Ledger, Interpreter[Share]):
-    """What the values of a region are, over one axis.
+    """The kinds of a region's values over one axis.
 
     Args:
       axis: the axis.
-      numbers: what its numbers are.
-      rules: by primitive.
-      claims: claims beside the jaxpr, by variable.
-      edits: changes that are tried: by the id of an equation, or the place of a result, what is made of its results.
+      numbers: the degrees of its numbers.
+      rules: the rules, by primitive.
+      claims: the claims beside the jaxpr, by variable.
+      edits: the edits that are tried, by the id of an equation, or by ``("result", index)``.
     """
 
     def __init__(
@@ -253,9 +260,9 @@ class Reading(Ledger, Interpreter[Share]):
         self.runs: dict[int, JaxprRun] = {}
         """The last run of each jaxpr."""
         self.predicates: dict[int, Share] = {}
-        """By the id of a branch or a loop, what decides which way it goes."""
+        """By the id of a branch or a loop, its predicate."""
         self.iteration: tuple[int, ...] = ()
-        """Of the loops whose iterations are read one by one, which."""
+        """The current iterations of the loops that are read iteration by iteration."""
         self._frame: Any = None
         self._step: ReadEquation | None = None
         self._interned: dict[Any, int] = {}
@@ -265,7 +272,7 @@ class Reading(Ledger, Interpreter[Share]):
         self._remembered: dict[Any, tuple[JaxprRun, list[Share]]] = {}
 
     def read(self, jaxpr: Any, other: Any, given: Sequence[Share]) -> list[Share]:
-        """The values of a region's results, from those of its operands.
+        """The results of a region for some operands.
 
         Raises:
           Unaligned: where the two traces do not have the same equations.
@@ -280,14 +287,12 @@ class Reading(Ledger, Interpreter[Share]):
         )
         for at, value in enumerate(given):
             if value.kind == "sum":
-                self.makers["argument", at] = Beginning(None, (), value.name)
+                self.makers["argument", at] = ValueOrigin(None, (), value.name)
                 given[at] = value.but(part=("argument", at))
         return self.interpret(jaxpr, given)
 
-    # ------------------------------------------------------------------------------------------ as a domain
-
     def interpret(self, closed_jaxpr: Any, values: Sequence[Share], known: Any = None) -> list[Share]:
-        """The values of a jaxpr's results; remembered where nothing in it became a part or was lost."""
+        """The results of a jaxpr; remembered if no origin and no loss was noted in it."""
         step, around, made = self._step, self._frame, self.changes
         other = self._other if step is None else step.beside(closed_jaxpr)
         key = id(_jax.jaxpr.open_jaxpr(closed_jaxpr)), id(_jax.jaxpr.open_jaxpr(other)), tuple(values)
@@ -305,9 +310,9 @@ class Reading(Ledger, Interpreter[Share]):
         return outcome
 
     def read_equation(self, eqn: Any, operands: list[Share]) -> Sequence[Share]:
-        """What an equation's results are: of plain operands, that are the same or sharded alike, mostly as they are."""
+        """The results of an equation; most take plain operands, the same or sharded alike, and are as plain."""
         plain: Share | None = SAME
-        """What plain operands make together; None where they are not, or make something else."""
+        """The join of plain operands; None if one is not plain, or if they are sharded in different ways."""
         has_number = False
         for value in operands:
             if value is SAME:
@@ -326,9 +331,10 @@ class Reading(Ledger, Interpreter[Share]):
         other = frame.aligned[id(eqn)] if frame.aligned else eqn
         if (
             plain is not None
+            and not (self.edits and id(eqn) in self.edits)
             and ((plain.kind == "same" and name in _PURE) or (name in ENTRY_BY_ENTRY and len(outvars) == 1))
             and not (has_number and plain is SAME and not (name in ENTRY_BY_ENTRY and outvars[0].aval.shape))
-            and (eqn is other or name != "reduce_sum")  # which may add more entries in the other trace
+            and (eqn is other or name != "reduce_sum")  # the other trace may sum more entries
             and not (name in _CUTS and plain.kind == "same" and self._may_take_rows(eqn))
         ):
             return (plain,) * len(outvars)
@@ -339,9 +345,9 @@ class Reading(Ledger, Interpreter[Share]):
         ]
 
     def _results(self, step: ReadEquation, operands: list[Share]) -> Sequence[Share]:
-        """What an equation's results are by its rule, and by the edit of it that is tried."""
-        found = self.kind_rules[step.eqn.primitive.name](step, operands)
-        results = (found,) * len(step.eqn.outvars) if isinstance(found, Share) else found
+        """The results of an equation by its rule, and by the edit of it that is tried."""
+        outcome = self.kind_rules[step.eqn.primitive.name](step, operands)
+        results = (outcome,) * len(step.eqn.outvars) if isinstance(outcome, Share) else outcome
         if not self.edits or (edit := self.edits.get(id(step.eqn))) is None:
             return results
         return edit(step, operands, results)
@@ -361,7 +367,7 @@ class Reading(Ledger, Interpreter[Share]):
         known = self._literals.get(key)
         if known is None:
             known = self.numbers.literal([atom.val], eqn)
-            if not self.numbers.is_asked:  # of others it depends on where they stand
+            if not self.numbers.is_asked:  # that of others depends on the line
                 self._literals[key] = known
         return known
 
@@ -373,55 +379,55 @@ class Reading(Ledger, Interpreter[Share]):
         return [self.numbers.literal(pair) for pair in zip(*consts, strict=False)]
 
     def opaque(self, eqn: Any, values: list[Share]) -> list[Share]:
-        return [unknown(values, is_heard=True)] * len(eqn.outvars)
+        return [unknown(values, is_reached=True)] * len(eqn.outvars)
 
     def noted(self, jaxpr: Any) -> Container[Any]:
         return self.claims
 
     def refined(self, var: Any, value: Share) -> Share:
-        """A value after the claims that are kept beside the jaxpr."""
+        """A value after the claims of it that are kept beside the jaxpr."""
         for claim in self.claims[var]:
             (value,) = self._results(ReadEquation(claim, claim, self._frame, self), [value])
             if value.kind == "sum" and value.part is None:
-                self.makers.setdefault(("claim", id(claim)), Beginning(claim, self._frame.calls))
+                self.makers.setdefault(("claim", id(claim)), ValueOrigin(claim, self._frame.calls))
                 value = value.but(part=("claim", id(claim)))
         return value
 
     def carried(self, start: list[Share], now: list[Share], results: list[Share], times: int) -> list[Share]:
-        after = [join(self, *pair) for pair in zip(now, (value.unnumbered for value in results), strict=False)]
+        after = [join(self, *pair) for pair in zip(now, (value.without_number for value in results), strict=False)]
         if times < _MOST_ITERATIONS:
             return after
         return [before if before == then else NOT_KNOWN for before, then in zip(now, after, strict=True)]
 
     def value_of(self, var: Any) -> Share | None:
-        """What a variable of some jaxpr was when that ran last; None for one of a jaxpr that was not read."""
+        """The value of a variable in the last run of its jaxpr; None if that was not read."""
         return next((run.values[var] for run in self.runs.values() if var in run.values), None)
 
     def _may_take_rows(self, eqn: Any) -> bool:
-        """Whether a slice is as long as a shard, so that every shard may take the same rows."""
+        """Whether a slice has the length of a shard's rows, so that every shard may take the same rows."""
         lengths, pair = self.numbers.row_lengths, (eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape)
         return any(after in lengths and after != before for before, after in zip(*pair, strict=True))
 
     def _together(self, a: Share, b: Share) -> Share | None:
-        """What two plain values make, entry by entry; None where they do not lie along one dim."""
+        """The result of an elementwise operation on two plain values; None if different dims are sharded."""
         key = id(a), id(b)  # plain values are kept
         if key not in self._pairs:
             rows = a if a.kind == "sharded" else b
             is_plain = a.kind == "same" or b.kind == "same" or a.dim == b.dim
-            found = rows._replace(reduced=a.reduced | b.reduced, is_heard=a.is_heard or b.is_heard)
-            self._pairs[key] = self._plain.setdefault(found, found) if is_plain else None
+            result = rows._replace(reduced=a.reduced | b.reduced, is_reached=a.is_reached or b.is_reached)
+            self._pairs[key] = self._plain.setdefault(result, result) if is_plain else None
         return self._pairs[key]
 
     def _settled(self, value: Share, frame: JaxprRun, var: Any, operands: Sequence[Share]) -> Share:
-        """A value with where it began, if that is here: a sum or an extreme gets a number, by which it is known."""
+        """A result with its origin, if that is here; a part gets its number."""
         is_astray = value.kind in ("own", "unknown") or (value.kind == "sharded" and value.order != 0)
-        if is_astray and value.since is None:
-            since = self.since(operands)
+        if is_astray and value.origin is None:
+            key = self.origin_of(operands)
             eqn = frame.makers.get(var)
-            if since is None and eqn is not None:
-                since = id(eqn)
-                self.origins.setdefault(since, Beginning(eqn, frame.calls, name_of(operands)))
-            return value._replace(since=since)
+            if key is None and eqn is not None:
+                key = id(eqn)
+                self.origins.setdefault(key, ValueOrigin(eqn, frame.calls, name_of(operands)))
+            return value._replace(origin=key)
         if value.kind not in ("sum", "extreme") or value.part is not None:
             if not is_plain(value):
                 return value
@@ -429,7 +435,7 @@ class Reading(Ledger, Interpreter[Share]):
             return SAME if value == SAME else self._plain.setdefault(value, value)
         self.changes += 1
         part = self.number_of(frame, var)
-        made = Beginning(frame.makers.get(var), frame.calls, name_of(operands))
+        made = ValueOrigin(frame.makers.get(var), frame.calls, name_of(operands))
         if self.makers.setdefault(part, made).eqn is not made.eqn:
             self.twins[part].append(made)
         if value.kind == "extreme":
@@ -440,7 +446,7 @@ class Reading(Ledger, Interpreter[Share]):
         return value._replace(part=part)
 
     def number_of(self, frame: JaxprRun, atom: Any, depth: int = _DEPTH) -> Any:
-        """A number that is equal for computations that are seen to be equal."""
+        """The number of a value: equal for two values if they are seen to be computed in the same way."""
         while not (is_literal := _jax.jaxpr.is_literal(atom)) and atom not in frame.makers and frame.caller is not None:
             given = frame.inputs.get(atom)
             if given is None:
@@ -469,7 +475,7 @@ class Reading(Ledger, Interpreter[Share]):
 
 
 def _params(eqn: Any) -> Any:
-    """What an equation computes, to be compared with that of others."""
+    """The parameters of an equation, for a comparison with those of another."""
     params = tuple(value for name, value in eqn.params.items() if "sharding" not in name)
     try:
         hash(params)
@@ -479,7 +485,7 @@ def _params(eqn: Any) -> Any:
 
 
 def _opaque(step: ReadEquation, values: list[Share]) -> Share:
-    """What nothing is known of."""
+    """The rule of a primitive that has none."""
     if values and all(value is SAME for value in values) and not step.eqn.effects and step.name in _PURE:
         return SAME
-    return unknown(values, is_heard=True)
+    return unknown(values, is_reached=True)

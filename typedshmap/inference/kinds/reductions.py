@@ -1,4 +1,4 @@
-"""What reductions, contractions, and operations along dims make of what the shards hold."""
+"""The rules of reductions, contractions, and operations along dims."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from .collectives import extreme, total
 from .functions import nonlinear
 from .products import product
 from .reading import ReadEquation
-from .sums import across, locally, merged
-from .value import ANY, NOT_KNOWN, SAME, UNKNOWN, Share, blended, sum_of, traces_of, unknown
+from .sums import along_two_dims, by_local_places, merged_symbols
+from .value import ANY, NOT_KNOWN, SAME, UNKNOWN, Share, reach_of, sum_of, unknown, untracked
 
 
 def reduced(step: ReadEquation, values: list[Share]) -> Share:
-    """Dims taken away by a sum, an extreme, a place, a product."""
+    """A reduction over dims: a sum, an extreme, a product, or the position of an extreme."""
     value, params = values[0], step.params
     axes = tuple(int(axis) for axis in params.get("axes", params.get("dimensions", ())))
     is_sum, end = step.name == "reduce_sum", step.primitive.end
     if len(values) > 1:
         return unknown(values)
-    if value.kind == "unknown" or (value.kind == "own" and not value.own):
-        value = value.but(line=None, number=None, place="")
+    if value.kind == "unknown" or (value.kind == "own" and not value.symbols):
+        value = value.but(affine=None, number=None, trait="")
         return step.mixed(value) if is_sum else value
     if value.dim in axes and value.kind in ("sharded", "local"):
         return _along_rows(step, value)
-    if value.dim in axes and value.kind == "parts":
+    if value.dim in axes and value.kind == "gathered":
         return _over_gathered(step, value, axes)
     dim = value.dim - sum(axis < value.dim for axis in axes) if isinstance(value.dim, int) else value.dim
     if is_sum:
         value = _of_more_entries(step, value, axes)
-        return value if value is SAME else value.blurred.but(dim=dim, number=None, place="", root=None)
+        return value if value is SAME else value.with_untracked_symbols.but(dim=dim, number=None, trait="", root=None)
     if value.kind == "sum" or (value.kind == "extreme" and end != value.end):
         return nonlinear(step, [value])
     if step.name == "reduce_prod" and value.degree not in (0, ANY):
@@ -41,13 +41,13 @@ def reduced(step: ReadEquation, values: list[Share]) -> Share:
     if value is SAME:
         return SAME
     is_place = step.name.startswith("arg")
-    gauge = "?" if is_place and value.own else value.gauge
+    role = "?" if is_place and value.symbols else value.role
     degree = 0 if is_place else value.degree
-    return value.but(dim=dim, degree=degree, number=None, part=None, root=None, gauge=gauge)
+    return value.but(dim=dim, degree=degree, number=None, part=None, root=None, role=role)
 
 
 def _of_more_entries(step: ReadEquation, value: Share, axes: Sequence[int]) -> Share:
-    """What is summed, times how many more entries the other trace sums: along a dim with an entry for each shard, n."""
+    """The operand of a sum, times the ratio of the numbers of entries in both traces, if that is a power of n."""
     before, after = (eqn.invars[0].aval.shape for eqn in (step.eqn, step.other))
     sizes = step.reading.numbers.traces
     more = prod(after[axis] for axis in axes) / max(1, prod(before[axis] for axis in axes))
@@ -58,42 +58,42 @@ def _of_more_entries(step: ReadEquation, value: Share, axes: Sequence[int]) -> S
 
 
 def _over_gathered(step: ReadEquation, value: Share, axes: Sequence[int]) -> Share:
-    """What all shards hold, side by side, added up, or their extreme."""
-    if not value.own and len(axes) == 1:
+    """A reduction over the shards' values that an all-gather has stacked."""
+    if not value.symbols and len(axes) == 1:
         of = value.root[1] if value.root is not None else NOT_KNOWN
         if step.name == "reduce_sum":
             return total(step, of)
         if step.primitive.end:
             return extreme(step, of, step.primitive.end)
-    return NOT_KNOWN.heard
+    return NOT_KNOWN.reached
 
 
 def _along_rows(step: ReadEquation, value: Share) -> Share:
-    """A reduction along the dim of which each shard has its rows."""
+    """A reduction over the sharded dim, or one as long as a shard's rows."""
     if step.name == "reduce_sum":
         lengths = {eqn.invars[0].aval.shape[value.dim] for eqn in (step.eqn, step.other)}
         if lengths == {1} and _jax.jaxpr.is_transposed(step.eqn):
-            return NOT_KNOWN  # the row that a shard has, as it was before it was broadcast, or a sum of rows
+            return NOT_KNOWN  # of one row: the transpose of a broadcast, or a sum of rows
         if value.kind == "local":
-            degree = value.degree if value.place == "folded" or value.is_zero else UNKNOWN  # it adds so many rows
-            return Share("same", degree, reduced=value.reduced, is_heard=True, **value.gauges)
-        if step.reading.is_soft(value):
-            return Share("own", 0, gauge="?", own=value.own)
-        more = traces_of(value) | value.blurred.gauges
+            degree = value.degree if value.trait == "folded" or value.is_zero else UNKNOWN  # times the number of rows
+            return Share("same", degree, reduced=value.reduced, is_reached=True, **value.symbol_fields)
+        if step.reading.is_excusable(value):
+            return Share("own", 0, role="?", symbols=value.symbols)
+        more = reach_of(value) | value.with_untracked_symbols.symbol_fields
         return Share("sum", value.degree, is_positive=value.is_positive, **more)
     if value.kind == "local":
         return NOT_KNOWN
     if end := step.primitive.end:
-        if value.own:
-            return value.but(kind="own", dim=None, gauge="?")
-        return Share("extreme", value.degree, end=end, is_positive=value.is_positive, **traces_of(value))
-    return step.lost("reduces its own rows", value, is_soft=True)
+        if value.symbols:
+            return value.but(kind="own", dim=None, role="?")
+        return Share("extreme", value.degree, end=end, is_positive=value.is_positive, **reach_of(value))
+    return step.lost("reduces its own rows", value, is_excusable=True)
 
 
 def ordered(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
-    """Operations along a dim that need the whole of it."""
+    """Operations along a dim that need the whole dim."""
     value, name, params, count = values[0], step.name, step.params, len(step.eqn.outvars)
-    if any(each.kind in ("unknown", "parts") for each in values):
+    if any(operand.kind in ("unknown", "gathered") for operand in values):
         return [unknown(values)] * count
     rank = len(step.shape(0))
     if name == "fft":
@@ -103,17 +103,17 @@ def ordered(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
         dims = {at for at, size in enumerate(window) if size > 1}
     else:
         dims = {params.get("axis", params.get("dimension", rank - 1))}
-    if any(each.kind == "sum" for each in values):
+    if any(operand.kind == "sum" for operand in values):
         is_linear = step.primitive.is_linear and len(values) == 1
         return [value.but(part=None) if is_linear else nonlinear(step, values)] * count
-    rows = [each for each in values if each.kind in ("sharded", "local")]
-    if any(each.kind == "sharded" and each.dim in dims for each in rows):
-        return [step.lost("works along its own rows", *values, is_soft=True)] * count
-    if any(each.kind in ("extreme", "own") or each.own for each in values):
+    rows = [operand for operand in values if operand.kind in ("sharded", "local")]
+    if any(operand.kind == "sharded" and operand.dim in dims for operand in rows):
+        return [step.lost("works along its own rows", *values, is_excusable=True)] * count
+    if any(operand.kind in ("extreme", "own") or operand.symbols for operand in values):
         return [nonlinear(step, values)] * count
-    found = next(iter(rows), value)
-    results = [found if found is SAME else found.but(part=None, number=None)] * count
-    if name in ("top_k", "approx_top_k") and count > 1 and found is not SAME:
+    given = next(iter(rows), value)
+    results = [given if given is SAME else given.but(part=None, number=None)] * count
+    if name in ("top_k", "approx_top_k") and count > 1 and given is not SAME:
         results[1] = results[1].but(degree=0)
     return results
 
@@ -124,14 +124,14 @@ def contract(step: ReadEquation, values: list[Share]) -> Share:
     if ragged is not None and not _are_groups_unsharded(ragged, values):
         return SAME if all(value is SAME for value in values) else unknown(values)
     values = values[:2]
-    a, b = (reading.softened(value, values) for value in values)
+    a, b = [reading.excused(value, values) for value in values]
     contracted, batched = step.params["dimension_numbers"] if ragged is None else ragged.dot_dimension_numbers
     if "unknown" in (a.kind, b.kind):
         return unknown((a, b))
     gone = [v for v, dims in zip((a, b), contracted, strict=True) if v.kind in ("sharded", "local") and v.dim in dims]
     if gone:
         return _over_rows(step, a, b, gone)
-    if "parts" in (a.kind, b.kind):
+    if "gathered" in (a.kind, b.kind):
         return NOT_KNOWN
     if a is SAME and b is SAME:
         return SAME
@@ -149,13 +149,13 @@ def contract(step: ReadEquation, values: list[Share]) -> Share:
             dim = list(batched[side]).index(dim)
         elif isinstance(dim, int):
             dim = len(batched[0]) + side * len(free[0]) + free[side].index(dim)
-        return value.blurred.but(dim=dim, number=None, line=None, root=None)
+        return value.with_untracked_symbols.but(dim=dim, number=None, affine=None, root=None)
 
     return product(step, placed(a, 0), placed(b, 1))
 
 
 def _are_groups_unsharded(ragged: Any, values: Sequence[Share]) -> bool:
-    """Whether rows in groups lie as in a product of matrices: each shard has all rows, and all groups."""
+    """Whether each shard has all groups of a ragged product, and all their rows, as of a product of matrices."""
     rows, groups = ragged.lhs_ragged_dimensions, ragged.rhs_group_dimensions
     (contracted, _), (batched, _) = ragged.dot_dimension_numbers
     is_plain = not {*rows} & {*contracted, *batched} and len(groups) == 1
@@ -163,25 +163,26 @@ def _are_groups_unsharded(ragged: Any, values: Sequence[Share]) -> bool:
 
 
 def _over_rows(step: ReadEquation, a: Share, b: Share, gone: Sequence[Share]) -> Share:
+    """A contraction over the sharded dim of some operands."""
     reading = step.reading
-    others, is_heard = [value for value in (a, b) if value not in gone], a.is_heard or b.is_heard
-    if any(value.kind == "parts" for value in others):
+    others, is_reached = [value for value in (a, b) if value not in gone], a.is_reached or b.is_reached
+    if any(value.kind == "gathered" for value in others):
         return NOT_KNOWN
-    if any(value.kind == "own" and not value.own for value in others):
-        return step.mixed(Share("own", 0, is_heard=is_heard, since=reading.since((a, b))))
-    soft = next((value for value in (a, b) if reading.is_soft(value)), None)
+    if any(value.kind == "own" and not value.symbols for value in others):
+        return step.mixed(Share("own", 0, is_reached=is_reached, origin=reading.origin_of((a, b))))
+    soft = next((value for value in (a, b) if reading.is_excusable(value)), None)
     if soft is not None:
-        return Share("own", 0, gauge="?", own=soft.own, is_heard=is_heard)
+        return Share("own", 0, role="?", symbols=soft.symbols, is_reached=is_reached)
     if any(value.kind in ("sum", "extreme", "own") for value in others):
         return step.lost("multiplies a partial sum by own rows", a, b)
-    if len(gone) == 2 and "folded" in {value.place for value in gone}:
+    if len(gone) == 2 and "folded" in {value.trait for value in gone}:
         return step.lost("adds rows of different shards", a, b, kind="same")
     if len(gone) == 2 and "local" in {value.kind for value in gone}:
-        return NOT_KNOWN if all(value.kind == "local" for value in gone) else locally(step, a, b, kind="sum")
+        return NOT_KNOWN if all(value.kind == "local" for value in gone) else by_local_places(step, a, b, kind="sum")
     if any(value.is_zero for value in (a, b)):
         return Share("same", ANY)
     if len(gone) == 1 and others and others[0].kind == "sharded":
-        return across(step, a, b)
+        return along_two_dims(step, a, b)
     same = next((value for value in others if value.root is not None and value.root[0] == "mean"), None)
     if same is not None:
         side, numbers = 0 if a is same else 1, step.params.get("dimension_numbers")
@@ -190,13 +191,18 @@ def _over_rows(step: ReadEquation, a: Share, b: Share, gone: Sequence[Share]) ->
             at = list(numbers[0][1 - side]).index(gone[0].dim)
             reading.numbers.learn_count(same.degree, numbers[0][side][at] in same.root[1])
     degree = sum_of(reading.numbers.known(a.degree), reading.numbers.known(b.degree))
-    return Share("sum", degree, **traces_of(a, b), **merged(reading, a.blurred, b.blurred, "*"))
+    return Share(
+        "sum",
+        degree,
+        **reach_of(a, b),
+        **merged_symbols(reading, a.with_untracked_symbols, b.with_untracked_symbols, "*"),
+    )
 
 
 def convolve(step: ReadEquation, values: list[Share]) -> Share:
-    """A convolution; along a sharded dim each shard has its own rows only."""
+    """A convolution."""
     (a, b), numbers = values, step.params["dimension_numbers"]
-    if any(value.kind in ("unknown", "parts") for value in values):
+    if any(value.kind in ("unknown", "gathered") for value in values):
         return unknown(values)
     degree = sum_of(a.degree, b.degree)
     if a.kind == "sharded" and a.dim == numbers.lhs_spec[1] and b.kind in ("same", "sharded"):
@@ -207,7 +213,7 @@ def convolve(step: ReadEquation, values: list[Share]) -> Share:
         is_row_by_row = step.shape(1)[numbers.rhs_spec[at]] == 1 and step.result_shape[to] == step.shape(0)[a.dim]
         if at == 0 or is_row_by_row:
             return a.but(dim=to, degree=degree)
-        return step.lost("convolves its own rows", *values, is_soft=True)
+        return step.lost("convolves its own rows", *values, is_excusable=True)
     if a.kind == "same" and b.kind == "sharded" and b.dim == numbers.rhs_spec[0]:
         return b.but(dim=numbers.out_spec[1], degree=degree)
     if "sharded" in (a.kind, b.kind):
@@ -221,22 +227,22 @@ _POWERS: dict[str, tuple[Fraction | int, ...]] = {
     "eigh": (0, 1),
     "svd": (1, 0, 0),
 }
-"""Of which degree the results of decompositions are in the matrix."""
+"""The degrees of the results of decompositions, as functions of the matrix."""
 
 
 def of_matrices(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
-    """Decompositions and solutions of whole matrices."""
+    """Decompositions of matrices, and solutions of linear systems."""
     count = len(step.eqn.outvars)
     powers = _POWERS.get(step.name)
     if powers is not None and all(value.is_common for value in values):
         degrees = [value.degree for value in values]
         if any(degree not in (0, ANY) for degree in degrees):
             first = sum_of(degrees[1], degrees[0], -1) if step.name == "triangular_solve" else degrees[0]
-            return [Share("same", sum_of(0, first, power), is_heard=True) for power in powers]
+            return [Share("same", sum_of(0, first, power), is_reached=True) for power in powers]
     if all(value.kind == "same" and value.degree in (0, ANY) for value in values):
-        result = Share("same", 0, is_heard=any(value.is_heard for value in values), **blended(*values))
-        return [result if result.own or result.is_heard else SAME] * count
-    if any(value.kind == "sum" or value.own for value in values) and not any(v.kind == "unknown" for v in values):
+        result = Share("same", 0, is_reached=any(value.is_reached for value in values), **untracked(*values))
+        return [result if result.symbols or result.is_reached else SAME] * count
+    if any(value.kind == "sum" or value.symbols for value in values) and not any(v.kind == "unknown" for v in values):
         return [nonlinear(step, values)] * count
     value = values[0]
     is_batch = value.kind == "sharded" and isinstance(value.dim, int) and value.dim < len(step.shape(0)) - 2

@@ -1,4 +1,4 @@
-"""What a region's values are of the whole: read from one trace, and from a second one where a verdict depends on it."""
+"""The kinds of a region's values: read from its own trace, and from a second one if a verdict depends on degrees."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ from .rules import RULES
 from .value import NOT_KNOWN, SAME, Share
 
 Retrace = Callable[[str, int], Any]
-"""Traces a region's body with another size of a mesh axis, the global sizes being the same; None where that fails."""
+"""Traces a region's body with another size of a mesh axis and the same global sizes; returns None if that fails."""
 Edits = Mapping[Any, Callable[..., Any]]
 NameOfDim = Callable[[int, str], "tuple[str, str]"]
 
 
 @dataclass(frozen=True)
 class RegionReading:
-    """A region as it was read over one axis.
+    """A region that was read over one axis.
 
     Attributes:
-      reading: how.
-      values: of the results that are judged, by their places among the results of the body; and of what is claimed of
-        values, by the ids of the equations that claim it.
-      verdicts: on these, but for what patterns claim.
-      is_open: whether they may depend on numbers that the traces do not show.
-      is_blind: whether they had to do without, since there is no second trace.
+      reading: the reading.
+      values: the values that are judged: results by their indices, claimed values by the ids of the claims' equations.
+      verdicts: the verdicts on them, but not on claims of patterns.
+      is_open: whether a verdict may depend on a number whose degree the traces do not show.
+      is_blind: whether there is no second trace, so that such degrees are unknown.
     """
 
     reading: Reading
@@ -42,7 +41,7 @@ class RegionReading:
     is_blind: bool = False
 
     def is_mapped(self, key: int) -> bool:
-        """Whether ``jax.vmap`` maps over a dim of the value that is claimed something of."""
+        """Whether ``jax.vmap`` maps over a dim of a claimed value."""
         claimed = (eqn for eqn, _, _ in self.reading.claimed if id(eqn) == key)
         return any(len(eqn.params["own"]) < len(eqn.invars[0].aval.shape) for eqn in claimed)
 
@@ -54,19 +53,19 @@ class RegionReading:
 
 
 class Kinds:
-    """The values of one region.
+    """The kinds of one region's values, read over each axis when they are needed.
 
     Args:
       body: its jaxpr.
-      entering: what is known of its operands.
-      results: by their places, the layouts of the results that are judged.
+      entering: the facts of its operands.
+      results: the layouts of the results that are judged, by their indices.
       sizes: the manual mesh axes.
       claims: the claims beside the jaxpr.
-      name_dim: what hints call the sharded dim of an operand, counted from the last, and the argument.
+      name_dim: names, for an operand counted from the last and an axis, the sharded dim and the argument.
       retrace: traces the body for another size of an axis.
-      function: what was traced, which may close over sizes of the mesh.
-      is_bound: whether the size of the dim of a result that is sharded over an axis is bound by an argument.
-      is_thorough: whether a second trace is made wherever a number may matter, and not only before something is said.
+      function: the traced function, which may close over sizes of the mesh.
+      is_bound: whether an argument binds the size of the dim of a result that is sharded over an axis.
+      is_thorough: whether a second trace is made wherever a number may matter, even if nothing would be reported.
     """
 
     def __init__(
@@ -85,35 +84,38 @@ class Kinds:
         self.body, self.entering, self.results, self.sizes = body, entering, results, sizes
         self.claims, self.retrace, self.is_thorough = claims or {}, retrace, is_thorough
         self.name_dim, self.function, self.is_bound = name_dim, function, is_bound
-        self._found: dict[str, RegionReading] = {}
+        self._best: dict[str, RegionReading] = {}
         self._first: dict[str, RegionReading] = {}
         self.key: Any = None
         self.cures: dict[Any, Any] = {}
         self._asked = 0
+        self._by_call: dict[int, dict[Any, list[Any]]] = {}
         self.seconds: dict[str, tuple[tuple[Any, ...], tuple[int, ...], bool]] = {}
 
     def over(self, axis: str) -> RegionReading:
-        """The region over an axis, as well as it can be known."""
-        if axis not in self._found:
-            self._found[axis] = self._over(axis)
-        return self._found[axis]
+        """The best reading over an axis."""
+        if axis not in self._best:
+            self._best[axis] = self._over(axis)
+        return self._best[axis]
 
     def first(self, axis: str) -> RegionReading:
-        """The region over an axis, as its own trace shows it."""
+        """The reading over an axis from the region's own trace alone."""
         if axis not in self._first:
             self._first[axis] = self.read(axis, (self.body,), (self.sizes[axis],), is_blind=self.retrace is None)
         return self._first[axis]
 
     def reading_of(self, axis: str, key: int) -> RegionReading:
-        """The best reading over an axis that has a value: of what is claimed a second trace may know nothing."""
-        found = self.over(axis)
-        return found if key in found.values else self.first(axis)
+        """The best reading over an axis that has a value; with a second trace, claims may be missing."""
+        best = self.over(axis)
+        if key in best.values and not (self.claims and best.values[key].kind == "unknown"):
+            return best
+        return self.first(axis)
 
     def ask_for(self, key: int) -> None:
-        """Judge what is claimed of a value by a pattern, too: the id of the equation."""
+        """Judge the claim of a pattern as well, by the id of its equation."""
         if key not in self.results and key != self._asked:
             self._asked = key
-            for known in (self._found, self._first, self.cures):
+            for known in (self._best, self._first, self.cures):
                 known.clear()
 
     def variable(self, at: int) -> Any:
@@ -137,69 +139,96 @@ class Kinds:
 
     @property
     def unread(self) -> list[str]:
-        """The axes over which it was read without degrees, though they may matter."""
-        return [axis for axis, read in self._found.items() if read.is_blind]
+        """The axes over which degrees are unknown, though they may matter."""
+        return [axis for axis, read in self._best.items() if read.is_blind]
+
+    @property
+    def held(self) -> list[str]:
+        """The axes over which no verdict was reached, since the function closes over a value that may be their size."""
+        return [axis for axis, read in self._best.items() if read.says == "unknown" and read.reading.numbers.is_held]
+
+    @property
+    def asks_closure(self) -> bool:
+        """Whether the reading depends on what the function closes over."""
+        return not {"tied", "constants"}.isdisjoint(vars(self))
 
     @cached_property
     def _equations(self) -> list[Any]:
         return [*_jax.jaxpr.all_equations(self.body)]
 
+    def equations_like(self, eqn: Any, trace: Any) -> list[Any]:
+        """The equations of a trace that the user's call which made one of them makes each time that it runs."""
+        key = None if _jax.jaxpr.is_transposed(eqn) else _jax.source.call_key(eqn)
+        if key is None:
+            return [eqn]
+        if id(trace) not in self._by_call:
+            by_call = self._by_call[id(trace)] = dict[Any, list[Any]]()
+            for other in _jax.jaxpr.all_equations(trace):
+                if not _jax.jaxpr.is_transposed(other):
+                    by_call.setdefault(_jax.source.call_key(other), []).append(other)
+        return self._by_call[id(trace)].get(key, [eqn])
+
     @property
     def length(self) -> int:
-        """How many equations it has."""
+        """The number of its equations."""
         return len(self._equations)
 
     @cached_property
     def is_differentiated(self) -> bool:
-        """Whether some of it was made by transposing."""
+        """Whether some of its equations are transposed."""
         return any(map(_jax.jaxpr.is_transposed, self._equations))
 
     def may_be_followed(self, eqn: Any) -> bool:
-        """Whether backward equations may follow an equation: but for one of the body itself that has no tangent."""
+        """Whether transposed equations may follow from an equation: from any but one of the body without a tangent."""
         is_own = _jax.jaxpr.owner_of(eqn, [self.body]) is not None
         return not _jax.jaxpr.is_transposed(eqn) and not (is_own and not _jax.jaxpr.is_differentiated(eqn))
 
     @cached_property
     def tied(self) -> frozenset[str]:
-        """The axes whose size the function may have from what it closes over."""
+        """The axes whose size the function may take from its closure."""
         return frozenset() if self.function is None else frozenset(closed_over_sizes(self.function, self.sizes))
 
     @cached_property
     def constants(self) -> frozenset[float]:
-        """The numbers that the function closes over."""
+        """The numbers in the function's closure."""
         return frozenset() if self.function is None else closed_over_numbers(self.function)
 
     def _second(self, axis: str) -> tuple[tuple[Any, ...], tuple[int, ...], bool]:
-        """The traces from which degrees are read, their sizes, and whether the first is the region's own."""
+        """The traces from which degrees are read, the sizes of the axis, and whether the first is the region's own."""
         if axis not in self.seconds:
             self.seconds[axis] = self._traced_again(axis)
         return self.seconds[axis]
 
     def _traced_again(self, axis: str) -> tuple[tuple[Any, ...], tuple[int, ...], bool]:
-        own = self.sizes[axis]
+        size_here = self.sizes[axis]
         for size in self._other_sizes(axis) if self.retrace is not None else ():
             assert self.retrace is not None
             second = self.retrace(axis, size)
             if second is None:
                 continue
             if _jax.jaxpr.aligned_equations(self.body, second) is not None:
-                return (self.body, second), (own, size), True
-            first = self.retrace(axis, own)  # of one that is differentiated, what is
+                return (self.body, second), (size_here, size), True
+            first = self.retrace(axis, size_here)  # the body before it was differentiated
             if first is None or _jax.jaxpr.aligned_equations(first, second) is None:
                 continue
             if _takes_as_much(first, self.body):
-                return (first, second), (own, size), False
-        return (self.body,), (own,), True
+                return (first, second), (size_here, size), False
+        return (self.body,), (size_here,), True
 
     def _other_sizes(self, axis: str) -> list[int]:
-        """Other sizes of an axis, over which the dims of the operands can be sharded."""
-        own, lengths = self.sizes[axis], list[int]()
+        """Other sizes of an axis that divide the sharded dims of the operands."""
+        size_here, lengths = self.sizes[axis], list[int]()
         for fact, var in zip(reversed(self.entering), reversed(_jax.jaxpr.open_jaxpr(self.body).invars), strict=False):
             lengths += [size for dim, size in zip(fact.dims, var.aval.shape, strict=False) if axis in (dim.axes or ())]
-        wanted = [2 * own, 3 * own, *([own // 2] if own % 2 == 0 and own > 2 else []), own // 2 if own % 2 == 0 else 0]
-        fitting = [size for size in wanted if size and all(length * own % size == 0 for length in lengths)]
-        roomy = [size for size in fitting if all(length * own > size or length == 1 for length in lengths)]
-        return list(dict.fromkeys([*roomy, *fitting]))[:2] or [2 * own]
+        wanted = [
+            2 * size_here,
+            3 * size_here,
+            *([size_here // 2] if size_here % 2 == 0 and size_here > 2 else []),
+            size_here // 2 if size_here % 2 == 0 else 0,
+        ]
+        fitting = [size for size in wanted if size and all(length * size_here % size == 0 for length in lengths)]
+        roomy = [size for size in fitting if all(length * size_here > size or length == 1 for length in lengths)]
+        return list(dict.fromkeys([*roomy, *fitting]))[:2] or [2 * size_here]
 
     def read(
         self,
@@ -211,16 +240,16 @@ class Kinds:
         is_blind: bool = False,
         gathered: tuple[str, str] | None = None,
     ) -> RegionReading:
-        """Read these traces.
+        """Read some traces over an axis.
 
         Args:
           axis: the mesh axis.
           traces: the traces.
           sizes: the sizes of the axis in them.
-          edits: changes that are tried.
+          edits: the edits that are tried.
           is_own: whether the first trace is the region's own.
-          is_blind: whether nothing is known of numbers that one trace does not show.
-          gathered: the name of a dim, and of its argument, that is taken to be gathered before all else.
+          is_blind: whether degrees that one trace does not show are unknown.
+          gathered: the names of a dim and its argument that are read as gathered at first.
 
         Raises:
           Unaligned: where they do not have the same equations.
@@ -254,19 +283,19 @@ class Kinds:
                     verdict = verdict._replace(says="wrong")
             values[at], verdicts[at] = value, verdict
         for eqn, claim, value in {id(claimed[0]): claimed for claimed in reading.claimed}.values():
-            key, own, layout, dim = id(eqn), eqn.params["own"], claim.layout, claim.layout.dim_of(axis)
-            is_item = isinstance(value.dim, int) and value.dim not in own
+            key, claimed_dims, layout, dim = id(eqn), eqn.params["own"], claim.layout, claim.layout.dim_of(axis)
+            is_item = isinstance(value.dim, int) and value.dim not in claimed_dims
             values[key], stated = value.but(dim="rows") if is_item else value, claim.assertion
             is_silent = stated.is_assumed or (stated.subject.is_pattern and key != self._asked)
             if not (is_silent or axis in layout.varying):
-                verdict = judge(reading, value, dim if dim is None else own[dim], axis in layout.unreduced)
-                # An order may yet be restored.
+                verdict = judge(reading, value, dim if dim is None else claimed_dims[dim], axis in layout.unreduced)
+                # The order may be restored later.
                 verdicts[key] = ResultVerdict("unknown") if verdict.kind == "order" else verdict
         return RegionReading(reading, values, verdicts, numbers.is_open, is_blind)
 
 
 def _entering(fact: ShardingFact, axis: str, name: tuple[str, str]) -> Share:
-    """What a fact says of an operand, over an axis."""
+    """The abstract value of an operand over an axis, from its fact."""
     if axis in fact.unreduced or axis in fact.due:
         return Share("sum", 0, name=name)
     dims = [at for at, dim in enumerate(fact.dims) if axis in (dim.axes or ())]
@@ -276,6 +305,6 @@ def _entering(fact: ShardingFact, axis: str, name: tuple[str, str]) -> Share:
 
 
 def _takes_as_much(first: Any, body: Any) -> bool:
-    """Whether the last operands of a body are as large as those of another one."""
-    shapes = [[var.aval.shape for var in _jax.jaxpr.open_jaxpr(each).invars] for each in (first, body)]
+    """Whether the last operands of a body have the shapes of those of another one."""
+    shapes = [[var.aval.shape for var in _jax.jaxpr.open_jaxpr(jaxpr).invars] for jaxpr in (first, body)]
     return shapes[0] == shapes[1][-len(shapes[0]) :] or not shapes[0]

@@ -1,4 +1,4 @@
-"""Sums over the shards: by a collective, or by a ring, in which each shard adds what the others send on."""
+"""Sums over the shards: by a collective, or by a ring of ``ppermute`` in which each shard adds up what it receives."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .reading import ReadEquation, Reading
 from .value import ANY, NO_PARTS, NOT_KNOWN, UNKNOWN, Degree, Ring, Share, sum_of
 
 _MOST_SHARDS = 16
-"""On how many shards the iterations of a loop are read one by one."""
+"""The most shards for which the iterations of a loop are read one by one."""
 
 
 def shift_of(step: ReadEquation) -> int | None:
-    """By how many shards a ppermute sends a value on; None where that is not the same for all of them."""
+    """The distance over which a ppermute sends values; None if it is not the same for all shards."""
     shift = None
     for eqn, size in zip((step.eqn, step.other), step.reading.numbers.traces, strict=False):
         perm = eqn.params.get("perm", ())
@@ -25,17 +25,20 @@ def shift_of(step: ReadEquation) -> int | None:
     return shift
 
 
-def turned(step: ReadEquation, value: Share, sent: Share, shift: int) -> Share:
-    """What a ppermute sent on, known as the shards' values of so many shards before."""
+def sent_around(step: ReadEquation, value: Share, sent: Share, shift: int) -> Share:
+    """The result of a ppermute, known as the values of the shards at a distance."""
     ring, size = _ring_of(step, 0, value), step.reading.numbers.traces[0]
-    step.reading.changes += 1  # it is known by its operand, so that no other call makes the same
+    step.reading.changes += 1  # it is recognised by its operand, so that the result of another call is not it
     return _known_as(sent, ring._replace(offsets=frozenset((offset + shift) % size for offset in ring.offsets)))
 
 
 def added(step: ReadEquation, values: list[Share], result: Share) -> Share:
-    """A sum of two values, of which one was sent on: that of all shards, as soon as each has been added once."""
+    """A sum of two values, one of which was sent: a sum over the shards once each of them has been added."""
     a, b = values
-    if (a.ring is None and b.ring is None) or step.name not in ("add", "add_any"):
+    if a.ring is None and b.ring is None:
+        return result
+    primitive = step.primitive
+    if primitive.kind != "sum" or not primitive.is_commutative:
         return result
     for zero, value in ((a, b), (b, a)):
         if zero.is_zero and zero.kind == "same":
@@ -48,7 +51,7 @@ def added(step: ReadEquation, values: list[Share], result: Share) -> Share:
 
 
 def is_closed(reading: Reading, ring: Ring | None) -> bool:
-    """Whether the values of all shards are in a sum."""
+    """Whether the values of all shards are in a sum of a ring."""
     return ring is not None and len(ring.offsets) == reading.numbers.traces[0]
 
 
@@ -65,9 +68,9 @@ def _known_as(value: Share, ring: Ring | None) -> Share:
 def closed_rings(
     step: ReadEquation, starts: list[Share], iteration: Callable[[list[Share]], list[Share]]
 ) -> dict[int, Share]:
-    """By their places among what a loop carries, the sums over all shards that it has made in the end.
+    """The carries of a loop that are sums over all shards after it, by their indices.
 
-    As many iterations as there are shards, or one less, are read one by one.
+    A loop of as many iterations as there are shards, or one less, is read iteration by iteration.
     """
     reading, sizes = step.reading, step.reading.numbers.traces
     lacking = {size - eqn.params["length"] for eqn, size in zip((step.eqn, step.other), sizes, strict=False)}
@@ -95,23 +98,23 @@ def total(step: ReadEquation, value: Share, at: int = 0) -> Share:
     """A sum over the shards."""
     reading = step.reading
     if value.kind == "unknown":
-        return value.heard
-    gauges = _summed(step, value)
-    if gauges is None:
-        return NOT_KNOWN.heard
-    lost = {own for own, _ in value.own}
+        return value.reached
+    symbol_fields = _summed(step, value)
+    if symbol_fields is None:
+        return NOT_KNOWN.reached
+    lost = {symbol for symbol, _ in value.symbols}
     reduced = value.reduced | lost | ({value.part} if value.part is not None else set())
-    seen: dict[str, Any] = {**gauges, "reduced": reduced, "is_heard": True, "is_positive": value.is_positive}
+    seen: dict[str, Any] = {**symbol_fields, "reduced": reduced, "is_reached": True, "is_positive": value.is_positive}
     match value.kind:
         case "same" | "local":
             return Share(value.kind, sum_of(value.degree, 1), dim=value.dim, **seen)
-        case "sharded" if value.own:
+        case "sharded" if value.symbols:
             return Share("same", value.degree, **seen)
         case "sharded" if isinstance(value.dim, int) and step.shape(at)[value.dim] == 1:
-            # A row of each shard: one trace does not show whether its number of rows, or of shards, is divided by.
+            # One row on each shard: one trace does not show whether a divisor counts rows or shards.
             return Share("same", UNKNOWN if reading.numbers.is_blind else value.degree, **seen)
         case "sharded":
-            return Share("local", value.degree, dim=value.dim, place="folded", **seen)
+            return Share("local", value.degree, dim=value.dim, trait="folded", **seen)
         case "sum":
             degree: Degree | None = value.degree
             if value.beside is not None:
@@ -119,26 +122,26 @@ def total(step: ReadEquation, value: Share, at: int = 0) -> Share:
             if degree is None:
                 return step.lost("counts a term once per shard", value, kind="same")
             return Share("same", degree, **seen)
-        case "extreme" if value.place != "flag":
-            own = reading.lose((step.part, "sums own extremes"), "sums own extremes", step, (value,), is_common=True)
-            bound: dict[str, Any] = seen | {"gauge": "+", "own": frozenset({(own, 1)})}
+        case "extreme" if value.trait != "flag":
+            symbol = reading.lose((step.part, "sums own extremes"), "sums own extremes", step, (value,), is_common=True)
+            bound: dict[str, Any] = seen | {"role": "+", "symbols": frozenset({(symbol, 1)})}
             return Share("same", ANY, **bound)
-        case "own" if gauges["gauge"]:
+        case "own" if symbol_fields["role"]:
             return Share("same", value.degree, **seen)
-        case "own" if value.place == "found":
+        case "own" if value.trait == "found":
             return step.lost("sums what was looked up without a mask", value, kind="same")
         case _:
-            return NOT_KNOWN.heard
+            return NOT_KNOWN.reached
 
 
 def _summed(step: ReadEquation, value: Share) -> dict[str, Any] | None:
-    """What is own in a sum over the shards; None where it is made of own rows only."""
+    """The fields of the symbols of a sum over the shards; None if all losses behind them are excusable."""
     losses = step.reading.losses
-    own = frozenset(each for each in value.own if not losses[each[0]].is_soft)
-    if value.own and not own:
+    symbols = frozenset(pair for pair in value.symbols if not losses[pair[0]].is_excusable)
+    if value.symbols and not symbols:
         return None
-    if not own:
-        return {"gauge": "", "own": NO_PARTS, "may_cancel": value.may_cancel}
-    if all(losses[each].is_common for each, _ in own) and value.gauge != "?":
-        return value.gauges | {"own": own}
-    return value.gauges | {"gauge": "?", "own": frozenset((each, 0) for each, _ in own)}
+    if not symbols:
+        return {"role": "", "symbols": NO_PARTS, "may_cancel": value.may_cancel}
+    if all(losses[symbol].is_common for symbol, _ in symbols) and value.role != "?":
+        return value.symbol_fields | {"symbols": symbols}
+    return value.symbol_fields | {"role": "?", "symbols": frozenset((symbol, 0) for symbol, _ in symbols)}

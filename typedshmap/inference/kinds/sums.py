@@ -1,4 +1,4 @@
-"""What sums and differences make of what the shards hold, entry by entry."""
+"""The rules of sums and differences, entry by entry."""
 
 from __future__ import annotations
 
@@ -6,14 +6,27 @@ from collections.abc import Callable
 from operator import add as plus
 from typing import Any
 
+from ..._jax.primitives import OPPOSITE_END
 from .numbers import TINY
 from .reading import ReadEquation, Reading
 from .rings import added
-from .value import ANY, NO_PARTS, NOT_KNOWN, SAME, UNKNOWN, Share, anyhow, combined, is_negative, traces_of, unknown
+from .value import (
+    ANY,
+    NO_PARTS,
+    NOT_KNOWN,
+    SAME,
+    UNKNOWN,
+    Share,
+    Trait,
+    add_symbols,
+    is_negative,
+    reach_of,
+    unknown,
+    untracked_symbols,
+)
 
 OFFSETS = frozenset(["offset", "clipped", "wrapped"])
-"""Places relative to the shard's own block: as they are; within bounds; with negative ones from the end."""
-OTHER_END = {"max": "min", "min": "max"}
+"""The traits of positions relative to the shard's block."""
 BARE = SAME.but()
 """The same on every shard, of degree 0: `SAME`, before it is known as that."""
 
@@ -25,60 +38,60 @@ def add(step: ReadEquation, values: list[Share]) -> Share:
 
 def _add(step: ReadEquation, values: list[Share]) -> Share:
     reading = step.reading
-    a, b = (reading.softened(value, values) for value in values)
+    a, b = [reading.excused(value, values) for value in values]
     if step.name == "sub":
         b = negated(b)
     number = in_each_trace(plus, a.number, b.number)
-    line = line_of(a, b, lambda p, q: (p[0] + q[0], p[1] + q[1]))
-    seen = traces_of(a, b)
+    affine = affine_of(a, b, lambda p, q: (p[0] + q[0], p[1] + q[1]))
+    seen = reach_of(a, b)
     for small, value in ((a, b), (b, a)):
         is_guard = small.number is not None and 0 < abs(small.number[0]) < TINY
         if is_guard and value.kind != "unknown" and value.number is None:
             return value
         if small.is_zero and small.kind == "same":
-            return value.but(number=number, line=line, is_heard=seen["is_heard"])
+            return value.but(number=number, affine=affine, is_reached=seen["is_reached"])
     if "unknown" in (a.kind, b.kind):
         return unknown((a, b)).but(number=number)
-    if line is not None:
-        return Share("own", 0, line=line, **seen)
+    if affine is not None:
+        return Share("own", 0, affine=affine, **seen)
     for value, term in ((a, b), (b, a)):
         if (known := _of_log_or_index(step, value, term, seen)) is not None:
             return known
     kinds = {a.kind, b.kind}
-    if kinds == {"local", "own"} and any(value.line is not None or value.is_heard for value in (a, b)):
+    if kinds == {"local", "own"} and any(value.affine is not None or value.is_reached for value in (a, b)):
         return Share("sharded", 0, dim=a.dim if a.kind == "local" else b.dim, **seen)
     for extreme, term in ((a, b), (b, a)):
         if extreme.kind == "extreme" and term.is_common:
             degree = reading.numbers.agree(extreme.degree, term.degree)
             return _mixed(step, a, b, "same") if degree is None else extreme.but(degree=degree, **seen)
-    a, b = (as_gauge(step, value) if value.kind == "extreme" else value for value in (a, b))
+    a, b = (as_symbol(step, value) if value.kind == "extreme" else value for value in (a, b))
     kinds = {a.kind, b.kind}
     if "rows" in (a.dim, b.dim) and kinds in ({"sum", "sharded"}, {"same", "local"}):
         a, b = (value.accumulated if value.dim == "rows" else value for value in (a, b))
     elif kinds == {"sum", "sharded"}:
-        a, b = (as_gauge(step, value) if value.kind == "sum" else value for value in (a, b))
-    gauges = merged(reading, a, b, "+")
+        a, b = (as_symbol(step, value) if value.kind == "sum" else value for value in (a, b))
+    symbol_fields = merged_symbols(reading, a, b, "+")
     base = _plain_sum(step, a, b)
-    if base.own:
+    if base.symbols:
         return base
-    found = base.but(**seen, **gauges, number=number, is_positive=a.is_positive and b.is_positive)
-    return SAME if found == BARE else found
+    result = base.but(**seen, **symbol_fields, number=number, is_positive=a.is_positive and b.is_positive)
+    return SAME if result == BARE else result
 
 
 def _of_log_or_index(step: ReadEquation, value: Share, term: Share, seen: dict[str, Any]) -> Share | None:
-    """A term added to the logarithm of a part, or to a place; None where it is neither."""
+    """A sum with the logarithm of a part, or with a position relative to the shard; None if neither operand is one."""
     if value.root is not None and value.root[0] == "log":  # log(S) + c is log(S exp(c))
-        added = as_gauge(step, term) if term.kind == "extreme" else term
-        if added.kind == "same" and added.degree in (0, ANY) and added.gauge in ("", "+"):
+        added = as_symbol(step, term) if term.kind == "extreme" else term
+        if added.kind == "same" and added.degree in (0, ANY) and added.role in ("", "+"):
             of: Share = value.root[1]
-            of = of.but(gauge="*" if of.own or added.own else "", own=combined(of.own, added.own))
-            return value.but(root=("log", of), own=combined(value.own, added.own), **seen)
-    if value.place in OFFSETS and term.kind == "same":
-        return value.heard
-    is_start = value.line is not None and all(first == 0 for first, _ in value.line)
-    if is_start and term.kind in ("same", "sharded") and not term.own and not step.is_inexact:
-        assert value.line is not None
-        return Share("own", 0, place="offset", root=("block", tuple(-by for _, by in value.line)), **seen)
+            of = of.but(role="*" if of.symbols or added.symbols else "", symbols=add_symbols(of.symbols, added.symbols))
+            return value.but(root=("log", of), symbols=add_symbols(value.symbols, added.symbols), **seen)
+    if value.trait in OFFSETS and term.kind == "same":
+        return value.reached
+    is_start = value.affine is not None and all(first == 0 for first, _ in value.affine)
+    if is_start and term.kind in ("same", "sharded") and not term.symbols and not step.is_inexact:
+        assert value.affine is not None
+        return Share("own", 0, trait="offset", root=("block", tuple(-by for _, by in value.affine)), **seen)
     return None
 
 
@@ -90,49 +103,49 @@ def negated(value: Share) -> Share:
     if value.kind == "extreme" and part is not None:
         part = part[1] if is_negative(part) else ("negative", part)
     return value.but(
-        own=frozenset((own, -times) for own, times in value.own) if value.gauge == "+" else value.own,
-        end=OTHER_END.get(value.end, value.end),
+        symbols=frozenset((symbol, -times) for symbol, times in value.symbols) if value.role == "+" else value.symbols,
+        end=OPPOSITE_END.get(value.end, value.end),
         number=value.number and tuple(-number for number in value.number),
-        line=value.line and tuple((-start, -by) for start, by in value.line),
+        affine=value.affine and tuple((-start, -by) for start, by in value.affine),
         part=part,
-        root=value.root if value.place == "offset" else None,
-        place=value.place if value.place in ("offset", "folded", "drawn") else "",
+        root=value.root if value.trait == "offset" else None,
+        trait=value.trait if value.trait in ("offset", "folded", "drawn") else "",
         is_positive=False,
     )
 
 
 def negate(step: ReadEquation, values: list[Share]) -> Share:
-    """The rule of a minus sign; real and imaginary parts are as linear."""
-    return negated(values[0]) if step.name == "neg" else values[0].but(number=None, line=None, is_positive=False)
+    """The rule of a minus sign, and of real and imaginary parts, which are linear as well."""
+    return negated(values[0]) if step.name == "neg" else values[0].but(number=None, affine=None, is_positive=False)
 
 
-def as_gauge(step: ReadEquation, value: Share) -> Share:
-    """A part, taken for a quantity of the shard's own: nothing else is known of it."""
+def as_symbol(step: ReadEquation, value: Share) -> Share:
+    """A part that is used as if it were whole: a symbol, and nothing else."""
     why = "a partial sum is used as if it were whole" if value.kind == "sum" else f"own {value.end}"
     part, sign = value.part, 1
     if is_negative(part):
         part, sign = part[1], -1
     step.reading.lose(part, why, step, (value.but(part=part),))
-    return Share("same", ANY, gauge="+", own=frozenset({(part, sign)}), **traces_of(value))
+    return Share("same", ANY, role="+", symbols=frozenset({(part, sign)}), **reach_of(value))
 
 
-def merged(reading: Reading, a: Share, b: Share, sign: str) -> dict[str, Any]:
-    """What is own in a sum (``+``) or in a product (``*``)."""
+def merged_symbols(reading: Reading, a: Share, b: Share, sign: str) -> dict[str, Any]:
+    """The fields of the symbols of a sum (``+``) or a product (``*``)."""
     may_cancel = a.may_cancel or b.may_cancel
-    if not a.own and not b.own:
-        return {"gauge": "", "own": NO_PARTS, "may_cancel": may_cancel}
+    if not a.symbols and not b.symbols:
+        return {"role": "", "symbols": NO_PARTS, "may_cancel": may_cancel}
     is_square = a.is_square or b.is_square
-    if sign == "+" and a.gauge == b.gauge == "*" and a.own == b.own:  # the same factor of both terms
-        gauge, own = "*", a.own
-    elif a.gauge in ("", sign) and b.gauge in ("", sign):
-        own = combined(a.own, b.own)
-        gauge = sign if own else ""
+    if sign == "+" and a.role == b.role == "*" and a.symbols == b.symbols:  # the same factor of both terms
+        role, symbols = "*", a.symbols
+    elif a.role in ("", sign) and b.role in ("", sign):
+        symbols = add_symbols(a.symbols, b.symbols)
+        role = sign if symbols else ""
     else:
-        gauge, own = "?", anyhow(a, b)
-        parts = [{part for name, _ in value.own for part in reading.losses[name].parts} for value in (a, b)]
+        role, symbols = "?", untracked_symbols(a, b)
+        parts = [{part for name, _ in value.symbols for part in reading.losses[name].parts} for value in (a, b)]
         if sign == "+" and is_square and not parts[0].isdisjoint(parts[1]):
             may_cancel = True  # a square of means may correct a variance about them
-    return {"gauge": gauge, "own": own, "may_cancel": may_cancel, "is_square": is_square}
+    return {"role": role, "symbols": symbols, "may_cancel": may_cancel, "is_square": is_square}
 
 
 def _mixed(step: ReadEquation, a: Share, b: Share, kind: str, **more: Any) -> Share:
@@ -145,23 +158,23 @@ def _plain_sum(step: ReadEquation, a: Share, b: Share) -> Share:
     dims = {value.dim for value in (a, b) if value.dim is not None}
     if "own" in kinds:
         return Share("own", 0)
-    if "parts" in kinds:
+    if "gathered" in kinds:
         return NOT_KNOWN
     if len(dims) > 1:
-        return across(step, a, b)
+        return along_two_dims(step, a, b)
     dim, degree = next(iter(dims), None), agree(a.degree, b.degree)
     if kinds == {"same"}:
         return _mixed(step, a, b, "same") if degree is None else Share("same", degree)
     if kinds <= {"same", "local"}:
-        return Share("local", UNKNOWN if degree is None else degree, dim=dim, place=origin_of_rows(a, b))
+        return Share("local", UNKNOWN if degree is None else degree, dim=dim, trait=trait_of_rows(a, b))
     if kinds <= {"same", "sharded", "local"}:
         order, name = a.order or b.order, a.name if a.kind == "sharded" else b.name
         if degree is None:
             return _mixed(step, a, b, "sharded", dim=dim, order=order)
-        if "folded" in (a.place, b.place):
+        if "folded" in (a.trait, b.trait):
             return step.lost("adds rows of different shards", a, b, kind="sharded", degree=degree, dim=dim)
         if "local" in kinds:
-            return locally(step, a, b, degree=degree, dim=dim)
+            return by_local_places(step, a, b, degree=degree, dim=dim)
         return Share("sharded", degree, dim=dim, order=order, name=name)
     parts = [value.degree for value in (a, b) if value.kind in ("sum", "sharded")]
     terms = [value.degree if value.kind == "same" else value.beside for value in (a, b)]
@@ -174,45 +187,48 @@ def _plain_sum(step: ReadEquation, a: Share, b: Share) -> Share:
     return Share("sum", summed, beside, part=sums[0].part if len(sums) == 1 else None)
 
 
-def across(step: ReadEquation, *values: Share) -> Share:
-    """Own rows along one dim, and along another; with one row per shard that may be meant, as by an index."""
+def along_two_dims(step: ReadEquation, *values: Share) -> Share:
+    """A loss: it combines rows of two different dims; with one row on each shard that may be meant, as by an index."""
     if any(value.dim == "rows" for value in values):
-        return unknown(values, is_heard=True)
-    if all(value.kind == "local" for value in values):  # places, compared with places
+        return unknown(values, is_reached=True)
+    if all(value.kind == "local" for value in values):  # positions, compared with positions
         return NOT_KNOWN
     numbers = step.reading.numbers
     if not numbers.has_second and any(value.kind == "local" for value in values):
         numbers.is_open = True  # a dim may be as long as a shard's by chance
-    return step.lost("combines own rows along different dims", *values, is_soft=True)
+    return step.lost("combines own rows along different dims", *values, is_excusable=True)
 
 
-def locally(step: ReadEquation, *values: Share, kind: Any = "sharded", **more: Any) -> Share:
-    """What counts the places within a shard, taken for those of the whole; integers are left open."""
+def by_local_places(step: ReadEquation, *values: Share, kind: Any = "sharded", **more: Any) -> Share:
+    """A loss: it takes positions within a shard for those in the whole; for integers nothing is said."""
     numbers = step.reading.numbers
     if not step.is_inexact or not numbers.has_second:
         numbers.is_open = numbers.is_open or step.is_inexact
-        return Share(kind, **more, is_heard=any(value.is_heard for value in values))
+        return Share(kind, **more, is_reached=any(value.is_reached for value in values))
     why = {"folded": "adds rows of different shards", "drawn": "draws the same numbers"}
-    place = origin_of_rows(*values)
+    trait = trait_of_rows(*values)
     return step.lost(
-        why.get(place, "counts places within the shard"), *values, kind=kind, is_soft=place == "folded", **more
+        why.get(trait, "counts places within the shard"), *values, kind=kind, is_excusable=trait == "folded", **more
     )
 
 
-def origin_of_rows(*values: Share) -> str:
-    """Of what differs along a dim as long as a shard's, how it came to be."""
-    places = {value.place for value in values}
-    return next((place for place in ("folded", "drawn", "taken") if place in places), "")
+def trait_of_rows(*values: Share) -> Trait:
+    """The trait of a result of values of kind ``local``: that of the rows of one of them."""
+    traits, of_rows = {value.trait for value in values}, list[Trait](["folded", "drawn", "taken"])
+    for trait in of_rows:
+        if trait in traits:
+            return trait
+    return ""
 
 
 def in_each_trace(op: Callable[[Any, Any], Any], a: Any, b: Any) -> tuple[Any, ...] | None:
-    """What an operation makes of two numbers in each trace; None where one of them is not known."""
+    """The result of an operation on two numbers, in each trace; None if one of them is not known."""
     return None if a is None or b is None else tuple(map(op, a, b))
 
 
-def line_of(a: Share, b: Share, op: Callable[[Any, Any], tuple[Any, Any]]) -> tuple[tuple[Any, Any], ...] | None:
-    """An exact ``a + b * axis_index`` of two such numbers."""
-    if a.line is None and b.line is None:
+def affine_of(a: Share, b: Share, op: Callable[[Any, Any], tuple[Any, Any]]) -> tuple[tuple[Any, Any], ...] | None:
+    """The result of an operation on two scalars ``a + b * axis_index``; None if neither is one."""
+    if a.affine is None and b.affine is None:
         return None
-    lines = [value.line or (value.number and tuple((number, 0) for number in value.number)) for value in (a, b)]
-    return in_each_trace(op, *lines)
+    affines = [value.affine or (value.number and tuple((number, 0) for number in value.number)) for value in (a, b)]
+    return in_each_trace(op, *affines)

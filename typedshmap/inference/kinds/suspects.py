@@ -1,4 +1,4 @@
-"""What a program hardly means: results that grow with the mesh, and sums that are lost on the way to a result."""
+"""Suspects: results that grow with the mesh, partial sums that are lost, a shard's rows taken for the whole."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .region import Kinds, RegionReading
 
 
 class Suspicion(NamedTuple):
-    """A suspect, or a sum that a hint says is due and that is lost.
+    """A suspect, or the error that a marked partial sum is lost.
 
     Attributes:
-      failure: what is wrong.
-      place: where it began.
-      is_error: whether a hint says that the sum is due.
+      failure: the suspect.
+      place: the user's line where it began.
+      is_error: whether a hint marks the partial sum.
     """
 
     failure: Suspected
@@ -35,7 +35,7 @@ _GROWING = {
     "bounds what grows": "bounds it by what does not",
     "compares what grows": "compares it with what does not",
 }
-"""What an operation does that something of degree 0 would need."""
+"""For a loss of an operand that grows: what the operation does with it."""
 _OWN_PARTS = {
     "works along its own rows": "works along a dim that is sharded over {axis}, of which each shard has its own rows",
     "takes some of its own rows": "takes rows of a dim that is sharded over {axis}: on each shard some of its own",
@@ -82,7 +82,7 @@ _PROBLEMS = {
     "a partial sum is used as if it were whole": "adds a partial sum over {axis} to what is sharded over it",
     "sums what was looked up without a mask": "sums over {axis} what shards looked up in own rows without a mask",
 }
-"""By how something was lost, what an operation does."""
+"""For each loss, what the operation does."""
 _KINDS: tuple[tuple[SuspectKind, Mapping[str, str]], ...] = (
     ("own-part", _OWN_PARTS),
     ("double-sum", _DOUBLE_SUMS),
@@ -102,30 +102,35 @@ _OF_RESULTS: dict[str, tuple[SuspectKind, str]] = {
 
 
 def suspects(kinds: Kinds, axes: Sequence[str], refused: Collection[int] = ()) -> list[Suspicion]:
-    """What is suspected of a region, once per place and kind.
+    """The suspects of a region, once for each line and kind.
 
     Args:
-      kinds: what its values are.
+      kinds: the kinds of its values.
       axes: the mesh axes.
-      refused: the places of results that are refused: how they came to be what they are is no other mistake.
+      refused: the indices of the results that are refused, and need no second message.
     """
-    found: dict[tuple[str, str], Suspicion] = {}
+    suspicions: dict[tuple[str, str], Suspicion] = {}
     for axis in axes:
         for finding in _findings(kinds, axis, kinds.over(axis), refused):
             key = (finding.failure.kind, finding.place)
-            before = found.get(key)
+            before = suspicions.get(key)
             if before is None:
-                found[key] = finding
+                suspicions[key] = finding
             elif axis not in before.failure.axes:
-                found[key] = before._replace(failure=before.failure.over((*before.failure.axes, axis)))
-    return list(found.values())
+                suspicions[key] = before._replace(failure=before.failure.over((*before.failure.axes, axis)))
+    return list(suspicions.values())
 
 
 def _findings(kinds: Kinds, axis: str, read: RegionReading, refused: Collection[int]) -> Iterator[Suspicion]:
-    """The sums that a hint says are due and that an operation loses, and what is wrong with results."""
+    """The marked partial sums that an operation loses, and the suspects of wrong results."""
     reading = read.reading
-    for own, loss in reading.losses.items():
-        if reading.is_marked(loss.parts) and loss.why in _PROBLEMS and not loss.is_soft and not isinstance(own, str):
+    for symbol, loss in reading.losses.items():
+        if (
+            reading.is_marked(loss.parts)
+            and loss.why in _PROBLEMS
+            and not loss.is_excusable
+            and not isinstance(symbol, str)
+        ):
             yield _of_loss(kinds, axis, read, loss, True)
     for at, verdict in read.verdicts.items():
         if verdict.says == "wrong" and at not in refused:
@@ -145,12 +150,21 @@ def _of_result(kinds: Kinds, axis: str, read: RegionReading, at: int, verdict: R
 
 
 def first_loss(losses: Sequence[Loss]) -> Loss:
-    """The loss that tells most: not that of a part by itself, if an operation on it is known."""
+    """The first loss whose operation can be worded; else the first one."""
     return max(losses, key=lambda loss: loss.why in _PROBLEMS)
 
 
 def _of_degree(kinds: Kinds, axis: str, read: RegionReading, degree: Any, place: str, met: str = "") -> Suspicion:
-    """Something that grows or shrinks with the mesh, and where it meets what does not."""
+    """A suspect of a value that grows or shrinks with the mesh.
+
+    Args:
+      kinds: the kinds of the region's values.
+      axis: the mesh axis.
+      read: the reading over it.
+      degree: the degree of the value.
+      place: the line, if no collective is at fault.
+      met: in words, the operation that combines the value with one that does not grow.
+    """
     cure = find_cure(kinds, axis, read)
     sums = [eqn for eqn, _, _ in reversed(read.reading.collectives.values())]
     site = cure.eqn if cure is not None and cure.eqn is not None else next(iter(sums), None)
@@ -166,7 +180,7 @@ def _of_degree(kinds: Kinds, axis: str, read: RegionReading, degree: Any, place:
 
 
 def _is_of_gradient(kinds: Kinds, cure: Cure | None, site: Any) -> bool:
-    """Whether differentiation made the sum that is one too many, and not a collective that the user wrote."""
+    """Whether differentiation made the sum that is one too many, rather than the user."""
     if not kinds.is_differentiated or site is None:
         return False
     if cure is not None and cure.changes:
@@ -176,7 +190,7 @@ def _is_of_gradient(kinds: Kinds, cure: Cure | None, site: Any) -> bool:
 
 
 def factor_text(degree: Any, axis: str, size: int) -> str:
-    """How far something of a degree is from the whole, in words."""
+    """How far a value of a degree is from the whole, in words."""
     if not isinstance(degree, int | Fraction):
         return f"changes with '{axis}'"
     factor = float(size) ** abs(float(degree))
@@ -186,7 +200,7 @@ def factor_text(degree: Any, axis: str, size: int) -> str:
 
 
 def _of_loss(kinds: Kinds, axis: str, read: RegionReading, loss: Loss, is_error: bool) -> Suspicion:
-    """A sum that is lost, or rows of a shard that are taken for the whole."""
+    """A suspect of a partial sum that is lost, or of a shard's rows that are taken for the whole."""
     reading, place = read.reading, _place((loss.eqn, *loss.calls))
     if loss.why in _GROWING and loss.degree:
         at = f" at {place.partition(' ')[0]}" if place else ""
@@ -194,7 +208,7 @@ def _of_loss(kinds: Kinds, axis: str, read: RegionReading, loss: Loss, is_error:
         return _of_degree(kinds, axis, read, loss.degree, place, met)
     origin = next((maker for part in loss.parts if (maker := reading.maker_of(part)) is not None), None)
     since = origin.place if origin is not None else ""
-    problem = f"{problem_of(reading, loss)}{f', due since {since}' if since and not loss.is_soft else ''}"
+    problem = f"{problem_of(reading, loss)}{f', due since {since}' if since and not loss.is_excusable else ''}"
     kind = _KIND_OF_LOSS.get(loss.why, "lost-sum")
     cure = find_cure(kinds, axis, read)
     failure = Suspected(kind, (axis,), problem, since, is_error, cure)
@@ -202,9 +216,11 @@ def _of_loss(kinds: Kinds, axis: str, read: RegionReading, loss: Loss, is_error:
 
 
 def problem_of(reading: Reading, loss: Loss, at: str = "") -> str:
-    """What an operation, at a line, makes of a sum that is lost, or of a shard's rows."""
+    """The words for an operation at a line that loses a partial sum, or takes a shard's rows for the whole."""
     origin = next((maker for part in loss.parts if (maker := reading.maker_of(part)) is not None), None)
     unknown = "takes each shard's own " + loss.why.removeprefix("own ") + " over {axis} for that of all"
+    if (end := loss.why.removeprefix("is a common ")) != loss.why:
+        unknown = f"takes the {end} over {{axis}} of what each shard computes from its own part"
     text = _PROBLEMS.get(loss.why, unknown).format(axis=f"'{reading.axis}'")
     if origin is not None and is_extreme(origin):
         text = text.replace("a partial sum", "each shard's own extreme")
@@ -212,17 +228,17 @@ def problem_of(reading: Reading, loss: Loss, at: str = "") -> str:
 
 
 def _place(calls: Sequence[Any]) -> str:
-    """Where the user wrote an equation, or called what it is in."""
+    """The user's line of the innermost equation that has one."""
     return next((place for eqn in calls if (place := _jax.source.equation_place(eqn))), "")
 
 
 def _operation(eqn: Any, calls: Sequence[Any]) -> str:
-    """What the user calls an operation."""
+    """The user's name for an operation."""
     if eqn.primitive.name == "add_any":
         return "the sum of cotangents"
-    for each in (eqn, *calls):
-        if _jax.source.equation_place(each):
-            return _jax.source.called_function(each)
+    for caller in (eqn, *calls):
+        if _jax.source.equation_place(caller):
+            return _jax.source.called_function(caller)
     return eqn.primitive.name
 
 
@@ -231,7 +247,7 @@ def _place_of_result(kinds: Kinds, at: int) -> str:
     if at >= len(body.outvars):
         return ""
     maker = _jax.jaxpr.maker_of(body, body.outvars[at])
-    while maker is not None:  # what JAX casts to leave has the place of what is cast
+    while maker is not None:  # JAX casts a result when it leaves: the line is that of the operand
         if (place := _jax.source.equation_place(maker)) or len(maker.invars) != 1:
             return place
         maker = None if _jax.jaxpr.is_literal(maker.invars[0]) else _jax.jaxpr.maker_of(body, maker.invars[0])

@@ -1,6 +1,6 @@
-"""What the shards of one mesh axis hold of a value, and how it grows with the size of the axis.
+"""The domain of kinds: what the shards of one mesh axis hold of a value, and the degree of the whole.
 
-The whole value is n to a degree times what the same program computes on one shard, on an axis of size n."""
+On an axis of size n the whole is n to the power of its degree, times what the same program computes on one shard."""
 
 from __future__ import annotations
 
@@ -10,22 +10,48 @@ from typing import Any, Literal, NamedTuple
 
 KindOfShare = Literal[
     "same",  # the same on every shard
-    "local",  # the same on every shard, and different along a dim as long as a shard's
+    "local",  # the same on every shard, and not constant along a dim that is as long as a shard's rows
     "sharded",  # the shards hold the parts of a dim, in order
-    "sum",  # the sum over the shards is meant, perhaps with a term beside it that every shard has
-    "extreme",  # the maximum over the shards is meant, or the minimum
-    "parts",  # what all shards hold, side by side along a dim of its own
+    "sum",  # a partial sum: the shards hold addends, perhaps with a term beside them that every shard has
+    "extreme",  # a partial maximum or minimum
+    "gathered",  # the values of all shards, stacked along a new dim
     "own",  # each shard's own
     "unknown",
 ]
+Trait = Literal[
+    "",
+    # Of a mask:
+    "one",  # true on one shard
+    "others",  # true on all shards but one
+    "some",  # true on some shards, by their indices
+    "below",  # a position within the shard's block is below a bound
+    "from",  # not below the first position of the shard's block
+    "to",  # not above the last one
+    "block",  # both
+    "finite",  # whether an entry is finite
+    "flag",  # the number 1 on the shards that have a true entry
+    # Of an index:
+    "offset",  # a position relative to the shard's block
+    "clipped",  # the same, moved into the block
+    "wrapped",  # the same, negative ones counted from the end
+    # Of entries:
+    "found",  # looked up in the shard's rows, and right only for a position in its block
+    "picked",  # a partial sum of which one shard has each entry, and the others zero
+    "folded",  # the sums, or some mix, of rows of different shards
+    "drawn",  # random numbers
+    "taken",  # a slice that is as long as a shard's rows
+    "sent",  # received from another shard
+    "halo",  # the shard's rows, and some of its neighbours'
+]
+"""What else is known of a value, for operations that recognise it."""
 
 
 class Form(NamedTuple):
-    """A degree that depends on those of numbers that one trace does not show.
+    """A degree that depends on numbers of which one trace does not show the degree.
 
     Attributes:
-      constant: what is known of it.
-      numbers: those numbers, each with how often it is in it.
+      constant: the known part of the degree.
+      numbers: these numbers, each with the power in which it is a factor.
     """
 
     constant: Fraction
@@ -35,17 +61,17 @@ class Form(NamedTuple):
 Degree = int | Fraction | Form | str
 """A power of the size of the axis; ``any`` or ``unknown``."""
 ANY = "any"
-"""The degree of zeros: every one."""
+"""The degree of zeros, which are n to any power times themselves."""
 UNKNOWN = "unknown"
 
 
 class Ring(NamedTuple):
-    """What a shard has added up of a value that is sent around a ring.
+    """A sum of the values of several shards, as a ring of ``ppermute`` accumulates it.
 
     Attributes:
-      base: a number of the value, by which it is known.
-      value: what is known of it.
-      offsets: of which shards, counted from the shard itself.
+      base: the number of the value that is sent around.
+      value: that value.
+      offsets: the shards whose values are in the sum, by their distance from the shard itself.
     """
 
     base: Any
@@ -54,32 +80,45 @@ class Ring(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What is known of a value, over one axis.
+    """An abstract value over one axis.
+
+    *Parts.* What a shard holds of a partial sum or a partial extreme is a part. It has a number, by which it is
+    recognised wherever it is used.
+
+    *Symbols.* A quantity that differs between the shards may be used as if it were whole, and cancel later: ``m`` in
+    ``exp(s - m) / psum(sum(exp(s - m)))``. So a value keeps such quantities as symbols, each with its coefficient in a
+    sum, or its exponent in a product. A result is wrong if symbols are left in it. `Ledger.losses` holds, for each
+    symbol, the operation that used it so.
+
+    *Reach.* A collective over the axis, or the index of the shard, reaches all that is computed from its result. What
+    is each shard's own is surely wrong as a result only if nothing has reached it.
 
     Attributes:
       kind: what the shards hold.
-      degree: of the whole.
-      beside: of a sum, the degree of the term that every shard has; None without one.
-      dim: the dim along which the parts lie; ``"rows"`` in a loop over it.
-      order: of a sharded value, how its rows lie: 0 in the order of the whole; k: in k pieces, each in that order;
-        -1 otherwise.
+      degree: that of the whole.
+      beside: of a partial sum, the degree of the term that every shard has beside its addend; None without one.
+      dim: the sharded dim, or that of kind ``local`` or ``gathered``; ``"rows"`` within a loop over it.
+      order: of a sharded dim, 0 if its rows are in the order of the whole; k if they are in k pieces, each in that
+        order; -1 otherwise.
       end: of an extreme, ``max`` or ``min``.
-      part: of a sum or an extreme, by which the same part is known wherever it is used.
-      gauge: how own quantities are in it: added (``+``), as exponents of factors (``*``), or in another way (``?``).
-      own: these quantities, each with its coefficient. They cancel.
-      may_cancel: whether they may cancel in a way that is not followed.
-      is_square: whether they come of a product of parts, as second moments do.
-      root: what it is a function of: the function, and the value.
-      reduced: the parts that a collective has combined on the way here.
-      is_heard: whether something of other shards, or the shard's index, is in it.
-      number: of a scalar, what it is in each trace.
-      line: the same of ``a + b * axis_index``: in each trace a and b.
-      place: what is known of a mask or an index.
+      part: the number of a part.
+      role: the role of the symbols: terms (``+``), factors (``*``), or another one (``?``).
+      symbols: the symbols, each with its coefficient or exponent.
+      may_cancel: whether symbols may have cancelled in a way that is not followed, so that nothing is suspected.
+      is_square: whether the symbols come from a product of parts, as in a second moment.
+      root: the function that it is of another value, and that value: ``log``, ``exp``, ``sqrt``, ``inverse``,
+        ``gathered``; ``mean`` with the dims along which the divisor of a mean is broadcast; ``block`` with the sizes
+        of a shard's block in each trace.
+      reduced: the parts that collectives have reduced before they came to it.
+      is_reached: whether a collective or the shard's index has reached it.
+      number: of a scalar, its number in each trace.
+      affine: of a scalar ``a + b * axis_index``, a and b in each trace.
+      trait: what else is known of it.
       is_positive: whether no entry is negative.
-      name: what the hints call the sharded dim, and the argument.
-      since: of what is each shard's own, or not known: the equation since which it is.
-      ring: of what was sent around a ring, and of sums of that, whose they are.
-      is_plain: whether it is only the same, or sharded in order, and of degree 0.
+      name: the name of the sharded dim in a hint, and the argument.
+      origin: of kind ``own`` or ``unknown``, the key in `Ledger.origins` of the equation where it became so.
+      ring: the values of which shards are in it, if a ring sends it around.
+      is_plain: whether nothing else is known than that it is the same, or sharded in order, and of degree 0.
     """
 
     kind: KindOfShare = "same"
@@ -89,67 +128,67 @@ class Share(NamedTuple):
     order: int = 0
     end: str = ""
     part: Any = None
-    gauge: str = ""
-    own: frozenset[tuple[Any, Fraction | int]] = frozenset()
+    role: str = ""
+    symbols: frozenset[tuple[Any, Fraction | int]] = frozenset()
     may_cancel: bool = False
     is_square: bool = False
     root: tuple[str, Any] | None = None
     reduced: frozenset[Any] = frozenset()
-    is_heard: bool = False
+    is_reached: bool = False
     number: tuple[Any, ...] | None = None
-    line: tuple[tuple[Any, Any], ...] | None = None
-    place: str = ""
+    affine: tuple[tuple[Any, Any], ...] | None = None
+    trait: Trait = ""
     is_positive: bool = False
     name: tuple[str, str] = ("", "")
-    since: Any = None
+    origin: Any = None
     ring: Ring | None = None
     is_plain: bool = False
 
     def but(self, **changes: Any) -> Share:
-        """The same with some changes; another value, of which nobody sent anything on."""
+        """The same with some changes; as it is another value, no ring sends it around."""
         return self._replace(is_plain=False, ring=None, **changes)
 
     @property
     def is_zero(self) -> bool:
         """Whether it is nothing but zeros."""
-        return self.degree == ANY and self.kind in ("same", "sharded", "local") and not self.own
+        return self.degree == ANY and self.kind in ("same", "sharded", "local") and not self.symbols
 
     @property
     def is_common(self) -> bool:
-        """Whether it is the same on every shard, and nothing of a shard's own is in it."""
-        return self.kind == "same" and not self.own
+        """Whether it is the same on every shard, without symbols."""
+        return self.kind == "same" and not self.symbols
 
     @property
     def is_part(self) -> bool:
-        """Whether it is a part of a sum or of an extreme over the shards."""
+        """Whether it is a part of a sum or an extreme over the shards."""
         return self.kind in ("sum", "extreme")
 
     @property
-    def heard(self) -> Share:
-        """The same, with something of other shards in it."""
-        return self if self.is_heard else self.but(is_heard=True)
+    def reached(self) -> Share:
+        """The same, reached by a collective or an index."""
+        return self if self.is_reached else self.but(is_reached=True)
 
     @property
-    def unnumbered(self) -> Share:
-        """The same, of which is not known what number it is."""
-        return self.but(number=None, line=None) if self.number is not None or self.line is not None else self
+    def without_number(self) -> Share:
+        """The same, whose number is not known."""
+        return self.but(number=None, affine=None) if self.number is not None or self.affine is not None else self
 
     @property
     def accumulated(self) -> Share:
-        """Rows of a shard, or what a psum made of such rows, added up."""
-        if self.kind == "local" and self.place == "folded":
-            return self.but(kind="same", dim=None, place="")
-        return self if self.kind != "sharded" else Share("sum", self.degree, **traces_of(self), **self.gauges)
+        """The sum of its rows, or of rows that a psum has combined."""
+        if self.kind == "local" and self.trait == "folded":
+            return self.but(kind="same", dim=None, trait="")
+        return self if self.kind != "sharded" else Share("sum", self.degree, **reach_of(self), **self.symbol_fields)
 
     @property
-    def blurred(self) -> Share:
-        """The same, whose own terms are not followed any further: entries with other terms are added to it."""
-        return self.but(gauge="?") if self.gauge == "+" else self
+    def with_untracked_symbols(self) -> Share:
+        """The same, whose terms are not followed any further, since entries with other terms are added to it."""
+        return self.but(role="?") if self.role == "+" else self
 
     @property
-    def gauges(self) -> dict[str, Any]:
-        """What is own in it, for a value that is computed of it alone."""
-        return {"gauge": self.gauge, "own": self.own, "may_cancel": self.may_cancel, "is_square": self.is_square}
+    def symbol_fields(self) -> dict[str, Any]:
+        """The fields of its symbols, for a value that is computed from it alone."""
+        return {"role": self.role, "symbols": self.symbols, "may_cancel": self.may_cancel, "is_square": self.is_square}
 
 
 SAME, NOT_KNOWN = Share(is_plain=True), Share("unknown", UNKNOWN)
@@ -157,16 +196,16 @@ NO_PARTS: frozenset[Any] = frozenset()
 
 
 def is_plain(value: Share) -> bool:
-    """Whether a value is only the same, or sharded in order, and of degree 0."""
+    """The value of ``is_plain``, from all other fields."""
     return (
         value.kind in ("same", "sharded")
         and value.degree == 0
-        and not value.own
+        and not value.symbols
         and not value.order
         and value.dim != "rows"
         and value.number is None
-        and value.line is None
-        and not value.place
+        and value.affine is None
+        and not value.trait
         and not value.may_cancel
         and not value.is_square
         and value.ring is None
@@ -175,17 +214,17 @@ def is_plain(value: Share) -> bool:
 
 
 def is_negative(part: Any) -> bool:
-    """Whether a part is known as minus another one."""
+    """Whether the number of a part is that of the negative of another one."""
     return isinstance(part, tuple) and part[0] == "negative"
 
 
-def unknown(values: Iterable[Share], is_heard: bool = False) -> Share:
-    """Nothing is known of a result but whether something of other shards may be in it."""
-    return NOT_KNOWN.heard if is_heard or any(value.is_heard for value in values) else NOT_KNOWN
+def unknown(values: Iterable[Share], is_reached: bool = False) -> Share:
+    """A result of some values of which nothing is known; it is reached if one of them is."""
+    return NOT_KNOWN.reached if is_reached or any(value.is_reached for value in values) else NOT_KNOWN
 
 
 def sum_of(a: Degree, b: Degree, times: int | Fraction = 1) -> Degree:
-    """The degree of a product: a + times * b."""
+    """The degree a + times * b: that of a product, if the second factor is to the power ``times``."""
     if a == ANY or b == ANY:
         return ANY if a == ANY or times > 0 else a
     if a == UNKNOWN or b == UNKNOWN:
@@ -203,13 +242,13 @@ def sum_of(a: Degree, b: Degree, times: int | Fraction = 1) -> Degree:
 
 
 def form(constant: Fraction | int, numbers: Iterable[tuple[Any, Fraction]]) -> Degree:
-    """A degree of some numbers; a fraction where they cancel."""
-    kept = tuple(sorted(((number, count) for number, count in numbers if count), key=lambda each: str(each[0])))
+    """The degree of a product of numbers; a fraction if their powers cancel."""
+    kept = tuple(sorted(((number, count) for number, count in numbers if count), key=lambda power: str(power[0])))
     return Form(Fraction(constant), kept) if kept else as_integer(constant)
 
 
 def as_integer(degree: Fraction | int) -> Fraction | int:
-    """A degree as an int where it is one."""
+    """A degree, as an int if it is one."""
     return int(degree) if degree.denominator == 1 else degree
 
 
@@ -218,32 +257,32 @@ def scaled(value: Share, by: Degree) -> Share:
     if by == 0:
         return value
     beside = None if value.beside is None else sum_of(value.beside, by)
-    return value.but(degree=sum_of(value.degree, by), beside=beside, number=None, line=None)
+    return value.but(degree=sum_of(value.degree, by), beside=beside, number=None, affine=None)
 
 
-def combined(a: Iterable[tuple[Any, Any]], b: Iterable[tuple[Any, Any]]) -> frozenset[tuple[Any, Any]]:
-    """Own quantities of a sum: coefficients add, and cancel."""
+def add_symbols(a: Iterable[tuple[Any, Any]], b: Iterable[tuple[Any, Any]]) -> frozenset[tuple[Any, Any]]:
+    """The symbols of a sum or a product: coefficients add up, and may cancel."""
     total: dict[Any, Any] = {}
-    for own, coefficient in (*a, *b):
-        total[own] = total.get(own, 0) + coefficient
-    return frozenset((own, coefficient) for own, coefficient in total.items() if coefficient)
+    for symbol, coefficient in (*a, *b):
+        total[symbol] = total.get(symbol, 0) + coefficient
+    return frozenset((symbol, coefficient) for symbol, coefficient in total.items() if coefficient)
 
 
-def anyhow(*values: Share) -> frozenset[tuple[Any, Any]]:
-    """Own quantities that are in a result in some other way."""
-    return frozenset((own, 0) for value in values for own, _ in value.own)
+def untracked_symbols(*values: Share) -> frozenset[tuple[Any, Any]]:
+    """The symbols of some values, for a result in which they have another role."""
+    return frozenset((symbol, 0) for value in values for symbol, _ in value.symbols)
 
 
-def blended(*values: Share) -> dict[str, Any]:
-    """What is own in a result of some values, in which it is in some other way."""
-    own = anyhow(*values)
-    return {"gauge": "?" if own else "", "own": own, "may_cancel": any(value.may_cancel for value in values)}
+def untracked(*values: Share) -> dict[str, Any]:
+    """The fields of the symbols of a result in which those of some values have another role."""
+    symbols = untracked_symbols(*values)
+    return {"role": "?" if symbols else "", "symbols": symbols, "may_cancel": any(value.may_cancel for value in values)}
 
 
-def traces_of(*values: Share) -> dict[str, Any]:
-    """What collectives have left in a result of some values."""
-    reduced, is_heard = NO_PARTS, False
+def reach_of(*values: Share) -> dict[str, Any]:
+    """The fields that say which collectives have reached a result of some values."""
+    reduced, is_reached = NO_PARTS, False
     for value in values:  # this runs for most equations, and a comprehension is a call
         reduced |= value.reduced
-        is_heard = is_heard or value.is_heard
-    return {"reduced": reduced, "is_heard": is_heard}
+        is_reached = is_reached or value.is_reached
+    return {"reduced": reduced, "is_reached": is_reached}

@@ -15,7 +15,7 @@ from ...errors.failures import WrongSize
 from ...errors.phrases import count_text, quoted_axes, value_text
 from ...errors.varying import NotUnreduced
 from ...hints.context import MeshContext, current_axis_naming
-from ...meshes import MeshLike, read_mesh_or_sizes
+from ...meshes import MeshLike, read_mesh
 from ...notation.layout import Layout
 from ...notation.match import LARGEST_SIZE
 from ..collectives import read_move, refuse_other_dims, refuse_other_marks
@@ -95,7 +95,7 @@ def plan_reshard(pattern: str, shape: Sequence[int], mesh: MeshLike, *, dtype: A
         raise ShapeError(f"plan_reshard: shape={value_text(shape)} is not a tuple of sizes") from None
     if wrong := [size for size in sizes if not 0 <= size <= LARGEST_SIZE]:
         raise ShapeError(f"plan_reshard: shape={value_text(shape)} has {value_text(wrong[0])}, which is not a size")
-    over = read_mesh_or_sizes(mesh) or AbstractMesh((), ())
+    over = read_mesh(mesh) or AbstractMesh((), ())
     region = MeshContext.over(over, current_axis_naming(), manual=over.shape_tuple)
     call = replace(read_operation("plan_reshard", pattern, (None,)), region=region, mesh=None, where="plan_reshard")
     refuse_other_dims(call)

@@ -68,21 +68,6 @@ class Step(Record):
         return tuple(map(min, self.shard_before, self.shard_after))
 
 
-def ring_cost(operation: str, group: int, before: int, after: int) -> int:
-    """``group`` times what a device of a ring sends, an integer, from its operand's and its result's size."""
-    match operation:
-        case "all-reduce":
-            return 2 * (group - 1) * before
-        case "all-gather":
-            return (group - 1) * after
-        case "reduce-scatter" | "all-to-all" | "ragged-all-to-all":
-            return (group - 1) * before
-        case "collective-permute" | "collective-broadcast":
-            return group * before
-        case _:
-            raise ValueError(f"{operation!r} is not a collective")
-
-
 class Plan(Record):
     """The cheapest steps from one layout of an array to another; printed as a table.
 
@@ -317,7 +302,8 @@ class Graph:
     def _cost(self, state: SearchState, axes: MeshAxes, kind: str) -> int:
         """The elements that all devices send, if each sends as much as the busiest."""
         n, elements = shard_count(axes, self.sizes), self.elements(state)
-        return ring_cost(_jax.jaxpr.COLLECTIVES[kind], n, elements, n * elements) * (prod(self.sizes.values()) // n)
+        of_ring = _jax.jaxpr.ring_cost(_jax.jaxpr.COLLECTIVES[kind], n, elements, n * elements)
+        return of_ring * (prod(self.sizes.values()) // n)
 
     def _divides(self, state: SearchState, dim: int, axes: MeshAxes) -> bool:
         return self.shape[dim] % shard_count(state.dim_axes[dim] + axes, self.sizes) == 0

@@ -10,8 +10,8 @@ from typing import Any
 from .values import OTHER_IDS, Affine, DimSharding, Found, GlobalValue, IsOwn, NotKnown, OfIds, Row, Sharded, axes_along
 from .walk import Walk, joined, joined_dims, operand_shape, params_key, refuse_narrow_sum, result_shape
 
-# Whole numbers above 2 are at least 3.
-_LOWER_BOUNDS, _UPPER_BOUNDS = {"ge": 0, "gt": 1}, {"lt": 0, "le": 1}
+_BOUNDS = {"ge": (True, 0), "gt": (True, 1), "lt": (False, 0), "le": (False, 1)}
+"""Whether a comparison bounds a number from below, and what is added to the bound: above 2 is at least 3."""
 _OTHER_SHARDS = "it depends on which ids the shard has"
 
 
@@ -36,11 +36,13 @@ def compared(walk: Walk, name: str, row: GlobalValue, by: GlobalValue) -> Global
         return None
     if row.length is not None:  # a row is never negative
         return walk.number(0, (None,) * len(row.along)) if name == "lt" and number == 0 else None
-    if name in _LOWER_BOUNDS and number + _LOWER_BOUNDS[name] == 0:
-        return IsOwn(row.ids, row.start, row.along, None, is_bounded_below=True)
-    if name in _UPPER_BOUNDS:
-        return IsOwn(row.ids, row.start, row.along, number + _UPPER_BOUNDS[name], is_bounded_below=False)
-    return None
+    if name not in _BOUNDS:
+        return None
+    is_bounded_below, more = _BOUNDS[name]
+    bound = number + more
+    if not is_bounded_below:
+        return IsOwn(row.ids, row.start, row.along, bound, is_bounded_below)
+    return IsOwn(row.ids, row.start, row.along, None, is_bounded_below) if bound == 0 else None
 
 
 def both_bounds(first: GlobalValue, second: GlobalValue) -> IsOwn | None:

@@ -16,17 +16,17 @@ from jax.sharding import AbstractMesh
 from ... import _jax
 from ...errors import MeshAxisError, ShapeError, StructureError, SuspectWarning, TypedShmapError
 from ...errors.phrases import mesh_text, value_text
-from ...introspection import bound_self, merge_sizes, require_bool_or_none, require_decorated
+from ...errors.requirements import merge_sizes, require_bool_or_none
+from ...inspection import signature
 from ...notation.match import NoValue
 from ...records import Record
-from ...tools.sample import mesh_of
 from ...tools.sample.arguments import FlatCall, Inputs
 from ...tools.sample.plain import is_plain, with_hints
 from ...tools.sample.plan import InputPlan, plan_inputs, size_of
 from ..describe_difference import FIRST_DIFFERENCE
 from ..invariance import DifferenceReport, assert_mesh_invariant
 from ..meshes import axes_of
-from ..run import FlatFunction, FunctionUnderTest, classify_function, needs_manual_axes
+from ..run import FlatFunction, FunctionUnderTest, classify_function, in_its_region
 from .rules import RULES
 from .values import Gap, GlobalValue, NotKnown, TermTable, Unknown
 from .walk import Walk
@@ -118,14 +118,19 @@ def prove(
 
 def _read(f: Any, grad: bool, sizes: Mapping[str, Any], deadline: float, has_shapes: bool) -> Proof:
     """The verdict without running it: proved, or unknown."""
-    made_of = require_decorated(f, VERB)
+    hinted = signature(f, VERB)
     require_bool_or_none(VERB, "grad", grad)
-    typed = made_of.signature.read(bound_self(f))
-    axes = axes_of(made_of, typed, mesh_of(f, None, VERB))
-    axes.require_some(VERB, typed.name, "call it")
+    axes = axes_of(hinted, hinted.known_mesh())
+    axes.require_some(VERB, hinted.name, "call it")
     single = axes.abstract({})
     plan = plan_inputs(f, [single], sizes, None, VERB)
-    subject = _in_region(classify_function(f, made_of, typed, None), plan.draw(0).structs(single), single)
+    subject, made = classify_function(f, hinted), plan.draw(0).structs(single)
+    try:
+        subject = in_its_region(subject, made, single)
+    except TypedShmapError:
+        raise
+    except Exception:  # which its body raises on the meshes that are read, too
+        pass
     fixed = _fixed_sizes(plan_inputs(f, [single, axes.abstract(dict.fromkeys(axes.sizes, 2))], sizes, None, VERB))
     tried, misfits, refused = list[tuple[dict[str, int], int]](), list[ShapeError](), ""
     try:
@@ -147,13 +152,13 @@ def _read(f: Any, grad: bool, sizes: Mapping[str, Any], deadline: float, has_sha
         if not any(min(shape.values()) > 1 for shape, _ in tried):
             raise Gap("no mesh shards all that its hints shard")
     except Gap as gap:
-        return Proof(typed.name, "unknown", gap.place, gap.why, ())
+        return Proof(hinted.name, "unknown", gap.place, gap.why, ())
     largest = {name: max(shape[name] for shape, _ in tried) for name in axes.sizes}
     on = f"{len(tried)} meshes, up to {mesh_text(largest.items())}"
     where = "for arguments of these shapes, on all meshes over which they divide" if has_shapes else _where(plan, sizes)
     assumed = [f"{where}, it has the equations that were traced on {on}"]
     assumed += [f"sizes are such that it does not raise {refused}"] if refused else []
-    return Proof(typed.name, "proved", "", "", (*assumed, *ASSUMED))
+    return Proof(hinted.name, "proved", "", "", (*assumed, *ASSUMED))
 
 
 def _raises(error: Exception, shape: Mapping[str, int]) -> Gap:
@@ -179,17 +184,6 @@ def _require_same_equations(tried: Sequence[tuple[Mapping[str, int], int]]) -> N
     if sharded and sharded[0][1] != sharded[-1][1]:
         (first, expected), (last, count) = sharded[0], sharded[-1]
         raise Gap(f"it has {count} equations on {last}, and {expected} on {first}")
-
-
-def _in_region(subject: FunctionUnderTest, made: Inputs, single: AbstractMesh) -> FunctionUnderTest:
-    """The function, called as its program needs it: a helper of a manual region is mapped over the shards."""
-    try:
-        is_helper = subject.kind == "global" and needs_manual_axes(subject, made, single)
-    except TypedShmapError:
-        raise
-    except Exception:  # which its body raises on the meshes that are read, too
-        return subject
-    return replace(subject, kind="mapped") if is_helper else subject
 
 
 def _where(plan: InputPlan, given: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ... import _jax
 from ..._jax.primitives import PRIMITIVES, names_of
-from ...inference.interpreter import CALLS
+from ...inspection import CALLS
 from . import collectives, contracting, control, elementwise, lookups, moving
 from .values import Gap, GlobalValue, NotKnown
 from .walk import PrimitiveRule, Walk, operand_shape, params_key
@@ -49,7 +49,9 @@ def _answering(rule: PrimitiveRule) -> PrimitiveRule:
 
 
 _BY_FUNCTION: dict[str, PrimitiveRule] = {
-    **dict.fromkeys(("psum", "pmax", "pmin"), collectives.all_reduce),
+    "psum": collectives.all_reduce,
+    "pmax": collectives.all_reduce,
+    "pmin": collectives.all_reduce,
     "all_gather": collectives.all_gather,
     "psum_scatter": collectives.reduce_scatter,
     "all_to_all": collectives.all_to_all,
@@ -65,19 +67,26 @@ _RULES: dict[str, PrimitiveRule] = {
     "while": control.while_loop,
     **{name: elementwise.entry_by_entry for name, known in PRIMITIVES.items() if known.is_entry_by_entry},
     **dict.fromkeys(names_of("cast"), elementwise.same),
-    **dict.fromkeys(("bitcast_convert_type", "complex", "reduce_precision"), elementwise.entry_by_entry),
+    "bitcast_convert_type": elementwise.entry_by_entry,
+    "complex": elementwise.entry_by_entry,
+    "reduce_precision": elementwise.entry_by_entry,
     "convert_element_type": elementwise.convert,
-    **dict.fromkeys(("add", "add_any", "sub"), elementwise.add),
+    "add": elementwise.add,
+    "add_any": elementwise.add,
+    "sub": elementwise.add,
     "mul": elementwise.multiply,
     "div": elementwise.divide,
     "neg": elementwise.negate,
-    **dict.fromkeys(("max", "min"), elementwise.extreme),
+    "max": elementwise.extreme,
+    "min": elementwise.extreme,
     **dict.fromkeys(elementwise.COMPARISONS, elementwise.compare),
     "and": elementwise.conjunction,
     "select_n": elementwise.select,
     **{name: contracting.along_dims for name in names_of("reducing", "ordering") if PRIMITIVES[name].along in _ALONG},
     "rev": contracting.along_dims,
-    **dict.fromkeys(("reduce_sum", "reduce_max", "reduce_min"), contracting.reduce_dims),
+    "reduce_sum": contracting.reduce_dims,
+    "reduce_max": contracting.reduce_dims,
+    "reduce_min": contracting.reduce_dims,
     "dot_general": contracting.dot,
     "transpose": moving.transpose,
     "broadcast_in_dim": moving.broadcast,

@@ -8,6 +8,8 @@ from fractions import Fraction
 from math import prod
 from typing import NamedTuple
 
+from ..._jax.primitives import OPPOSITE_END
+
 
 class NotKnown(Exception):
     """Raised by a rule for an equation of which it knows nothing; the text says why."""
@@ -141,7 +143,7 @@ class Sharded:
     def is_extreme(self) -> bool:
         """Whether the parts are the largest or smallest entries of shards, with which only that commutes which keeps
         their order."""
-        return self.combined_by in ("max", "min")
+        return self.combined_by in OPPOSITE_END
 
     @property
     def is_zero(self) -> bool:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ... import _jax
-from ...inference.interpreter import Interpreter
+from ...inspection import Interpreter
 from .values import (
     Affine,
     AtShard,
@@ -243,7 +243,7 @@ def parts_of(values: Sequence[Sharded], why: str) -> tuple[frozenset[str], str]:
     partials = {(value.partial, value.combined_by) for value in values if not value.is_zero}
     has_zeros = any(value.is_zero for value in values)
     partial, by = partials.pop() if partials else (frozenset[str](), "")
-    if partials or (has_zeros and by in ("max", "min")):
+    if partials or (has_zeros and any(value.is_extreme for value in values)):
         raise NotKnown(why)
     return partial, by
 

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 import jax
 
 from ... import _jax, inspection
+from ..._jax.array import FAMILIES, takes
+from ...errors.phrases import name_of
 from ...errors.places import is_users, running_lines
-from ...hints.array_hint import FAMILIES, takes
-from ...hints.signature import name_of
-from ...hints.specs import leaf_specs
 from .dim_names import RETURN, Names, dim_names
 from .report import SuggestedHints, shown_path
 
@@ -108,7 +107,7 @@ class SeenCalls:
         lines = [f"{shown_path(file)}:{line}" for file, line, _ in islice(running_lines(), _MOST_LINES)]
         in_specs = tuple(call.params["in_specs"])
         try:
-            specs = tuple(leaf_specs(trees.out_specs, trees.result.unflatten(trees.results), takes_none=False))
+            specs = tuple(jax.tree.leaves(jax.tree.broadcast(trees.out_specs, trees.result.unflatten(trees.results))))
             hash((trees.arguments, trees.result))
         except Exception:  # whatever a class of the user's raises for leaves that are not arrays
             return

@@ -17,9 +17,7 @@ from jax.sharding import Mesh
 
 from ... import _jax
 from ...errors import TypedShmapError
-from ...inference.closures import closed_over_sizes
-from ...inspection import on_mesh
-from ...introspection import require_decorated
+from ...inspection import closed_over_sizes, on_mesh, signature
 from ...notation.layout import Layout
 from ...testing.comparisons import numbers_compared
 from ...testing.describe_difference import FIRST_DIFFERENCE
@@ -32,11 +30,10 @@ from ..sample.arguments import FlatCall
 from ..sample.plain import with_hints
 from ..sample.plan import plan_inputs
 from .operands import is_index_into
-from .report import AuditedRegion, Finding
+from .report import NOT_RUN, AuditedRegion, Finding
 from .seen import SeenRegion
 
 _SECONDS = 60
-_NOT_RUN = "not run on other meshes: "
 _NOT_SEEN = "its arguments were not seen, and are drawn"
 _VARIED = "an argument with equal entries is varied"
 
@@ -46,19 +43,19 @@ def compare_on_meshes(seen: Iterable[SeenRegion]) -> tuple[list[Finding], list[A
     findings, not_run, is_stuck = list[Finding](), list[AuditedRegion](), False
     for seen_region in seen:
         why = "a region before it has not ended" if is_stuck else _reason_not_to_run(seen_region)
-        left_out = [_NOT_RUN + why] if why else []
+        left_out = [NOT_RUN + why] if why else []
         if why == "":
             rerun = _Rerun(seen_region)
             try:
-                with warnings.catch_warnings(), redirect_stdout(io.StringIO()), _jax.mesh.without_ambient():
+                with warnings.catch_warnings(), redirect_stdout(io.StringIO()), _jax.mesh.without_ambient_devices():
                     warnings.simplefilter("ignore")
                     differing, left_out = rerun.compare()
                 findings += differing
             except AssertionError as error:
                 is_stuck = " has not ended on " in str(error)
-                left_out = [_NOT_RUN + (rerun.first_line(error) or "AssertionError")]
+                left_out = [NOT_RUN + (rerun.first_line(error) or "AssertionError")]
             except Exception as error:  # whatever the body raises for other shards
-                left_out = [_NOT_RUN + rerun.why_not(error)]
+                left_out = [NOT_RUN + rerun.why_not(error)]
         if left_out:
             not_run.append(AuditedRegion(*seen_region.region.key, True, tuple(left_out)))
     return findings, not_run
@@ -134,19 +131,20 @@ class _Rerun:
             raise next(iter(self.refused.values()))
         shapes = {name: {types[name].shape for types in self.types.values()} for name in self.types[meshes[0]]}
         uneven = [name for name, of_meshes in shapes.items() if len(of_meshes) > 1]
-        findings = self._findings(meshes, uneven) if len(uneven) < len(shapes) else []
+        phrase = ", ".join(map(result_phrase, uneven))
+        if len(uneven) == len(shapes):
+            return [], [f"{NOT_RUN}the shape of {phrase} depends on the mesh"]
+        findings = self._findings(meshes, uneven)
         if uneven:
-            phrase = ", ".join(map(result_phrase, uneven))
             self.left_out.append(f"not compared between meshes: {phrase}, whose shape depends on the mesh")
         return findings, self.left_out
 
     def _compile_for_meshes(self) -> None:
         with on_mesh(self.mesh):
             hinted, self._given = with_hints(VERB, self._function(), [value for value, _ in self._arguments()], {})
-        made_of = require_decorated(hinted, VERB)
-        typed = made_of.signature.read(())
-        self._subject = subject = classify_function(hinted, made_of, typed, None)
-        for mesh in sorted(default_meshes(axes_of(made_of, typed, self.mesh), typed.name), key=lambda mesh: mesh.size):
+        read = signature(hinted, VERB)
+        self._subject = subject = classify_function(hinted, read)
+        for mesh in sorted(default_meshes(axes_of(read, self.mesh), read.name), key=lambda mesh: mesh.size):
             used = subject.mesh_for(mesh)
             try:
                 call = FlatCall(plan_inputs(hinted, [mesh], {}, self._given, VERB).draw(0).on(used), jax.Array)

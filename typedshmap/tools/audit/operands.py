@@ -191,5 +191,7 @@ def _indexed_dims(eqn: Any) -> list[tuple[int, Any]]:
         return [(dim, eqn.invars[1]) for dim in numbers.start_index_map]
     if name.startswith("scatter"):
         return [(dim, eqn.invars[1]) for dim in numbers.scatter_dims_to_operand_dims]
-    first = {"dynamic_slice": 1, "dynamic_update_slice": 2}.get(name)
-    return [] if first is None else [*enumerate(eqn.invars[first:])]
+    kind = _jax.primitives.primitive(name).kind
+    if kind not in ("lookup", "placing"):
+        return []
+    return [*enumerate(eqn.invars[1 if kind == "lookup" else 2 :])]

@@ -19,7 +19,9 @@ KINDS: dict[str, type[TypedShmapError]] = {
 }
 """The kinds of findings, each with its exception."""
 _MOST_FINDINGS, _MOST_UNREAD = 24, 8
-_NOT_RUN = ("not run on other ", "not compared between ")  # begins the reason why meshes are not compared
+NOT_RUN = "not run on other meshes: "
+"""Begins the reason why no result of a region is compared between meshes."""
+_NOT_COMPARED = ("not run on other ", "not compared between ")  # the same of some results, or of some meshes, too
 
 
 class AuditedRegion(NamedTuple):
@@ -128,13 +130,22 @@ def text_report(findings: Sequence[Finding], regions: Sequence[AuditedRegion]) -
         lines.append(f"{len(findings) - _MOST_FINDINGS} findings more: --format json has them all")
     unread = [(why, region) for region in regions for why in region.unread]
     for why, region in unread[:_MOST_UNREAD]:
-        reason = why if why.startswith(_NOT_RUN) else f"not read: {why}"
+        reason = why if why.startswith(_NOT_COMPARED) else f"not read: {why}"
         lines.append(f"{reason} ({region.name} at {shown_path(region.file)}:{region.line})")
     if len(unread) > _MOST_UNREAD:
         lines.append(f"not read or not run: {len(unread) - _MOST_UNREAD} places more")
     errors = sum(finding.severity == "error" for finding in findings)
     complete = sum(region.is_complete for region in regions)
     parts = f"{complete} read whole" + (f", {len(regions) - complete} in part" if complete < len(regions) else "")
+    parts += _not_compared_text(regions)
     suspects = count_text(len(findings) - errors, "suspect")
     read = f"{count_text(len(regions), 'region')}, {parts}" if regions else "no shard_map was traced"
     return "\n".join([*lines, f"typedshmap audit: {read}; {count_text(errors, 'error')}, {suspects}"])
+
+
+def _not_compared_text(regions: Sequence[AuditedRegion]) -> str:
+    """How many regions were not run on other meshes, and how many were compared in part; empty if there are none."""
+    not_run = sum(any(why.startswith(NOT_RUN) for why in region.unread) for region in regions)
+    listed = sum(any(why.startswith(_NOT_COMPARED) for why in region.unread) for region in regions)
+    in_part = f", {listed - not_run} compared only in part" if listed > not_run else ""
+    return (f", {not_run} not run on other meshes" if not_run else "") + in_part

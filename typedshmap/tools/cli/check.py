@@ -12,21 +12,21 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, Mesh, use_abstract_mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from ...errors import ShapeError, TypedShmapError
 from ...errors.phrases import count_text, mesh_text
 from ...errors.places import Place
-from ...inspection import on_mesh, reading_thoroughly
+from ...inspection import reading_thoroughly
 from ...testing import assert_mesh_invariant
+from ...testing.run import classify_function, in_its_region
 from ..audit import audit
 from ..audit.formats import write_report
 from ..audit.report import AuditedRegion, Finding
-from ..sample.arguments import FlatCall, taken_names
-from ..sample.meshes import has_marks, map_over_shards, needs_manual_region
+from ..sample.arguments import FlatCall
 from ..sample.plan import UnplacedInputs, plan_inputs
 from . import options
-from .functions import Function, arguments_for, read_functions
+from .functions import Function, arguments_for, read_arguments, read_functions
 from .output import early_progress, output_on_stderr, print_failure, users_frame
 
 
@@ -60,18 +60,37 @@ def run(given: argparse.Namespace) -> int:
         for error in unusable:
             print(f"check: {error}", file=sys.stderr, flush=True)
         findings: list[Finding | None] = []
+        left = [finding for function in functions if (finding := _left_out(function, values)) is not None]
+        tried = [function for function in functions if all(function.name != finding.region for finding in left)]
         with early_progress("check: tracing") as report:
-            for function, mesh in product(functions, meshes):
+            for function, mesh in product(tried, meshes):
                 report(function.name)
-                findings.append(_check(function, mesh, values, given.seed))
-        findings += [_compare_meshes(function, meshes, values) for function in functions if given.numerics]
+                with function.in_its_module():
+                    findings.append(_check(function, mesh, values, given.seed))
+        for function in tried if given.numerics else ():
+            with function.in_its_module():
+                findings.append(_compare_meshes(function, meshes, values))
         failed, on = len(findings) - findings.count(None), "1 mesh" if len(meshes) == 1 else f"{len(meshes)} meshes"
-        summary = f"{count_text(len(functions), 'function')} on {on}: {f'{failed} failed' if failed else 'all right'}"
+        counts = [f"{failed} failed"] * bool(failed) + [f"{len(left)} not checked"] * bool(left)
+        summary = f"{count_text(len(functions), 'function')} on {on}: {', '.join(counts) or 'all right'}"
         print(summary, flush=True)
     if given.format != "text":
         regions = [AuditedRegion(function.name, *function.line, True, ()) for function in functions]
-        print(write_report(given.format, [finding for finding in findings if finding is not None], regions, summary))
-    return options.WRONG if unusable else options.FAILED if failed else options.DONE
+        listed = [*left, *(finding for finding in findings if finding is not None)]
+        print(write_report(given.format, listed, regions, summary))
+    return options.WRONG if unusable else options.FAILED if failed or left else options.DONE
+
+
+def _left_out(function: Function, values: Mapping[str, Any]) -> Finding | None:
+    """Print that a function is not checked, since an argument is missing that no hint can make."""
+    try:
+        _, missing = read_arguments(function, values)
+    except Exception:  # raised again by the check
+        return None
+    if not missing:
+        return None
+    print(f"left   {function.name}: not checked: {missing}", flush=True)
+    return Finding("error", "structure", f"not checked: {missing}", *function.line, function.name)
 
 
 def _check(function: Function, mesh: AbstractMesh, values: Mapping[str, Any], seed: int) -> Finding | None:
@@ -97,28 +116,21 @@ def _check(function: Function, mesh: AbstractMesh, values: Mapping[str, Any], se
 
 
 def _trace(function: Function, drawn: UnplacedInputs, mesh: AbstractMesh) -> None:
-    """Trace a function; map a helper of manual regions, known by its marks or its collectives, over the mesh."""
-    f, made_of = function.function, function.made_of
-
-    def trace(f: Any, mesh: AbstractMesh) -> None:
-        call = FlatCall(drawn.structs(mesh), jax.ShapeDtypeStruct)
-        ambient = nullcontext() if made_of.mesh is not None else use_abstract_mesh(mesh)
-        with reading_thoroughly(), on_mesh(mesh), ambient:
-            jax.make_jaxpr(lambda *arrays: call.run(f, arrays))(*call.arrays)
-
-    if made_of.verb != "typed":
-        trace(f, mesh)
-    elif has_marks(function.typed) or needs_manual_region(lambda: trace(f, mesh)):
-        # Over Explicit axes a result may be unreduced.
-        types = (AxisType.Explicit,) * len(mesh.axis_names)
-        trace(map_over_shards(f, made_of), AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=types))
+    """Trace a function; a helper of manual regions is mapped over the mesh."""
+    subject = classify_function(function.function, function.signature)
+    with reading_thoroughly():
+        subject = in_its_region(subject, drawn.structs(mesh), mesh)
+        used = subject.mesh_for(mesh)
+        call = FlatCall(drawn.structs(used), jax.ShapeDtypeStruct)
+        with subject.on(used):
+            jax.make_jaxpr(lambda *arrays: call.run(subject.mapped(used), arrays))(*call.arrays)
 
 
 def _compare_meshes(function: Function, meshes: Sequence[AbstractMesh], values: Mapping[str, Any]) -> Finding | None:
     devices, like = np.array(jax.devices()), [function.on(mesh) for mesh in meshes]
     placed = [Mesh(devices[: m.size].reshape(m.axis_sizes), m.axis_names, axis_types=m.axis_types) for m in like]
     try:
-        known, arguments = taken_names(function.typed), arguments_for(function, values)
+        known, arguments = function.names, arguments_for(function, values)
         marked = {name: value for name, value in function.mark.items() if name not in known}
         assert_mesh_invariant(function.function, placed, **marked, **arguments)
     except (Exception, SystemExit) as error:  # as above

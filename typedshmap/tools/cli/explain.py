@@ -86,16 +86,17 @@ def run(given: argparse.Namespace) -> int:
             mesh = own_meshes[0] if len(own_meshes) == 1 else own_meshes
             try:
                 arguments = arguments_for(function, values)
-                explanation = explain_call(
-                    function.function,
-                    (),
-                    arguments,
-                    mesh=mesh,
-                    grad=given.grad,
-                    bandwidth=bandwidth,
-                    hardware=hardware,
-                    compile=given.compile,
-                )
+                with function.in_its_module():
+                    explanation = explain_call(
+                        function.function,
+                        (),
+                        arguments,
+                        mesh=mesh,
+                        grad=given.grad,
+                        bandwidth=bandwidth,
+                        hardware=hardware,
+                        compile=given.compile,
+                    )
             except (Exception, SystemExit) as error:  # of the function's own code: the next one is explained
                 where = "; ".join(mesh_text(mesh.shape_tuple) for mesh in own_meshes)
                 print_failure(f"FAIL   {function.name}  {where}", error, "\n")

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from textwrap import indent
 from types import ModuleType
@@ -18,13 +19,20 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import AbstractMesh
 
+from ... import _jax
 from ...errors import StructureError
 from ...errors.phrases import count_text, did_you_mean, excerpt
-from ...hints.signature import HintedSignature
-from ...introspection import DecoratedInfo, bound_self, find_decorated, require_decorated
-from ...meshes import mesh_like
+from ...inspection import Signature, find_signature, signature
 from ...testing.marks import find_mark
-from ..sample.arguments import example_text, is_literal, needed_text, required_arguments, sizes_among, taken_names
+from ..sample.arguments import (
+    example_text,
+    hints_of,
+    is_literal,
+    needed_text,
+    required_arguments,
+    sizes_among,
+    taken_names,
+)
 from ..sample.plain import with_hints
 from .options import FAILED, UsageError, misuse, read_meshes, read_values, virtual_devices
 from .output import early_progress, format_error, print_failure
@@ -71,17 +79,20 @@ def names_taken(function: Function, target: str, values: Iterable[str]) -> Itera
     if function.is_plain:
         return _parameters_of(function.function) or values
     with misuse(f"{target}: "):
-        return taken_names(function.typed)
+        return function.names
 
 
 class Function(NamedTuple):
-    """A decorated function, and its name in its module; or a plain one with hints of its regions."""
+    """A decorated function, and its name in its module; or a plain one with hints of its regions.
+
+    The ambient mesh is the one that its module set by ``jax.set_mesh``."""
 
     name: str
     function: Any
-    made_of: DecoratedInfo
+    signature: Signature
     module: str = ""
     is_plain: bool = False
+    ambient: _jax.mesh.AnyMesh | None = None
 
     @property
     def with_module(self) -> Function:
@@ -93,12 +104,18 @@ class Function(NamedTuple):
         return (code.co_filename, code.co_firstlineno) if code is not None else (self.module, 0)
 
     @property
-    def typed(self) -> HintedSignature:
-        return self.made_of.signature.read(bound_self(self.function))
+    def names(self) -> set[str]:
+        """The names of its dims and parameters."""
+        return taken_names(hints_of(self.function)[0])
 
     def on(self, mesh: AbstractMesh) -> AbstractMesh:
-        """A mesh whose axes have the types of the function's own mesh."""
-        return mesh_like(mesh, self.made_of.mesh)
+        """A mesh whose axes have the types of the function's own mesh; without one, Explicit as in the ambient one."""
+        is_explicit = bool(mesh.explicit_axes)
+        return _jax.mesh.mesh_like(mesh, self.signature.mesh or (None if is_explicit else self.ambient))
+
+    def in_its_module(self) -> AbstractContextManager[Any]:
+        """Set the ambient mesh of its module, inside a ``with``; without one, none."""
+        return _ambient(self.ambient)
 
     @property
     def mark(self) -> Mapping[str, Any]:
@@ -110,29 +127,39 @@ class Function(NamedTuple):
 def find_functions(target: str, values: Mapping[str, Any], mesh: AbstractMesh | None) -> list[Function]:
     """The functions of ``module``, ``file.py`` or ``module:name``, in the module's order; prints what is left out."""
     path, _, name = target.partition(":")
-    value: Any = _import_module(path)
+    value, ambient = _import_module(path)
+    with _ambient(ambient):
+        functions = _find_in(value, path, name, values, mesh)
+    return [function._replace(ambient=ambient) for function in functions]
+
+
+def _ambient(mesh: _jax.mesh.AnyMesh | None) -> AbstractContextManager[Any]:
+    return _jax.mesh.without_ambient_devices() if mesh is None else _jax.mesh.made_ambient(mesh)
+
+
+def _find_in(value: Any, path: str, name: str, values: Mapping[str, Any], mesh: AbstractMesh | None) -> list[Function]:
+    """The functions of a module, or the one of a name."""
     if not name:
         return _find_all(value, path)
     for step in name.split("."):
         if not hasattr(value, step):
             raise UsageError(f"{path}: has no '{name}'{did_you_mean(step, dir(value))}")
         value = getattr(value, step)
-    made_of = find_decorated(value)
-    if made_of is not None:
-        return [Function(name, value, made_of, path)]
+    if (hinted := find_signature(value)) is not None:
+        return [Function(name, value, hinted, path)]
     if not callable(value):
         raise UsageError(f"{path}: '{name}' is not a function")
     takes = _parameters_of(value)
     arguments = {key: _read_array(value) for key, value in values.items() if takes is None or key in takes}
     try:
-        hinted, _ = with_hints(path, value, (), arguments, mesh)
+        function, _ = with_hints(path, value, (), arguments, mesh)
     except StructureError as error:
         problem = str(error).partition("\n")[0]
         raise UsageError(f'{problem}\n\nHint: its arguments are given as in --arg "x=f32[8,16]"') from None
     except (Exception, SystemExit) as error:  # whatever the function's own code raises
         print_failure(f"FAIL   {name}", error)
         raise SystemExit(FAILED) from None
-    return [Function(name, hinted, require_decorated(hinted, path), path, is_plain=True)]
+    return [Function(name, function, signature(function, path), path, is_plain=True)]
 
 
 def _parameters_of(f: Any) -> set[str] | None:
@@ -189,8 +216,18 @@ def _names_library(file: Path) -> bool:
         return True
 
 
-def _import_module(path: str) -> ModuleType:
-    """A module by name; or a file as a module of its name, which finds its neighbours like a script."""
+def _import_module(path: str) -> tuple[Any, _jax.mesh.AnyMesh | None]:
+    """A module by name, or a file as a module of its name, which finds its neighbours like a script; its ambient mesh.
+
+    A file outside of packages begins without the mesh that another one has set. A module of a package keeps it: the
+    module that sets it may have been imported before."""
+    is_script = path.endswith(".py") and not module_of(Path(path))[1]
+    with _jax.mesh.without_ambient_devices() if is_script else nullcontext():
+        module = _import(path)
+        return module, _jax.mesh.ambient_devices()
+
+
+def _import(path: str) -> ModuleType:
     file = Path(path)
     if path.endswith(".py") and not os.path.isfile(path):
         raise UsageError(f"{path}: there is no such file")
@@ -230,8 +267,8 @@ def _find_all(module: ModuleType, path: str) -> list[Function]:
             continue
         if inspect.isclass(value):
             methods += [f"{value.__name__}.{attribute}" for attribute, method in vars(value).items() if _mapped(method)]
-        elif made_of := _mapped(value):
-            functions.setdefault(id(value), Function(name, value, made_of, path))
+        elif hinted := _mapped(value):
+            functions.setdefault(id(value), Function(name, value, hinted, path))
     if not functions and not methods:
         raise NothingTyped(f"{path}: no function here was made by typed_shard_map or typed_jit")
     for method in methods:
@@ -240,29 +277,34 @@ def _find_all(module: ModuleType, path: str) -> list[Function]:
     return list(functions.values())
 
 
-def _mapped(value: Any) -> DecoratedInfo | None:
-    """The info of a function of ``typed_shard_map`` or ``typed_jit``; None for anything else."""
-    made_of = find_decorated(value) if callable(value) else None
-    return made_of if made_of is not None and made_of.verb != "typed" else None
+def _mapped(value: Any) -> Signature | None:
+    """The signature of a function of ``typed_shard_map`` or ``typed_jit``; None for anything else."""
+    hinted = find_signature(value) if callable(value) else None
+    return hinted if hinted is not None and hinted.verb != "typed" else None
 
 
 def arguments_for(function: Function, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values that a function takes, and the arguments of its mark, whose sizes are for its own meshes."""
+    arguments, problems = read_arguments(function, values)
+    if problems:
+        raise StructureError(f"{function.name}: {problems}")
+    return arguments
+
+
+def read_arguments(function: Function, values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The arguments of a function, and which are missing and how to give them; empty if none is."""
     if function.is_plain:  # it has them already
-        return {}
-    typed = function.typed
-    known = taken_names(typed)
+        return {}, ""
+    (typed, owner), known = hints_of(function.function), function.names
     marked = {name: value for name, value in function.mark.items() if name in known}
     sizes = sizes_among(typed, marked)
     arguments = {name: value for name, value in marked.items() if name not in sizes}
     arguments |= function.mark.get("arguments") or {}
     arguments |= {name: value for name, value in values.items() if name.partition(".")[0] in known}
     problems: list[str] = []
-    for name, node in required_arguments(typed, bound_self(function.function)).items():
+    for name, node in required_arguments(typed, owner).items():
         if name not in arguments:
             cure = f"give it by @mesh_invariant({name}={example_text(node)}), which is in typedshmap.testing"
             cure = f"pass --arg {name}=..." if is_literal(node) else cure
             problems.append(f"{needed_text(name, node)}; {cure}")
-    if problems:
-        raise StructureError(f"{function.name}: {'; '.join(problems)}")
-    return arguments
+    return arguments, "; ".join(problems)

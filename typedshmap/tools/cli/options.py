@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 import jax
 from jax.sharding import AbstractMesh, AxisType
 
+from ..._jax.mesh import parse_mesh
 from ...errors import TypedShmapError
 from ...errors.phrases import did_you_mean, excerpt
-from ...meshes import parse_mesh
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 """Exit codes: no failure; a failing function; misuse of the command line; Ctrl-C."""
@@ -75,6 +75,8 @@ class Parser(argparse.ArgumentParser):
             flags = (flag.partition("=")[0] for flag in self.given if flag.startswith("--"))
             misspelt = next((flag for flag in flags if not any(known.startswith(flag) for known in self.flags)), None)
             message += f"; there is no '{excerpt(misspelt)}'{did_you_mean(misspelt, self.flags)}" if misspelt else ""
+            if "--mesh" in message and not misspelt:
+                message += " dp=4,tp=2, for axes of these sizes"
         self.exit(WRONG, f"{self.prog}: {message}; see --help\n")
 
 
@@ -161,9 +163,8 @@ def add_values(parser: Parser) -> None:
     add("--size", action="append", default=[], metavar="batch=32", help=size)
     argument = "an argument that cannot be made from its hint; for a function without hints also an array: x=f32[8,16]"
     add("--arg", action="append", default=[], metavar="scale=0.5", help=argument)
-    add(
-        "--explicit", action="store_true", help="make the mesh axes Explicit, unless the function has a mesh of its own"
-    )
+    explicit = "make the mesh axes Explicit; a mesh of the function, or one that its module sets, may do so, too"
+    add("--explicit", action="store_true", help=explicit)
 
 
 def read_size_flags(given: argparse.Namespace, unknown: Sequence[str]) -> list[str]:

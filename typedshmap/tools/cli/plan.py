@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from jax.sharding import AxisType
 
-from ...meshes import MOST_DEVICES
+from ..._jax.mesh import MOST_DEVICES
 from ..explain import Choice, choose_call
 from ..explain.choose import meshes_to_try, read_free_mesh
 from ..explain.hardware import read_hardware
@@ -69,17 +69,18 @@ def run(given: argparse.Namespace) -> int:
 
             try:
                 arguments = arguments_for(function, values)
-                choice = choose_call(
-                    function.function,
-                    (),
-                    arguments,
-                    devices=given.devices,
-                    hardware=hardware,
-                    mesh=free,
-                    grad=given.grad,
-                    axis_type=AxisType.Explicit if given.explicit else AxisType.Auto,
-                    report=report_mesh,
-                )
+                with function.in_its_module():
+                    choice = choose_call(
+                        function.function,
+                        (),
+                        arguments,
+                        devices=given.devices,
+                        hardware=hardware,
+                        mesh=free,
+                        grad=given.grad,
+                        axis_type=AxisType.Explicit if given.explicit else AxisType.Auto,
+                        report=report_mesh,
+                    )
             except (Exception, SystemExit) as error:  # of the function's own code: the next one is planned
                 print_failure(f"FAIL   {function.name}", error, "\n")
             else:

@@ -10,20 +10,12 @@ from warnings import warn
 from jax.sharding import AbstractMesh, AxisType
 
 from ... import _jax
+from ..._jax.mesh import MOST_DEVICES
 from ...errors import MeshAxisError, ShapeError, StructureError
-from ...errors.phrases import mesh_text, quoted_axes, value_text
-from ...hints.signature import name_of
-from ...introspection import (
-    bound_self,
-    merge_sizes,
-    require_bool_or_none,
-    require_decorated,
-    require_dict,
-    require_integer,
-)
-from ...meshes import MOST_DEVICES, MeshLike, mesh_like
+from ...errors.phrases import mesh_text, name_of, quoted_axes, value_text
+from ...errors.requirements import merge_sizes, require_bool_or_none, require_dict, require_integer
+from ...inspection import MeshLike, signature
 from ..progress import progress
-from ..sample.meshes import axes_of_hints
 from ..sample.plain import is_plain, with_hints
 from ..sample.plan import UnplacedInputs, plan_inputs
 from .build import ExplainedCall, explanation, meshes_of
@@ -184,9 +176,9 @@ def explain_call(
         lent = None if mesh is None else meshes_of(mesh, None, (), verb)[0]
         f, arguments = with_hints(verb, f, args, {**given, **(arguments or {})}, lent)
         args, given = (), {}
-    made_of = require_decorated(f, verb)
+    own_mesh = signature(f, verb).known_mesh()
     device, target = read_hardware(verb, hardware), read_target(verb, compile)
-    meshes = meshes_of(mesh, made_of.mesh, (*args, *given.values()), verb)
+    meshes = meshes_of(mesh, own_mesh, (*args, *given.values()), verb)
     drawn_sizes = dict[str, Any]()
 
     def draw_for(meshes: Sequence[AbstractMesh]) -> UnplacedInputs:
@@ -312,20 +304,18 @@ def choose_call(
                 raise
             raise MeshAxisError(f"{verb}: {name_of(f)}: its regions are over the ambient mesh, {unknown}") from None
         args, given = (), {}
-    made_of = require_decorated(f, verb)
-    typed = made_of.signature.read((*bound_self(f), *args))
-    ambient = _jax.mesh.context_mesh()
-    own_mesh = made_of.mesh or (None if ambient.empty else ambient)
-    known = axes_of_hints(made_of, typed) if own_mesh is None else list(own_mesh.axis_names)
+    hinted = signature(f, verb)
+    own_mesh = hinted.known_mesh()
+    known = hinted.axes if own_mesh is None else list(own_mesh.axis_names)
     axes: dict[str, int | None] = {**dict.fromkeys(known), **wanted}
     if not axes:
-        raise MeshAxisError(f"{verb}: {typed.name}: its hints name no mesh axes, {unknown}")
+        raise MeshAxisError(f"{verb}: {hinted.name}: its hints name no mesh axes, {unknown}")
     if known and (more := [axis for axis in wanted if axis not in known]):
-        notes.append(f"no hint and no mesh of {typed.name} names {quoted_axes(more)}")
+        notes.append(f"no hint and no mesh of {hinted.name} names {quoted_axes(more)}")
     meshes: list[AbstractMesh] = []
     for sizes in meshes_to_try(verb, devices, axes):
         mesh_of_type = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(axis_type,) * len(sizes))
-        meshes.append(mesh_like(mesh_of_type, own_mesh))
+        meshes.append(_jax.mesh.mesh_like(mesh_of_type, own_mesh))
     device.rates(meshes[0].shape_tuple)
     comparison = explain_call(
         f, args, given, mesh=meshes, grad=bool(grad), bandwidth=None, hardware=device, arguments=arguments, verb=verb,
@@ -333,11 +323,11 @@ def choose_call(
     )  # fmt: skip
     assert isinstance(comparison, Comparison)
     errors = [failed.error for failed in comparison.failures]
-    if not comparison.explanations and len({reason_of(verb, typed.name, error) for error in errors}) == 1:
+    if not comparison.explanations and len({reason_of(verb, hinted.name, error) for error in errors}) == 1:
         if not isinstance(errors[0], ShapeError):
             raise errors[0]
         # An invalid size is wrong on one device as well; a size that divides over no mesh is not.
         explain_call(
             f, args, given, mesh=dict.fromkeys(axes, 1), grad=False, bandwidth=None, arguments=arguments, verb=verb
         )
-    return choice_of(verb, typed.name, device, comparison, notes)
+    return choice_of(verb, hinted.name, device, comparison, notes)

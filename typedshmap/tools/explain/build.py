@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -14,16 +14,8 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from ... import _jax
 from ...errors import MeshAxisError, StructureError, TypedShmapError
-from ...errors.failures import RETURN
-from ...hints.check_structs import check_as_traced
-from ...hints.check_tree import check_value
-from ...hints.context import MeshContext, current_axis_naming
-from ...hints.fitting import CheckedLeaf
-from ...inspection import keeping_claims, on_mesh
-from ...introspection import require_decorated
-from ...meshes import mesh_like, read_mesh_or_sizes
-from ...ops.resharding.pieces import shard_shape
-from ..sample.meshes import map_over_shards
+from ...inspection import HintedLeaf, bind, keeping_claims, on_mesh, read_mesh, signature
+from ...shard_map import typed_shard_map
 from ..sample.plan import UnplacedInputs
 from .collectives import JaxprCosts, read_jaxpr
 from .compiled import Target, compile_program
@@ -45,11 +37,11 @@ def explanation(
     """Explain one call."""
     jaxpr, types = call.trace()
     costs, sources = read_jaxpr(jaxpr, len(call.traced))
-    arguments = [value_of(at, "argument", leaf, call.region) for at, leaf in enumerate(call.traced.values())]
+    arguments = [value_of(at, "argument", leaf) for at, leaf in enumerate(call.traced.values())]
     first = max((value.ident for value in (*costs.values, *costs.collectives)), default=len(arguments) - 1) + 1
-    leaves = call.result_leaves(types) if call.typed.result is not None else []
+    leaves = call.bound.results(types)
     results = [
-        value_of(first + at, "result", leaf, call.region, sorted(source))
+        value_of(first + at, "result", leaf, sorted(source))
         for at, (leaf, source) in enumerate(zip(leaves, sources, strict=False))
     ]
     gradient, both, notes = _gradient(call, types, costs, results, first + len(results), grad)
@@ -63,11 +55,11 @@ def explanation(
     else:
         program = read_program(jaxpr, inputs, [value.bytes for value in results], backend=backend)
     work, runs = work_of(program), (*costs.collectives, *(gradient if grad else ()))
-    compiled = compile_program(call.typed.name, jaxpr, specs, call.mesh, target, runs) if target else None
+    compiled = compile_program(call.signature.name, jaxpr, specs, call.mesh, target, runs) if target else None
     return Explanation(
-        call.typed.name,
+        call.signature.name,
         call.mesh.shape_tuple,
-        {name: bound.size for name, bound in call.sizes if name.lstrip("*").isidentifier()},
+        call.bound.sizes,
         (*arguments, *costs.values, *results),
         (*costs.collectives, *gradient),
         memory_of(program, is_differentiated=both is not None and bool(grad)),
@@ -89,10 +81,10 @@ def _backend(hardware: Hardware | None, target: Target | None) -> Backend:
 def _notes(call: ExplainedCall, costs: JaxprCosts) -> list[str]:
     """What is not counted in the function itself, and why."""
     notes: list[str] = []
-    if call.made_of.verb == "typed":
+    if call.signature.verb == "typed":
         axes = ", ".join(call.mesh.axis_names)
-        notes.append(f"{call.typed.name} is explained as mapped over {axes}, as it is called in a manual region")
-    if unhinted := ", ".join(str(leaf.subject) for leaf in call.traced.values() if leaf.hint is None):
+        notes.append(f"{call.signature.name} is explained as mapped over {axes}, as it is called in a manual region")
+    if unhinted := ", ".join(leaf.name for leaf in call.traced.values() if leaf.hint is None):
         notes.append(f"no hint says how {unhinted} is sharded; it counts as unsharded")
     if costs.outside and call.mesh.size > 1:
         names = list(dict.fromkeys(costs.outside))
@@ -113,7 +105,7 @@ def _gradient(
     call: ExplainedCall, types: Any, forward: JaxprCosts, results: Sequence[Value], first: int, grad: bool | None
 ) -> tuple[Sequence[Collective], Any, Sequence[str]]:
     """The collectives that the gradient adds, numbered from ``first`` on; the jaxpr with it, if any; and notes."""
-    name, inexact = call.typed.name, [has_gradient(leaf) for leaf in jax.tree_util.tree_leaves(types)]
+    name, inexact = call.signature.name, [has_gradient(leaf) for leaf in jax.tree_util.tree_leaves(types)]
     if grad is False:
         return (), None, ()
     if grad is None and forward.is_transposed:
@@ -168,43 +160,36 @@ def _added_collectives(
     return added
 
 
-def value_of(ident: int, kind: ValueKind, leaf: CheckedLeaf, region: MeshContext, after: Sequence[int] = ()) -> Value:
+def value_of(ident: int, kind: ValueKind, leaf: HintedLeaf, after: Sequence[int] = ()) -> Value:
     """An argument or a result, sharded as its hint says."""
     aval = leaf.value if isinstance(leaf.value, _jax.array.SHAPES) else jax.typeof(leaf.value)
-    shape, dtype = aval.shape, aval.dtype
-    spec = region.spec(leaf.hint, len(shape)) if leaf.hint is not None else _jax.array.partition_spec([()] * len(shape))
-    shard = shard_shape(_jax.array.spec_entries(spec).dim_axes, shape, dict(region.mesh or ()))
-    name, hint, size = str(leaf.subject), leaf.hint, _jax.array.size_in_bytes(shard, dtype)
-    text = str(hint.text) if hint is not None else ""
-    return Value(ident, kind, name, shape, _jax.array.short_dtype(dtype), spec, shard, size, text, after=tuple(after))
+    dtype, size = _jax.array.short_dtype(aval.dtype), _jax.array.size_in_bytes(leaf.shard_shape, aval.dtype)
+    text = leaf.hint.text if leaf.hint is not None else ""
+    return Value(ident, kind, leaf.name, aval.shape, dtype, leaf.spec, leaf.shard_shape, size, text, after=tuple(after))
 
 
 class ExplainedCall:
     """One call, which is traced but never run; a helper of ``typed`` is mapped over the mesh."""
 
     def __init__(self, f: Callable[..., Any], drawn: UnplacedInputs, mesh: AbstractMesh) -> None:
-        self.made_of, self.f, self.mesh = require_decorated(f, "explain"), f, mesh
-        if self.made_of.verb == "typed":
+        self.signature, self.f, self.mesh = signature(f, "explain"), f, mesh
+        if self.signature.verb == "typed":
             # Over Explicit axes, so that a result may be unreduced.
-            self.f, self.mesh = map_over_shards(f, self.made_of), _jax.mesh.with_axis_type(mesh, AxisType.Explicit)
-        self.typed, self._drawn = drawn.plan.typed, drawn
-        # No boundary is crossed here, since the function itself says what it refuses.
-        self.region = MeshContext.over(self.mesh, current_axis_naming(self.made_of.naming), "boundary")
-        self._checked, leaves = drawn.leaves_on(self.mesh)
-        self._leaves = [_unplaced(leaf) if leaf.hint is None and _is_array(leaf.value) else leaf for leaf in leaves]
-        self.sizes = self._checked.sizes
+            self.f, self.mesh = typed_shard_map(f), _jax.mesh.with_axis_type(mesh, AxisType.Explicit)
+        made = drawn.structs(self.mesh)
+        self.bound = bind(f, made.args, made.kwargs, mesh=self.mesh)
+        self._values = [_unplaced(leaf.value) if leaf.hint is None else leaf.value for leaf in self.bound.leaves]
         # By their places among all leaves: arrays as structs, and numbers with hints.
         self.traced = {
-            at: leaf for at, leaf in enumerate(self._leaves) if leaf.hint is not None or _is_array(leaf.value)
+            at: leaf for at, leaf in enumerate(self.bound.leaves) if leaf.hint is not None or _is_array(leaf.value)
         }
-        self.structs = [leaf.value for leaf in self.traced.values()]
+        self.structs = [self._values[at] for at in self.traced]
 
     def run(self, values: Iterable[Any]) -> Any:
         """Call the function with other values for the traced leaves."""
-        leaves = list(self._leaves)
-        for at, value in zip(self.traced, values, strict=True):
-            leaves[at] = leaves[at]._replace(value=value)
-        return self._drawn.call_with(self._checked, leaves).call(self.f)
+        changed = {**dict(enumerate(self._values)), **dict(zip(self.traced, values, strict=True))}
+        args, kwargs = self.bound.with_values(changed.values())
+        return self.f(*args, **kwargs)
 
     def trace(self) -> tuple[Any, Any]:
         """The jaxpr of the function alone, and the types of its results in their structure."""
@@ -221,18 +206,6 @@ class ExplainedCall:
         with self._replace_meshes():
             jaxpr, types = jax.make_jaxpr(leaves, return_shape=True)(*self.structs)
         return jaxpr, _jax.tree.replace_leaves(numbered, types)
-
-    def result_leaves(self, results: Any) -> list[CheckedLeaf]:
-        """The leaves of the results, each with its hint."""
-        node, named, sizes = self.typed.result, self._drawn.plan.named, self.sizes
-        assert node is not None
-        checked = check_as_traced(
-            lambda value: check_value(node, value, RETURN, self.region, named, sizes), results, has_shardings=False
-        )
-        if checked.failures:
-            raise self.region.error(self.typed.name, checked.failures, checked.sizes)
-        self.sizes = checked.sizes
-        return checked.leaves
 
     def trace_gradient(self, results: Any) -> Any:
         """Trace the function and its vector-Jacobian product by all that has a gradient, to one jaxpr."""
@@ -260,9 +233,8 @@ class ExplainedCall:
     @contextmanager
     def _replace_meshes(self) -> Generator[None]:
         """Replace the function's own mesh, and the ambient one if the function looks for that."""
-        looks = self.made_of.mesh is None or not _jax.mesh.context_mesh().empty
-        ambient = jax.sharding.use_abstract_mesh(self.mesh) if looks else nullcontext()
-        with _jax.mesh.without_ambient(), ambient, on_mesh(self.mesh), keeping_claims():
+        is_ambient = self.signature.mesh is None or not _jax.mesh.context_mesh().empty
+        with on_mesh(self.mesh, is_ambient=is_ambient), keeping_claims():
             yield
 
 
@@ -272,10 +244,12 @@ def cotangent_spec(spec: PartitionSpec) -> PartitionSpec:
     return _jax.array.partition_spec(entries.dim_axes, entries.reduced, entries.unreduced)
 
 
-def _unplaced(leaf: CheckedLeaf) -> CheckedLeaf:
-    """An array as a struct without the sharding that it has, perhaps on another mesh."""
-    shape, dtype = leaf.value.shape, jax.dtypes.canonicalize_dtype(leaf.value.dtype, allow_extended_dtype=True)
-    return leaf._replace(value=jax.ShapeDtypeStruct(shape, dtype))
+def _unplaced(value: Any) -> Any:
+    """An array as a struct without the sharding that it has, perhaps on another mesh; any other value unchanged."""
+    if not _is_array(value):
+        return value
+    dtype = jax.dtypes.canonicalize_dtype(value.dtype, allow_extended_dtype=True)
+    return jax.ShapeDtypeStruct(value.shape, dtype)
 
 
 def _is_array(value: Any) -> bool:
@@ -288,34 +262,30 @@ def has_gradient(value: Any) -> bool:
 
 
 def meshes_of(
-    given: Any, own: _jax.mesh.AnyMesh | None, values: Iterable[Any], verb: str = "explain"
+    given: Any, default: _jax.mesh.AnyMesh | None, values: Iterable[Any], verb: str = "explain"
 ) -> tuple[AbstractMesh, ...]:
-    """The given meshes, or one, without devices: by default the decorator's, the ambient one, or the values'."""
-    ambient = _jax.mesh.context_mesh()
-    default = own or (None if ambient.empty else ambient)
+    """The given meshes, or one, without devices: by default the function's or the ambient one, else the values'."""
     if isinstance(given, (list, tuple)):
         if not given:
             raise MeshAxisError(f"{verb}: mesh= is empty")
         return tuple(_read_mesh(written, default, verb) for written in given)
-    if given is None and default is None:
-        leaves = (leaf for value in values for leaf in jax.tree_util.tree_leaves(value))
-        default = next((mesh for leaf in leaves if (mesh := _jax.mesh.value_mesh(leaf)) is not None), None)
-    if given is None and default is None:
+    if given is None:
+        of_values = map(_jax.mesh.value_mesh, jax.tree_util.tree_leaves([*values]))
+        given = default or next(filter(None, of_values), None)
+    if given is None:
         raise MeshAxisError(
             f"{verb}: no mesh is known: mesh= is not given, none is ambient, and no argument was placed on one\n\n"
             'Hint: pass mesh=, as in mesh={"dp": 4, "tp": 2}; it needs no devices'
         )
-    return (_read_mesh(default if given is None else given, default, verb),)
+    return (_read_mesh(given, default, verb),)
 
 
 def _read_mesh(given: Any, like: _jax.mesh.AnyMesh | None, verb: str) -> AbstractMesh:
     """A mesh without its devices; a dict or a text has the axis types of another mesh."""
     try:
-        mesh = read_mesh_or_sizes(given)
+        mesh = read_mesh(given, like)
     except MeshAxisError as error:
         raise MeshAxisError(f"{verb}: {error}") from None
     if mesh is None:
         raise MeshAxisError(f"{verb}: the mesh has no axes")
-    axis_types = mesh.axis_types if given is mesh else (AxisType.Auto,) * len(mesh.axis_sizes)
-    abstract = AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=axis_types)
-    return abstract if given is mesh else mesh_like(abstract, like)
+    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=mesh.axis_types)

@@ -14,8 +14,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ... import _jax
-from ...inference.interpreter import CLAIM, Interpreter, call
-from ...inspection.region import reshard_steps
+from ...inspection import Interpreter, call, reshard_steps
 from .model import Collective, Pass, Value, array_text, ring_bytes
 
 Sources = frozenset[int]
@@ -115,7 +114,7 @@ class JaxprCosts(Interpreter[Sources]):
                 note = "there XLA shards arrays further, and what it sends is not counted"
                 self.notes.append(f"a region is not manual over {auto}: {note}")
             self.around = at._replace(sizes={**at.sizes, **sizes})
-        if name == CLAIM:
+        if name == _jax.jaxpr.CLAIM:
             if params["claim"].assertion.subject.kind != "checked":
                 return sources
             self.values.append(_checked_value(next(self.idents), eqn, sources[0], at))

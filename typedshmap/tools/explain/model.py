@@ -18,7 +18,6 @@ from jax.sharding import PartitionSpec
 from ... import _jax
 from ...errors import MeshAxisError, StructureError
 from ...errors.phrases import mesh_text, value_text
-from ...ops.resharding.plan import ring_cost
 
 MeshSizes: TypeAlias = tuple[tuple[str, int], ...]
 """The axes of a mesh with their sizes, in order."""
@@ -385,7 +384,7 @@ def ring_seconds(size: int, axes: tuple[str, ...], bandwidth: Mapping[str, float
 
 def ring_bytes(operation: str, group: int, bytes_in: int, bytes_out: int) -> int:
     """The bytes that one device of a ring sends, rounded up."""
-    return ceil(Fraction(ring_cost(operation, group, bytes_in, bytes_out), group))
+    return ceil(Fraction(_jax.jaxpr.ring_cost(operation, group, bytes_in, bytes_out), group))
 
 
 _DECIMAL, _BINARY = ("", "k", "M", "G", "T", "P", "E"), ("", "Ki", "Mi", "Gi", "Ti", "Pi")

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from html import escape
 from itertools import product
 from typing import Any
 
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from ... import _jax
 from ...drawing import UNSHARDED, colours_of, ink
 from ...errors import MeshAxisError
 from ...errors.phrases import mesh_text, quoted_axes, titled
-from ...hints.array_hint import ArrayHint
-from ...hints.check_array import check_array
-from ...hints.context import current_axis_naming
-from ...hints.fitting import CheckedLeaf
-from ...hints.parse_hint import parse_hint_or_dims
-from ...introspection import merge_sizes
-from ...meshes import MeshLike
-from ...placement.context import PlacementContext, placement_context_over
-from ...placement.structs import structs_of
+from ...errors.requirements import merge_sizes
+from ...inspection import HintedLeaf, MeshLike, leaves_of
 from ...records import Record
 from .build import meshes_of
 from .model import array_text
@@ -149,22 +141,14 @@ def show(
       MeshAxisError: without a mesh, or for an axis that it does not have.
       StructureError: for a hint with an open number of arrays.
     """
-    sizes, ambient = merge_sizes("show", sizes, dims), _jax.mesh.ambient_devices() if mesh is None else mesh
+    sizes, ambient = merge_sizes("show", sizes, dims), _jax.mesh.ambient_mesh() if mesh is None else mesh
     abstract = meshes_of(ambient, None, (), "show")[0]  # which refuses what is no mesh to show
     given = ambient if isinstance(ambient, Mesh) else abstract
     if given.size > MOST_DEVICES:
         raise MeshAxisError(f"show: the mesh has {given.size} devices; those of at most {MOST_DEVICES} are listed")
     devices = _device_ids(given)
-    explicit = AbstractMesh(given.axis_sizes, given.axis_names, axis_types=(AxisType.Explicit,) * len(given.axis_names))
-    place = placement_context_over("show", explicit, current_axis_naming())
-    _, leaves = structs_of(parse_hint_or_dims(T), place, sizes, check=_check_without_marks)
-    arrays = [_shown(leaf, place, devices) for leaf in leaves if leaf.hint is not None]
-    return Shown(explicit.shape_tuple, tuple(arrays))
-
-
-def _check_without_marks(value: Any, hint: ArrayHint, *rest: Any) -> Any:
-    """Check an array but for its marks: a shard of a manual region is shown as if it were placed."""
-    return check_array(value, replace(hint, spec=replace(hint.spec, marks=())), *rest)
+    leaves = leaves_of(T, sizes, mesh=abstract, verb="show")
+    return Shown(given.shape_tuple, tuple(_shown(leaf, given.shape, devices) for leaf in leaves))
 
 
 def _device_ids(mesh: Mesh | AbstractMesh) -> np.ndarray[Any, Any]:
@@ -174,14 +158,12 @@ def _device_ids(mesh: Mesh | AbstractMesh) -> np.ndarray[Any, Any]:
     return np.arange(math.prod(mesh.axis_sizes)).reshape(mesh.axis_sizes)
 
 
-def _shown(leaf: CheckedLeaf, place: PlacementContext, devices: np.ndarray[Any, Any]) -> ShownArray:
+def _shown(leaf: HintedLeaf, mesh: Mapping[str, int], devices: np.ndarray[Any, Any]) -> ShownArray:
     """One array with its slices."""
-    hint, shape, mesh = leaf.hint, tuple(leaf.value.shape), dict(place.context.mesh or ())
-    assert hint is not None
-    layout = place.layout(hint, leaf.subject).at_rank(len(shape), hint.spec.rest)
+    hint, shard, names = leaf.hint, leaf.shard_shape, list(mesh)
+    assert hint is not None and hint.layout is not None
+    layout = hint.layout
     counts = [math.prod(mesh[axis] for axis in axes) for axes in layout.dim_axes]
-    shard = tuple(size // count for size, count in zip(shape, counts, strict=True))
-    names = list(mesh)
     major = [names.index(axis) for axes in layout.dim_axes for axis in axes]
     holders = devices.transpose([*major, *(at for at in range(len(names)) if at not in major)]).reshape(*counts, -1)
     blocks = (
@@ -192,12 +174,12 @@ def _shown(leaf: CheckedLeaf, place: PlacementContext, devices: np.ndarray[Any, 
         for index in product(*map(range, counts))
     )
     return ShownArray(
-        name=leaf.subject.path.removeprefix("."),
-        hint=str(hint.text),
+        name=leaf.name,
+        hint=hint.text,
         dtype=_jax.array.short_dtype(leaf.value.dtype),
-        shape=shape,
+        shape=leaf.value.shape,
         shard=shard,
-        dims=tuple(str(hint.spec.dim_at(at, len(shape))) for at in range(len(shape))),
+        dims=hint.dims,
         axes=layout.dim_axes,
         unreduced=tuple(axis for axis in names if axis in layout.unreduced),
         varying=tuple(axis for axis in names if axis in layout.varying),

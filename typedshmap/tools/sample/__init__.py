@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ... import _jax
 from ...errors import ShapeError, StructureError
-from ...introspection import merge_sizes, require_decorated, require_integer
-from ...meshes import MeshLike, read_mesh_or_sizes
+from ...errors.requirements import merge_sizes, require_integer
+from ...inspection import MeshLike, signature
 from .arguments import Inputs
 from .plan import plan_inputs
 
@@ -62,15 +61,8 @@ def inputs(
       MeshAxisError: for an axis that the mesh does not have.
       ShardingError: for an argument marked ``+`` or ``~``, which cannot be placed.
     """
-    used, seed = mesh_of(f, mesh, "inputs"), require_integer("inputs", "seed", seed, 0)
+    used, seed = signature(f, "inputs").known_mesh(mesh), require_integer("inputs", "seed", seed, 0)
     return plan_inputs(f, [used], merge_sizes("inputs", sizes, dims), arguments, "inputs").draw(seed).on(used)
-
-
-def mesh_of(f: Callable[..., Any], mesh: Any, verb: str) -> _jax.mesh.AnyMesh | None:
-    """The caller's mesh, else the function's own, else the ambient one, if any."""
-    context = _jax.mesh.context_mesh()
-    ambient = None if context.empty else _jax.mesh.ambient_devices() or context
-    return read_mesh_or_sizes(mesh) or require_decorated(f, verb).mesh or ambient
 
 
 def strategies(
@@ -110,7 +102,7 @@ def strategies(
         from hypothesis import strategies as st
     except ModuleNotFoundError:
         raise StructureError("strategies: needs hypothesis, which is not installed: pip install hypothesis") from None
-    used = mesh_of(f, mesh, "strategies")
+    used = signature(f, "strategies").known_mesh(mesh)
     plan = plan_inputs(f, [used], merge_sizes("strategies", sizes, dims), arguments, "strategies")
     factors = {name: factor for name, factor in plan.factors.items() if name not in plan.given}
     multiples = st.fixed_dictionaries({name: st.integers(1, 4) for name in factors})

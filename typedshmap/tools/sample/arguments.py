@@ -18,6 +18,7 @@ from ...hints import structure
 from ...hints.array_hint import ArrayHint
 from ...hints.signature import EMPTY, TAKEN_BY_SPECS, BoundCall, HintedSignature
 from ...hints.structure import ArrayLeaf, LikeOf, Node, declares_arrays, node_name
+from ...introspection import bound_self, require_decorated
 from ...placement.structs import TreeBuilder, names_of, typed_key
 
 ArrayMaker = Callable[[Any, tuple[int, ...]], Any]
@@ -56,6 +57,12 @@ def arrays_to_draw(value: Any) -> list[ArrayToDraw]:
     """The arrays in an argument that are yet to be drawn."""
     # None of a value that JAX cannot flatten; the check of the arguments reports it.
     return [leaf for leaf in _jax.tree.leaves(value) if isinstance(leaf, ArrayToDraw)]
+
+
+def hints_of(f: Any, verb: str = "inputs", args: tuple[Any, ...] = ()) -> tuple[HintedSignature, tuple[Any, ...]]:
+    """The hints of a decorated function, and the instance or the class of a method; ``args`` are those of a call."""
+    owner = bound_self(f)
+    return require_decorated(f, verb).signature.read((*owner, *args)), owner
 
 
 def bind_arguments(typed: HintedSignature, owner: tuple[Any, ...], verb: str, given: Mapping[str, Any]) -> BoundCall:
@@ -176,7 +183,7 @@ def required_arguments(typed: HintedSignature, owner: tuple[Any, ...]) -> dict[s
         parameter.name: node
         for parameter, (node, *_) in _parameters(typed, owner)
         if parameter.default is EMPTY and parameter.kind is not parameter.VAR_POSITIONAL
-        if not declares_arrays(node) or isinstance(choose_member(node), LikeOf)
+        if not declares_arrays(node) or isinstance(choose_member(node), LikeOf) or _why_not_built(parameter.name, node)
         if not (isinstance(node, structure.Static) and node.hint is type(None))
     }
 
@@ -186,7 +193,24 @@ def needed_text(name: str, node: Node) -> str:
     if isinstance(choose_member(node), LikeOf):
         reason = "has a structure that no hint describes: it needs a value, or a function of the parameters"
         return f"argument '{name}' ({node_name(node)}) {reason}"
+    if problem := _why_not_built(name, node):
+        return f"argument '{name}' ({node_name(node)}) cannot be made from its hints: {problem}"
     return f"argument '{name}' ({node_name(node)}) holds no arrays and has no default"
+
+
+def _why_not_built(name: str, node: Node) -> str:
+    """Why a tree with arrays cannot be built, such as a static field without a default; empty if it can."""
+    if not declares_arrays(node):
+        return ""
+    verb = "inputs"
+    builder = TreeBuilder(verb, lambda hint, path: None, "", choose=choose_member, like=lambda tree, path: None)
+    try:
+        builder.build(node, name)
+    except StructureError as error:
+        return "" if error.failures else str(error).partition("\n")[0].removeprefix(f"{verb}: ")
+    except Exception:  # of the user's class, raised again where the argument is made
+        return ""
+    return ""
 
 
 def example_text(node: Node) -> str:

@@ -5,8 +5,8 @@ With these hints the tools for decorated functions accept it; on another mesh, i
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import jax
@@ -14,13 +14,14 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ... import _jax
+from ..._jax.array import NAMES, class_name
 from ...errors import MeshAxisError, StructureError
-from ...errors.phrases import mesh_text, quoted_axes
-from ...hints.array_hint import NAMES, ArrayHint, class_name, parse_array_hint
-from ...hints.signature import POSITIONAL, HintedSignature, LazySignature, name_of
+from ...errors.phrases import mesh_text, name_of, quoted_axes
+from ...hints.array_hint import ArrayHint, parse_array_hint
+from ...hints.signature import POSITIONAL, HintedSignature, LazySignature
 from ...hints.structure import ArrayLeaf, Fields, FixedTuple, Node, Untyped
-from ...introspection import DecoratedInfo, find_decorated, wraps
-from ...meshes import override_mesh
+from ...inspection import find_signature
+from ...introspection import DecoratedInfo, wraps
 from ...placement.structs import TreeBuilder
 from .arguments import FlatCall, Inputs
 
@@ -74,11 +75,14 @@ def with_hints(
         TreeBuilder(verb, lambda _, path: given.__setitem__(path, next(values)), "").build(node, parameter)
 
     def on_its_mesh(*values: Any) -> Any:
-        mesh = override_mesh.value
+        mesh = _jax.mesh.override_mesh.value
         if mesh is not None and (missing := [axis for axis in own_mesh.axis_names if axis not in mesh.axis_names]):
             problem = f"its shard_map is over {quoted_axes(own_mesh.axis_names)}, and the mesh has no '{missing[0]}'"
             raise MeshAxisError(f"{verb}: {name}: {problem}\n\nMesh: {mesh_text(mesh.shape_tuple)}")
-        with nullcontext() if mesh is None else moved(mesh, is_ambient):
+        ambient = nullcontext()
+        if mesh is not None:
+            ambient = jax.sharding.use_abstract_mesh(mesh.abstract_mesh) if is_ambient else _jax.mesh.without_ambient()
+        with ambient:
             return call(jax.tree.leaves(values))
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -99,17 +103,9 @@ def _outer_meshes(jaxpr: Any) -> Iterator[_jax.mesh.AnyMesh]:
     return (eqn.params["mesh"] for eqn in regions if not eqn.params["mesh"].manual_axes)
 
 
-@contextmanager
-def moved(mesh: _jax.mesh.AnyMesh, is_ambient: bool) -> Generator[None]:
-    """Run the regions of a function on another mesh, which is ambient if the function looks for that."""
-    ambient = jax.sharding.use_abstract_mesh(mesh.abstract_mesh) if is_ambient else _jax.mesh.without_ambient()
-    with ambient, _jax.regions.moved_regions(mesh):
-        yield
-
-
 def is_plain(f: Any) -> bool:
     """Whether no decorator of this library made a function."""
-    return callable(f) and find_decorated(f) is None
+    return callable(f) and find_signature(f) is None
 
 
 def _bind(verb: str, f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Inputs:

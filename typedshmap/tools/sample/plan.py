@@ -20,17 +20,16 @@ import numpy as np
 from jax.sharding import AbstractMesh
 
 from ... import _jax
-from ...axis_names import AxisNaming
 from ...errors import ShapeError, StructureError
 from ...errors.failures import RETURN, Bound, Subject
 from ...errors.phrases import value_text
+from ...errors.requirements import require_dict
 from ...hints.array_hint import ArrayHint
 from ...hints.check_tree import TreeCheck, check_arguments
 from ...hints.context import MeshContext, current_axis_naming
-from ...hints.fitting import CheckedLeaf
 from ...hints.signature import TAKEN_BY_SPECS, BoundArgument, BoundCall, HintedSignature
 from ...hints.structure import array_hints
-from ...introspection import bound_self, require_decorated, require_dict
+from ...introspection import require_decorated
 from ...notation.match import LARGEST_SIZE, NoValue, Sizes, evaluate
 from ...notation.spec import Anything, Dim, Expression, Name, Rest, names_in_expression
 from ...placement.context import PlacementContext, placement_context_over
@@ -43,6 +42,7 @@ from .arguments import (
     arrays_to_draw,
     bind_arguments,
     complete_call,
+    hints_of,
     is_to_draw,
     sizes_among,
     unknown_name_text,
@@ -78,9 +78,9 @@ def plan_inputs(
       args: the positional arguments of a call that is only traced: it is taken as it is if it lacks none, and
         arguments may be unreduced.
     """
-    made_of, owner = require_decorated(f, verb), bound_self(f)
+    naming = current_axis_naming(require_decorated(f, verb).naming)
     require_dict(verb, arguments)
-    typed, naming = made_of.signature.read((*owner, *(args or ()))), current_axis_naming(made_of.naming)
+    typed, owner = hints_of(f, verb, args or ())
     parameters, source = typed.signature.parameters, f"{verb}: {typed.name}"
     call, sizes = None if args is None or arguments else complete_call(typed, owner, args, given), dict[str, Any]()
     if call is None:
@@ -104,9 +104,8 @@ def plan_inputs(
     drawn_hints = [hint for _, hint in drawn]
     factors = factors_of(drawn_hints, requirements)
     given_sizes, before = {**bound, **sizes}, len(typed.given) + len(owner)
-    return InputPlan(
-        source, typed, naming, call, before, passed, drawn_hints, requirements, factors, given_sizes, args is not None
-    )
+    place_on = partial(placement_context_over, source, naming=naming, takes_sums=args is not None)
+    return InputPlan(source, typed, call, before, passed, drawn_hints, requirements, factors, given_sizes, place_on)
 
 
 def _check(given: Sequence[BoundArgument], named: Mapping[str, Any], context: PlacementContext) -> TreeCheck:
@@ -123,7 +122,6 @@ class InputPlan:
 
     source: str  # the beginning of messages
     typed: HintedSignature
-    naming: AxisNaming
     call: BoundCall
     before: int  # the arguments of a partial and the instance of a method
     arguments: Sequence[BoundArgument]  # with an `ArrayToDraw` for each array that is not given
@@ -131,7 +129,7 @@ class InputPlan:
     requirements: Sequence[SizeRequirement]
     factors: Mapping[str, int]  # divisors of the sizes
     given: SizeValues
-    takes_sums: bool  # arguments may be unreduced
+    place_on: Callable[[_jax.mesh.AnyMesh | None], PlacementContext]
 
     @property
     def named(self) -> Mapping[str, Any]:
@@ -182,11 +180,11 @@ class UnplacedInputs:
 
     def on(self, mesh: _jax.mesh.AnyMesh | None) -> Inputs:
         """The arguments, sharded over a mesh by their hints; structs on an AbstractMesh."""
-        return self.call_with(*self.leaves_on(mesh, isinstance(mesh, AbstractMesh)))
+        return self._placed(mesh, isinstance(mesh, AbstractMesh))
 
     def structs(self, mesh: _jax.mesh.AnyMesh | None) -> Inputs:
         """The arguments with ``jax.ShapeDtypeStruct``s for arrays, which need no devices."""
-        return self.call_with(*self.leaves_on(mesh))
+        return self._placed(mesh, as_structs=True)
 
     @cached_property
     def _values(self) -> list[Any]:
@@ -248,15 +246,14 @@ class UnplacedInputs:
             raise StructureError(f"{self.plan.source}: {problem}")
         return jax.eval_shape(leaf.make, parameters) if as_structs else leaf.make(parameters)
 
-    def leaves_on(self, mesh: _jax.mesh.AnyMesh | None, as_structs: bool = True) -> tuple[TreeCheck, list[CheckedLeaf]]:
-        """The arguments checked against their hints, and their leaves with the arrays placed on a mesh."""
+    def _placed(self, mesh: _jax.mesh.AnyMesh | None, as_structs: bool) -> Inputs:
+        """The arguments, checked against their hints, with the arrays placed on a mesh."""
         plan, values = self.plan, self._fill_arrays(True) if as_structs else self._values
-        context = placement_context_over(plan.source, mesh, plan.naming, plan.takes_sums)
+        context = plan.place_on(mesh)
         arguments = [(*argument[:3], value) for argument, value in zip(plan.arguments, values, strict=True)]
         checked = _check(arguments, plan.named, context)
 
-        def place(leaf: CheckedLeaf) -> Any:
-            hint, value = leaf.hint, leaf.value
+        def placed(value: Any, hint: ArrayHint | None) -> Any:
             if hint is None or not (as_structs or hint.array_type is Any or issubclass(jax.Array, hint.array_type)):
                 return value
             sharding = context.sharding(hint, len(np.shape(value)))
@@ -266,14 +263,11 @@ class UnplacedInputs:
                 return jax.ShapeDtypeStruct(aval.shape, dtype, sharding=sharding, weak_type=aval.weak_type)
             return jax.numpy.asarray(value) if sharding is None else jax.device_put(value, sharding)
 
-        return checked, [leaf._replace(value=place(leaf)) for leaf in checked.leaves]
-
-    def call_with(self, checked: TreeCheck, leaves: list[CheckedLeaf]) -> Inputs:
-        """The call with other leaves."""
-        plan, parameters = self.plan, self.plan.typed.signature.parameters
+        leaves = [leaf._replace(value=placed(leaf.value, leaf.hint)) for leaf in checked.leaves]
         changed = {subject: value for _, subject, value in checked.with_leaves(leaves)}
-        changes = [(name, subject, changed.get(subject, value)) for name, subject, _, value in checked.given]
+        changes = [(name, subject, changed.get(subject, value)) for name, subject, _, value in arguments]
         args, kwargs = plan.call.with_arguments(changes)
+        parameters = plan.typed.signature.parameters
         names = [name for name, *_ in changes if parameters[name].kind in TAKEN_BY_SPECS]
         return Inputs.of(args[plan.before :], tuple(names[plan.before :]), kwargs, self.sizes, self.seed)
 

@@ -13,10 +13,8 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from ... import _jax
-from ...errors.places import running_place
-from ...hints.check_tree import TreeCheck
 from ...notation.layout import Layout
-from ...observers import HintedValue
+from ...observers import Assertion, HintedValue
 from .comparison import compare_shards
 from .reports import ReplicaComparison, Replicated, expect, receiver
 
@@ -82,19 +80,14 @@ def compare_global(comparison: ReplicaComparison, values: Iterable[HintedValue],
     )(*condition, *arrays)
 
 
-def compare_assumed(function: str, checked: TreeCheck, is_due: Any) -> None:
+def compare_assumed(assertion: Assertion, is_due: Any) -> None:
     """Compare the assumed values of a body, except in a branch or a loop that some shards may not reach."""
     if _jax.trace.may_diverge(_REGIONS):
         return
-    region, place = checked.region, running_place()
+    region = assertion.region
     axes = tuple((axis, size) for axis, size in region.manual if axis in region.checked_axes)
-    values = [
-        HintedValue(leaf.value, leaf.hint, leaf.subject, lambda: place)
-        for leaf in checked.leaves
-        if leaf.hint is not None
-    ]
-    comparison = ReplicaComparison(function, _jax.mesh.context_mesh(), axes, region, checked.sizes)
-    compare_inside(comparison, values, is_due)
+    comparison = ReplicaComparison(assertion.function, _jax.mesh.context_mesh(), axes, region, assertion.sizes)
+    compare_inside(comparison, assertion.values, is_due)
 
 
 def are_computed(values: Iterable[Any]) -> bool:

@@ -13,8 +13,7 @@ import jax
 from ... import _jax
 from ...errors import StructureError, TypedShmapError
 from ...errors.phrases import value_text
-from ...hints.check_tree import TreeCheck
-from ...observers import Boundary, HintedValue, ObservedCall, Observer, also_observed_by, observed_by, observers
+from ...observers import Assertion, Boundary, ObservedCall, Observer, also_observed_by, observed_by, observers
 from . import reports
 from .agreement import is_shared, require_same_program
 from .calls import are_computed, compare_assumed, compare_global, compare_inside
@@ -92,12 +91,12 @@ class Sanitizer(Observer):
         """Compare the shards that cross the boundary of a nested region."""
         if call.is_in_region:
             boundary = call.boundary()
-            values: list[HintedValue] = [*boundary.arguments, *boundary.results(results)]
-            compare_inside(_comparison(call.function, boundary), values, (_due.value or _ALWAYS).value)
+            values, due = [*boundary.arguments, *boundary.results(results)], _due.value or _ALWAYS
+            compare_inside(_comparison(call.function, boundary), values, due.value)
 
-    def asserted(self, function: str, checked: TreeCheck, is_assumed: bool) -> None:
-        if is_assumed and checked.region.manual and _due.value is not None:
-            compare_assumed(function, checked, _due.value.value)
+    def asserted(self, assertion: Assertion) -> None:
+        if assertion.is_assumed and assertion.region.manual and _due.value is not None:
+            compare_assumed(assertion, _due.value.value)
 
 
 def _comparison(function: str, boundary: Boundary) -> ReplicaComparison:
