@@ -9,15 +9,13 @@ from .region import Kinds
 
 _MOST = 256
 # The keys themselves: JAX interns the types of values, which are equal only as long as one of them is kept.
-_known = dict[Any, Any]()
+_known = dict[Any, tuple[Any, ...]]()
 
 
 def is_known(kinds: Kinds) -> bool:
     """Whether an equal region was read before, without suspects."""
-    key = _key_of(kinds)
-    if key not in _known:
-        return False
-    return _known[key] is None or _known[key] == (kinds.tied, kinds.constants)
+    closed_over = _known.get(_key_of(kinds))
+    return closed_over is not None and (not closed_over or closed_over == (kinds.tied, kinds.constants))
 
 
 def note_known(kinds: Kinds) -> None:
@@ -27,7 +25,7 @@ def note_known(kinds: Kinds) -> None:
         while len(_known) >= _MOST:
             _known.pop(next(iter(_known)), None)
         # What the function closes over is in no equation.
-        _known[key] = (kinds.tied, kinds.constants) if kinds.asks_closure else None
+        _known[key] = (kinds.tied, kinds.constants) if kinds.asks_closure else ()
 
 
 def _key_of(kinds: Kinds) -> Any:
