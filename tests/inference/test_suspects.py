@@ -237,6 +237,11 @@ def test_an_audit_always_asks_what_numbers_do(mesh: Mesh) -> None:
     assert report.findings == [] and [region.is_complete for region in report.regions] == [True]
 
 
+needs_second_trace = pytest.mark.skipif(
+    jax.__version_info__ < (0, 10, 2), reason="below jax 0.10.2 a plain region is traced only once"
+)
+
+
 class Step:
     """A step of an object that holds its mesh."""
 
@@ -267,6 +272,7 @@ HOLDERS: dict[str, Callable[[Any], Callable[..., Any]]] = {
 }
 
 
+@needs_second_trace
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_a_mesh_that_a_body_holds_hides_nothing_unless_its_sizes_are_read(holder: str, mesh: Mesh) -> None:
     specs: dict[str, Any] = {"in_specs": (P("dp"), P()), "out_specs": P()}
@@ -275,6 +281,7 @@ def test_a_mesh_that_a_body_holds_hides_nothing_unless_its_sizes_are_read(holder
     assert [finding.kind for finding in report.findings] == ["double-sum"]
 
 
+@needs_second_trace
 def test_an_audit_says_where_a_size_that_is_closed_over_leaves_degrees_open(mesh: Mesh) -> None:
     specs: dict[str, Any] = {"in_specs": (P("dp"), P()), "out_specs": P()}
     with audit() as report:
@@ -296,6 +303,7 @@ def scaled_with_size(x: Any, w: Any, shards: int = 4) -> Any:
     return scaled(x, w)
 
 
+@needs_second_trace
 @pytest.mark.parametrize("bodies", [(scaled, scaled_with_size), (scaled_with_size, scaled)])
 def test_what_one_body_closes_over_decides_nothing_about_another(bodies: Any, mesh: Mesh) -> None:
     found = dict[str, list[str]]()
