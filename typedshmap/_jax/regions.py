@@ -285,7 +285,7 @@ def _with_numbers(eqn: Any, program: Any) -> Any:
 
 def _repeats_number(value: Any) -> bool:
     """Whether an array repeats one number, such as ``numpy.full`` makes it, that may count shards."""
-    if value is None or not is_inexact(value.dtype) or not value.size:
+    if value is None or is_tracer(value) or not is_inexact(value.dtype) or not value.size:
         return False
     entries = np.ravel(value)
     return entries[0] not in (0, 1) and bool((entries == entries[0]).all())
