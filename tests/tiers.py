@@ -27,14 +27,14 @@ def rare(case: Any) -> Any:
     return case._replace(marks=(*case.marks, pytest.mark.rare))
 
 
-_SAMPLES = ((64, 17), (16, 8), (4, 4), (0, 1))
+_SAMPLES = ((64, 17), (16, 16), (4, 4), (0, 1))
 """Of more slow rows than the first number CI takes one in the second."""
 
 
 def put_into_runs(items: Iterable[pytest.Item]) -> None:
     """Mark slow, of the rows of a function that is marked ``sample(count)``, all but every ``count``-th.
 
-    Of more than four slow rows of a function CI takes every fourth, of more than 16 every eighth, of more than 64 every
+    Of more than four slow rows of a function CI takes every fourth, of more than 16 every 16th, of more than 64 every
     17th; the others are marked ``rare``. Such a long table is a product of a few short lists, and 17 divides none of
     their lengths, so that the sample does not always take the same entry of a list. Every fourth of the rows that CI
     takes is run on both lines of JAX; the others are marked ``once``.
