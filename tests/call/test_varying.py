@@ -363,7 +363,7 @@ def test_a_partial_sum_refuses_what_is_not_linear(mesh: Mesh) -> None:
         jnp.sin(check(x.sum(1), "[b/dp] +tp"))
 
     line = use.__code__.co_firstlineno + 1
-    due = f"sin is not linear, and takes a partial sum over 'tp', due since test_varying.py:{line} (use)"
+    due = f"sin is not linear, and its operand is a partial sum over 'tp', due since test_varying.py:{line} (use)"
     with fails(VaryingError, f"use: {due}"):
         in_body(use, mesh)
 
@@ -724,7 +724,7 @@ def marked_row_product(x: Float[Array, "[b/dp] d ~tp"], w: Float[Array, "d ~tp"]
     return x @ w
 
 
-IN_TURN = "it is one item after another of h (sharded over 'tp')"
+IN_TURN = "a loop runs over h (sharded over 'tp')"
 MAPPED = "jax.vmap maps over h (sharded over 'tp')"
 OVER_ROWS: list[tuple[str, Callable[..., Any]]] = [
     (IN_TURN, lambda f: lambda x, w: jax.lax.scan(lambda carry, each: (carry, f(*each)), None, (x, w))[1]),

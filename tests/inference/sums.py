@@ -23,10 +23,10 @@ def numbers(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).uniform(0.5, 1.5, size=shape).astype(np.float32)
 
 
-TERM = "psum counts a term once per shard of 'tp', beside a partial sum"
+TERM = "psum counts a term once per shard of 'tp': it was added to a partial sum"
 TWICE = "a result is 2 times too large on tp=2: it grows with 'tp'"
-ROWS_OF_SHARD = "sub adds a partial sum over 'tp' to what is sharded over it"
-FACTOR = "takes a partial sum over 'tp' as a factor"
+ROWS_OF_SHARD = "sub adds a partial sum over 'tp' to a value that is sharded over it"
+FACTOR = "multiplies by a partial sum over 'tp'"
 
 
 class Program(NamedTuple):
@@ -184,16 +184,16 @@ KEPT: dict[str, Program] = {
 # What loses it, an error in either mode
 LOST: dict[str, Program] = {
     "a relu": of_xw(
-        lambda x, w: tp(jax.nn.relu(marked(x, w))), "relu is not linear, and takes a partial sum over 'tp'"
+        lambda x, w: tp(jax.nn.relu(marked(x, w))), "relu is not linear, and its operand is a partial sum over 'tp'"
     ),
-    "a gelu": of_xw(lambda x, w: tp(jax.nn.gelu(marked(x, w))), "is not linear, and takes a partial sum over 'tp'"),
-    "a tanh after a scaling": of_xw(lambda x, w: tp(jnp.tanh(marked(x, w) * 2)), "tanh is not linear, and takes"),
+    "a gelu": of_xw(lambda x, w: tp(jax.nn.gelu(marked(x, w))), "is not linear, and its operand is a partial sum over 'tp'"),
+    "a tanh after a scaling": of_xw(lambda x, w: tp(jnp.tanh(marked(x, w) * 2)), "tanh is not linear, and its operand"),
     "a bias": of_xwb(
         lambda x, w, b: tp(marked(x, w) + b),
         TERM + ", due since",
     ),
     "a constant": of_xw(lambda x, w: tp(marked(x, w) + 1), TERM),
-    "a square": of_xw(lambda x, w: tp(marked(x, w) ** 2), "is not linear, and takes a partial sum over 'tp'"),
+    "a square": of_xw(lambda x, w: tp(marked(x, w) ** 2), "is not linear, and its operand is a partial sum over 'tp'"),
     "a product of two": of_xw(lambda x, w: tp(marked(x, w) * marked(2 * x, w)), "mul " + FACTOR + ", due since"),
     "a contraction of two": of_xw(
         lambda x, w: tp(jnp.einsum("bn,bn->b", marked(x, w), marked(x, w))),
@@ -201,7 +201,7 @@ LOST: dict[str, Program] = {
         Float[Array, "[b/dp]"],
     ),
     "a division by it": of_xw(lambda x, w: tp(1 / marked(x, w)), "div " + FACTOR),
-    "a comparison": of_xw(lambda x, w: tp(jnp.where(marked(x, w) > 0, 1.0, 0.0)), "gt is not linear, and takes"),
+    "a comparison": of_xw(lambda x, w: tp(jnp.where(marked(x, w) > 0, 1.0, 0.0)), "gt is not linear, and its operand"),
     "an argmax": of_xw(
         lambda x, w: tp(jnp.argmax(marked(x, w), 1) * 1.0), "argmax is not linear", Float[Array, "[b/dp]"]
     ),
@@ -228,7 +228,7 @@ LOST: dict[str, Program] = {
         "relu is not linear",
     ),
     "an exp in a loop, of what comes in": of_xw(
-        lambda x, w: tp(repeated(2, jnp.exp, marked(x, w))), "exp is not linear, and takes a partial sum over 'tp', due"
+        lambda x, w: tp(repeated(2, jnp.exp, marked(x, w))), "exp is not linear, and its operand is a partial sum over 'tp', due"
     ),
     "a branch that adds": of_xw(
         lambda x, w: tp(lax.cond(lax.pmax(x.max(), ("dp", "tp")) > 9, lambda y: y, lambda y: y + 1, marked(x, w))),
@@ -245,7 +245,7 @@ LOST: dict[str, Program] = {
     ),
     "a relu of what is claimed in a scan": of_xw(
         lambda x, w: lax.scan(lambda c, _: (c + tp(jax.nn.relu(marked(x, w))), None), full(x, w), None, length=2)[0],
-        "relu is not linear, and takes a partial sum over 'tp', due since",
+        "relu is not linear, and its operand is a partial sum over 'tp', due since",
     ),
     "a penalty": of_rows(
         lambda x, w: lax.psum(check(((x @ w) ** 2).sum(), "+dp") + 0.01 * (w**2).sum(), "dp"),
@@ -270,7 +270,7 @@ SUSPECT: dict[str, Program] = {
     "the same with a scaling between": of_xw(
         lambda x, w: tp(2 * tp(marked(x, w)).T).T, TWICE
     ),
-    "a relu": of_xw(lambda x, w: tp(jax.nn.relu(x @ w)), "relu is not linear, and takes a partial sum over 'tp'"),
+    "a relu": of_xw(lambda x, w: tp(jax.nn.relu(x @ w)), "relu is not linear, and its operand is a partial sum over 'tp'"),
     "a gelu of a sum": of_x(lambda x: tp(jax.nn.gelu(x.sum(1))), "is not linear", Float[Array, "[b/dp]"]),
     "a bias, then scaled": of_xwb(
         lambda x, w, b: 0.01 * tp(x @ w + b), TERM

@@ -58,7 +58,7 @@ kernel_product.defvjp(lambda x, w: (kernel(x, w), (x, w)), lambda kept, g: (g @ 
     ("ends", "said"),
     [
         (lambda y: y, r"Hint: .*psum over 'tp'"),
-        (lambda y: psum(jax.nn.relu(y), "[b/dp] n +tp -> [b/dp] n"), "is not linear, and takes a partial sum"),
+        (lambda y: psum(jax.nn.relu(y), "[b/dp] n +tp -> [b/dp] n"), "is not linear, and its operand is a partial sum"),
     ],
     ids=["unsummed", "nonlinear"],
 )

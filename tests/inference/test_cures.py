@@ -318,12 +318,12 @@ PROGRAMS = {
         "is each shard's own", is_cured=False,
     ),
     "a branch": Wrong(
-        ROWS, "y = lax.cond(x.max() > 0, lambda: jnp.ones(2), lambda: jnp.zeros(2)); return y", "2", "the shards go different ways at the cond",
+        ROWS, "y = lax.cond(x.max() > 0, lambda: jnp.ones(2), lambda: jnp.zeros(2)); return y", "2", "the predicate of the cond",
         is_cured=False, modes=(False,),
     ),
     "a branch by any of a part": Wrong(
         ROWS, "p = (x > 0).any(); y = lax.cond(p, lambda: jnp.ones(2), lambda: jnp.zeros(2)); return y", "2",
-        "the shards go different ways at the cond", is_cured=False, modes=(False,),
+        "the predicate of the cond", is_cured=False, modes=(False,),
     ),
     "the product of a part": Wrong(ROWS, "y = x.prod(0); return y", "k", "gather it first"),
     "a shard sent on": Wrong(ROWS, "y = x.sum(0); z = lax.ppermute(y, 'dp', [(0, 1), (1, 2), (2, 3), (3, 0)]) if x.shape[0] < 8 else y; return z", "k", "the ppermute at program.py:11 sends on parts of", is_cured=False),

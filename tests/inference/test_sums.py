@@ -91,7 +91,7 @@ def test_a_suspect_has_the_lines_of_the_loss_and_of_the_sum(mesh: Mesh) -> None:
     assert (
         str(warning.message)
         == f"""\
-step: relu is not linear, and takes a partial sum over 'tp', due since test_sums.py:{first + 1} (step)
+step: relu is not linear, and its operand is a partial sum over 'tp', due since test_sums.py:{first + 1} (step)
 
 Mesh: dp=4, tp=2
 At: test_sums.py:{first + 2} (step)
@@ -119,7 +119,7 @@ def test_a_lost_sum_is_an_error_with_both_lines(check_vma: bool, mesh: Mesh) -> 
     assert (
         str(caught.value)
         == f"""\
-lost: tanh is not linear, and takes a partial sum over 'tp', due since test_sums.py:{first + 1} (lost)
+lost: tanh is not linear, and its operand is a partial sum over 'tp', due since test_sums.py:{first + 1} (lost)
 
 Mesh: dp=4, tp=2
 At: test_sums.py:{first + 2} (lost)

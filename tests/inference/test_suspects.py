@@ -47,10 +47,10 @@ def noisy(x: ROWS, w: WEIGHT) -> ROWS:
 KINDS: dict[str, tuple[Callable[..., Any], str]] = {
     "double-sum": (psum_of_means, "a result is 4 times too large on dp=4: it grows with 'dp'"),
     "summed-gradient": (gradient_of_own_mean, "a gradient is 4 times too large on dp=4: it grows with 'dp'"),
-    "lost-sum": (tanh_of_a_sum, "tanh is not linear, and takes a partial sum over 'dp', due since test_suspects.py:"),
-    "own-part": (cumulated, "cumsum works along a dim that is sharded over 'dp', of which each shard has its own rows"),
-    "copies": (copied, "what is the same on every shard of 'dp' leaves as the parts of a dim"),
-    "same-draw": (noisy, "add takes the same random numbers on every shard of 'dp' for the parts of a sharded dim"),
+    "lost-sum": (tanh_of_a_sum, "tanh is not linear, and its operand is a partial sum over 'dp', due since test_suspects.py:"),
+    "own-part": (cumulated, "cumsum works along a dim that is sharded over 'dp': each shard has only its own rows"),
+    "copies": (copied, "a value that is the same on every shard of 'dp' is returned as the parts of a dim"),
+    "same-draw": (noisy, "add uses the same random numbers on every shard of 'dp' as the parts of a sharded dim"),
 }
 
 
@@ -97,7 +97,7 @@ def test_a_pattern_that_takes_a_sum_does_not_hide_that_it_was_lost(nonlinear: Ca
         return psum(nonlinear(x.sum(0)), "k +dp -> k")
 
     (warning,) = warned_of(pooled, mesh)
-    assert " is not linear, and takes a partial sum over 'dp'" in str(warning.message)
+    assert " is not linear, and its operand is a partial sum over 'dp'" in str(warning.message)
 
 
 def silenced_on_its_line(x: ROWS, w: WEIGHT) -> Float[Array, ""]:
@@ -322,7 +322,7 @@ def test_no_cure_is_named_that_is_right_for_some_only_of_what_its_line_computes(
 
     with pytest.raises(VaryingError) as raised:
         jax.eval_shape(typed_shard_map(clipped, mesh=mesh), np.ones((4, 6), np.float32), np.ones(4, np.float32))
-    assert str(raised.value).endswith("takes a partial sum over 'tp'")  # no psum of each leaf
+    assert str(raised.value).endswith("its operand is a partial sum over 'tp'")  # no psum of each leaf
 
     def update(params: tuple[sharded, same], x: Float[Array, "[b/dp] m"]) -> tuple[sharded, same]:
         def loss(params: Any) -> Any:

@@ -172,7 +172,7 @@ CASES = [
     (from_the_end, {}, INSTEAD.format("the index over 'dp'")),
     (halo_everywhere, {}, INSTEAD.format("what is true on the first shard over 'dp' alone")),
     (every_fourth_row, {}, INSTEAD.format("the parts (dim 0 sharded over 'dp') of the value on one device")),
-    (of_largest, {}, "read as: add at HERE takes each shard's own max over 'dp' for that of all"),
+    (of_largest, {}, "read as: add at HERE uses each shard's own max over 'dp' as that of all shards"),
     (of_means, {}, "read as: the same on every shard of 'dp', and is 4 times too large on dp=4: it grows with 'dp'"),
     (of_own_numbers, {}, "read as: the same on every shard of 'dp', of a shard's shape"),
 ]  # fmt: skip

@@ -96,7 +96,7 @@ class Cause(NamedTuple):
                 cures = [named, "gather it (all_gather)"] if self.may_gather else []
                 return f"{dim or 'a dim'}{of} is still sharded over {over}{_either(cures)}"
             case "item" | "mapped":
-                what = "jax.vmap maps over" if self.kind == "mapped" else "it is one item after another of"
+                what = "jax.vmap maps over" if self.kind == "mapped" else "a loop runs over"
                 return f"{what} {self.sharded_dims}{_either(mark + gather)}"
             case "derived":
                 return f"{origin} is of each shard's part of {self.sharded_dims}{_either(gather)}"
@@ -109,16 +109,16 @@ class Cause(NamedTuple):
                     f"the mesh has one shard over {over}, so nothing can differ: with more, the error names the cause"
                 )
             case "opaque":
-                stated = f"assume(x, hint) what they are, with {terms.written('+', self.axes)} if they are partial sums"
-                return f"nothing is known of the shards that {origin} returns: state by {stated}"
+                stated = f"assume(x, hint), with {terms.written('+', self.axes)} if the shards are partial sums"
+                return f"nothing is known of what {origin} returns: state what it is by {stated}"
             case "ring":
-                sent = "sends on" if "permute" in self.what else "is of what the shards send on,"
+                sent = "sends on" if "permute" in self.what else "computes with what the shards send on,"
                 parts = f"parts of {self.sharded_dims}: reduce it over {over} (psum, pmax)"
                 return f"{origin} {sent} {parts}; if each shard has had all parts, state that by assume(x, hint)"
             case "index":
                 return f"{origin} is each shard's own{_either([f'{cure} if the shards may differ' for cure in mark])}"
             case "choice":
-                return f"the shards go different ways at {origin}"
+                return f"the predicate of {origin} varies"
             case _:
                 return f"the shards differ since {origin}"
 

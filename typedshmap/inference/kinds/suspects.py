@@ -30,57 +30,57 @@ class Suspicion(NamedTuple):
 
 
 _GROWING = {
-    "mixes degrees": "combines it with what does not",
+    "mixes degrees": "combines it with a value that does not",
     "is not linear in what grows": "is not linear",
-    "bounds what grows": "bounds it by what does not",
-    "compares what grows": "compares it with what does not",
+    "bounds what grows": "bounds it by a value that does not",
+    "compares what grows": "compares it with a value that does not",
 }
 """For a loss of an operand that grows: what the operation does with it."""
 _OWN_PARTS = {
-    "works along its own rows": "works along a dim that is sharded over {axis}, of which each shard has its own rows",
-    "takes some of its own rows": "takes rows of a dim that is sharded over {axis}: on each shard some of its own",
-    "takes its own rows by their places": "looks up in a dim that is sharded over {axis}: each shard in its own rows",
-    "takes the same rows on every shard": "takes the same rows on every shard of {axis} for the parts of a dim",
-    "counts places within the shard": "takes places within each shard of {axis} for places in the whole dim",
-    "convolves its own rows": "is along a dim that is sharded over {axis}, of which each shard has its own rows",
-    "pads its own rows": "pads each shard's rows of a dim that is sharded over {axis}",
-    "scans its own rows of": "goes over each shard's own rows of a dim that is sharded over {axis}",
-    "reduces its own rows": "is over each shard's own rows of a dim that is sharded over {axis}",
-    "combines own rows along different dims": "combines two dims that are sharded over {axis}, its own rows of both",
-    "takes another slice than its own": "takes another slice than that of the shard's index along {axis}",
+    "works along its own rows": "works along a dim that is sharded over {axis}: each shard has only its own rows",
+    "takes some of its own rows": "takes rows of a dim that is sharded over {axis}, on each shard from its own part",
+    "takes its own rows by their places": "looks up places in a dim that is sharded over {axis}, on each shard in its own part",
+    "takes the same rows on every shard": "takes the same rows on every shard of {axis} as the parts of a dim",
+    "counts places within the shard": "uses places within each shard of {axis} as places in the whole dim",
+    "convolves its own rows": "convolves along a dim that is sharded over {axis}: each shard has only its own rows",
+    "pads its own rows": "pads each shard's part of a dim that is sharded over {axis}",
+    "scans its own rows of": "loops over each shard's own rows of a dim that is sharded over {axis}",
+    "reduces its own rows": "reduces each shard's own rows of a dim that is sharded over {axis}",
+    "combines own rows along different dims": "combines two dims that are sharded over {axis}: each shard has only its own rows of both",
+    "takes another slice than its own": "takes a slice other than that of the shard's index along {axis}",
 }
 _DOUBLE_SUMS = {
-    "adds rows of different shards": "takes a sum over {axis} of different rows for the parts of a dim",
-    "sums own extremes": "sums what is each shard's own extreme over {axis}",
+    "adds rows of different shards": "uses a sum of different rows over {axis} as the parts of a dim",
+    "sums own extremes": "sums each shard's own extreme over {axis}",
 }
 _SAME_DRAWS = {
-    "draws the same numbers": "takes the same random numbers on every shard of {axis} for the parts of a sharded dim",
+    "draws the same numbers": "uses the same random numbers on every shard of {axis} as the parts of a sharded dim",
 }
 _PROBLEMS = {
     **_OWN_PARTS,
     **_DOUBLE_SUMS,
     **_SAME_DRAWS,
-    "is not linear in what grows": "is not linear, and takes what grows with {axis}",
-    "mixes degrees": "adds terms of which one grows with {axis}, and the other does not",
-    "bounds what grows": "bounds what grows with {axis} by what does not",
-    "compares what grows": "compares what grows with {axis} with what does not",
-    "counts a term once per shard": "counts a term once per shard of {axis}, beside a partial sum",
-    "is not linear": "is not linear, and takes a partial sum over {axis}",
-    "multiplies by a partial sum": "takes a partial sum over {axis} as a factor",
-    "multiplies a partial sum by own rows": "multiplies a partial sum over {axis} by what is sharded over it",
-    "masks by own rows": "masks a partial sum over {axis} by what is sharded over it",
+    "is not linear in what grows": "is not linear, and its operand grows with {axis}",
+    "mixes degrees": "adds a term that grows with {axis} to one that does not",
+    "bounds what grows": "bounds a value that grows with {axis} by one that does not",
+    "compares what grows": "compares a value that grows with {axis} with one that does not",
+    "counts a term once per shard": "counts a term once per shard of {axis}: it was added to a partial sum",
+    "is not linear": "is not linear, and its operand is a partial sum over {axis}",
+    "multiplies by a partial sum": "multiplies by a partial sum over {axis}",
+    "multiplies a partial sum by own rows": "multiplies a partial sum over {axis} by a value that is sharded over it",
+    "masks by own rows": "masks a partial sum over {axis} by a value that is sharded over it",
     "masks by the shard's index": "masks a partial sum over {axis} by the shard's own index",
     "takes its own slice of a partial sum": "takes each shard's own slice of a partial sum over {axis}",
     "takes its own entries of a partial sum": "takes each shard's own entries of a partial sum over {axis}",
     "puts a partial sum at its own places": "puts a partial sum over {axis} at the shard's own places",
     "takes the max of partial sums": "takes the maximum of partial sums over {axis}",
     "takes the min of partial sums": "takes the minimum of partial sums over {axis}",
-    "is an index": "takes a partial sum over {axis} for an index",
+    "is an index": "uses a partial sum over {axis} as an index",
     "chooses by": "chooses by a partial sum over {axis}",
-    "takes a branch by": "takes a branch by a partial sum over {axis}",
-    "goes on by": "goes on by a partial sum over {axis}",
-    "a partial sum is used as if it were whole": "adds a partial sum over {axis} to what is sharded over it",
-    "sums what was looked up without a mask": "sums over {axis} what shards looked up in own rows without a mask",
+    "takes a branch by": "branches on a partial sum over {axis}",
+    "goes on by": "loops on a partial sum over {axis}",
+    "a partial sum is used as if it were whole": "adds a partial sum over {axis} to a value that is sharded over it",
+    "sums what was looked up without a mask": "sums over {axis} what each shard looked up in its own rows without a mask",
 }
 """For each loss, what the operation does."""
 _KINDS: tuple[tuple[SuspectKind, Mapping[str, str]], ...] = (
@@ -92,11 +92,11 @@ _KIND_OF_LOSS: dict[str, SuspectKind] = {why: kind for kind, problems in _KINDS 
 
 
 _OF_RESULTS: dict[str, tuple[SuspectKind, str]] = {
-    "order": ("own-part", "the rows of a result that is sharded over {axis} are not in the order of the whole"),
-    "folded": ("double-sum", "a sum over {axis} of different rows leaves as the parts of a dim"),
+    "order": ("own-part", "the rows of a result that is sharded over {axis} are not in the order of the global array"),
+    "folded": ("double-sum", "a sum of different rows over {axis} is returned as the parts of a dim"),
     "copies": (
         "copies",
-        "what is the same on every shard of {axis} leaves as the parts of a dim: the whole repeats it",
+        "a value that is the same on every shard of {axis} is returned as the parts of a dim: the global array repeats it",
     ),
 }
 
@@ -218,7 +218,7 @@ def _of_loss(kinds: Kinds, axis: str, read: RegionReading, loss: Loss, is_error:
 def problem_of(reading: Reading, loss: Loss, at: str = "") -> str:
     """The words for an operation at a line that loses a partial sum, or takes a shard's rows for the whole."""
     origin = next((maker for part in loss.parts if (maker := reading.maker_of(part)) is not None), None)
-    unknown = "takes each shard's own " + loss.why.removeprefix("own ") + " over {axis} for that of all"
+    unknown = "uses each shard's own " + loss.why.removeprefix("own ") + " over {axis} as that of all shards"
     if (end := loss.why.removeprefix("is a common ")) != loss.why:
         unknown = f"takes the {end} over {{axis}} of what each shard computes from its own part"
     text = _PROBLEMS.get(loss.why, unknown).format(axis=f"'{reading.axis}'")
