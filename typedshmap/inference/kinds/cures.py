@@ -473,17 +473,13 @@ class _Flow:
         return bool(takers) and all(map(_jax.jaxpr.is_transposed, takers))
 
 
-def _distinct(eqns: Sequence[Any]) -> EquationGroup:
-    return tuple({id(eqn): eqn for eqn in eqns}.values())
-
-
 def _by_line(eqns: Sequence[Any], name: Callable[[Any], str] = lambda eqn: "") -> list[EquationGroup]:
     """The equations by line, or by line and name; the last line first."""
     lines: dict[Any, list[Any]] = {}
     for eqn in eqns:
         if place := _place(eqn):
             lines.setdefault((place, name(eqn)), []).append(eqn)
-    return [_distinct(group) for group in reversed(lines.values())]
+    return [tuple({id(eqn): eqn for eqn in group}.values()) for group in reversed(lines.values())]
 
 
 def _by_call(group: EquationGroup) -> Iterator[tuple[EquationGroup, str]]:

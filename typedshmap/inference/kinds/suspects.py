@@ -39,14 +39,16 @@ _GROWING = {
 _OWN_PARTS = {
     "works along its own rows": "works along a dim that is sharded over {axis}: each shard has only its own rows",
     "takes some of its own rows": "takes rows of a dim that is sharded over {axis}, on each shard from its own part",
-    "takes its own rows by their places": "looks up places in a dim that is sharded over {axis}, on each shard in its own part",
+    "takes its own rows by their places": "looks up a dim that is sharded over {axis}, on each shard in its own part",
     "takes the same rows on every shard": "takes the same rows on every shard of {axis} as the parts of a dim",
     "counts places within the shard": "uses places within each shard of {axis} as places in the whole dim",
     "convolves its own rows": "convolves along a dim that is sharded over {axis}: each shard has only its own rows",
     "pads its own rows": "pads each shard's part of a dim that is sharded over {axis}",
     "scans its own rows of": "loops over each shard's own rows of a dim that is sharded over {axis}",
     "reduces its own rows": "reduces each shard's own rows of a dim that is sharded over {axis}",
-    "combines own rows along different dims": "combines two dims that are sharded over {axis}: each shard has only its own rows of both",
+    "combines own rows along different dims": (
+        "combines two dims that are sharded over {axis}: each shard has only its own rows of both"
+    ),
     "takes another slice than its own": "takes a slice other than that of the shard's index along {axis}",
 }
 _DOUBLE_SUMS = {
@@ -80,7 +82,9 @@ _PROBLEMS = {
     "takes a branch by": "branches on a partial sum over {axis}",
     "goes on by": "loops on a partial sum over {axis}",
     "a partial sum is used as if it were whole": "adds a partial sum over {axis} to a value that is sharded over it",
-    "sums what was looked up without a mask": "sums over {axis} what each shard looked up in its own rows without a mask",
+    "sums what was looked up without a mask": (
+        "sums over {axis} what each shard looked up in its own rows without a mask"
+    ),
 }
 """For each loss, what the operation does."""
 _KINDS: tuple[tuple[SuspectKind, Mapping[str, str]], ...] = (
@@ -96,7 +100,7 @@ _OF_RESULTS: dict[str, tuple[SuspectKind, str]] = {
     "folded": ("double-sum", "a sum of different rows over {axis} is returned as the parts of a dim"),
     "copies": (
         "copies",
-        "a value that is the same on every shard of {axis} is returned as the parts of a dim: the global array repeats it",
+        "the same value on every shard of {axis} is returned as the parts of a dim: the global array repeats it",
     ),
 }
 
