@@ -273,7 +273,7 @@ SUSPECT: dict[str, Program] = {
     "the same with a scaling between": of_xw(
         lambda x, w: tp(2 * tp(marked(x, w)).T).T, TWICE
     ),
-    "a relu": of_xw(lambda x, w: tp(jax.nn.relu(x @ w)), "relu is not linear, and its operand is a partial sum over 'tp'"),
+    "a relu": of_xw(lambda x, w: tp(jax.nn.relu(x @ w)), "relu is not linear, and its operand is a partial sum"),
     "a gelu of a sum": of_x(lambda x: tp(jax.nn.gelu(x.sum(1))), "is not linear", Float[Array, "[b/dp]"]),
     "a bias, then scaled": of_xwb(
         lambda x, w, b: 0.01 * tp(x @ w + b), TERM
