@@ -59,18 +59,18 @@ LATE = {
     ("typedshmap._jax.trace", "jax.extend.source_info_util"),
     ("typedshmap._jax.source", "jax.extend.source_info_util"),
     ("typedshmap._jax.versions", "jax.extend"),
-    ("typedshmap.ops.resharding.run", "jax.interpreters"),
-    ("typedshmap.tools.audit", "typedshmap.tools.audit.invariance"),
+    ("typedshmap.ops.resharding.run_plan", "jax.interpreters"),
+    ("typedshmap.tools.audit", "typedshmap.tools.audit.other_meshes"),
     ("typedshmap.tools.explain.compiled", "jax.experimental"),
     ("typedshmap.tools.sample", "hypothesis"),
-    ("typedshmap.testing", "typedshmap.testing.cost"),
+    ("typedshmap.testing", "typedshmap.testing.budget"),
     ("typedshmap.testing.plugin.typedshmap_pytest", "typedshmap.testing.marks"),
     ("typedshmap.testing.plugin.typedshmap_pytest", "typedshmap.testing.plugin.typedshmap_pytest.audits"),
     ("typedshmap.testing.plugin.typedshmap_pytest.audits", "typedshmap.tools.audit"),
     ("typedshmap.testing.plugin.typedshmap_pytest.audits", "typedshmap.tools.audit.formats"),
     ("typedshmap.testing.plugin.typedshmap_pytest.audits", "typedshmap.tools.audit.silenced"),
-    ("typedshmap.hints.types", "typedshmap.hints.picture"),
-    ("typedshmap.ops.resharding.plan", "typedshmap.ops.resharding.picture"),
+    ("typedshmap.hints.types", "typedshmap.hints.hint_picture"),
+    ("typedshmap.ops.resharding.plan", "typedshmap.ops.resharding.plan_picture"),
     ("typedshmap.testing.plugin.typedshmap_pytest.audits", "typedshmap.testing.waiting"),
     ("typedshmap.hints.python_types", "beartype"),
     ("typedshmap.hints.python_types", "beartype.door"),
@@ -337,7 +337,7 @@ PAST_THE_DOOR = {
         "hints.structure",
         "hints.check_tree",
         "hints.context",
-        "placement.context",
+        "placement.placement_context",
         "placement.structs",
     },
     # It runs the calls itself, compares within their programs, and reports in the words of their mesh context.
@@ -378,8 +378,8 @@ def test_every_import_past_the_door_that_has_a_reason_is_there():
 @pytest.mark.parametrize(
     ("module", "text", "target"),
     [
-        ("tools.explain.build", "from ...hints.signature import name", "hints.signature"),
-        ("tools.explain.build", "def f():\n    from ... import introspection", "introspection"),
+        ("tools.explain.explained_call", "from ...hints.signature import name", "hints.signature"),
+        ("tools.explain.explained_call", "def f():\n    from ... import introspection", "introspection"),
         ("tools.sanitize", "from ...hints.signature import name", "hints.signature"),
         ("testing.run", "from ..inspection.region import Region", "inspection.region"),
         ("testing.proving.walk", "from ...inference import interpreter", "inference.interpreter"),
@@ -403,7 +403,7 @@ def test_an_import_past_the_door_is_found(module, text, target):
     ],
 )
 def test_a_public_name_the_door_and_another_tool_are_allowed(text):
-    assert past_the_door({**module_texts(), f"{PACKAGE}.tools.explain.build": text}) == []
+    assert past_the_door({**module_texts(), f"{PACKAGE}.tools.explain.explained_call": text}) == []
 
 
 # What is left where a tool is deleted

@@ -1,11 +1,11 @@
-"""Names: one class name for one thing in the whole package, and JAX's words rather than our own."""
+"""Names: one name for one class, and for one module, in the whole package, and JAX's words rather than our own."""
 
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 
@@ -89,6 +89,23 @@ def wrong_words(text: str) -> set[str]:
 def words(name: str) -> list[str]:
     """``['owed', 'sum']`` of ``owed_sum``, ``OWED_SUM`` and ``OwedSum``."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")
+
+
+def repeated_modules(paths: Iterable[str]) -> dict[str, list[str]]:
+    """Names that several modules of the package have, and where they are; a package has that of its folder."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in map(PurePath, paths):
+        places[path.parent.name if path.stem == "__init__" else path.stem].append(str(path))
+    return {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_every_module_has_a_name_of_its_own() -> None:
+    assert repeated_modules(texts()) == {}
+
+
+@pytest.mark.parametrize("second", ["tools/plan.py", "plan/__init__.py"])
+def test_a_name_that_two_modules_have_is_found(second: str) -> None:
+    assert repeated_modules(["ops/plan.py", second, "ops/run.py"]) == {"plan": ["ops/plan.py", second]}
 
 
 def test_every_class_and_alias_has_a_name_of_its_own() -> None:

@@ -45,8 +45,8 @@ from ..hints.signature import HintedSignature, LazySignature
 from ..hints.structure import BareTree, Static, Untyped, array_hints, declares_arrays, holds_arrays
 from ..introspection import find_decorated
 from ..observers import Boundary, HintedValue, ObservedCall, hinted_values, run_observed
-from .arguments import ArgumentKey, StaticLeaf, flatten_argument, parse_options, place_unplaced, traced_leaf
-from .context import jit_context, sharding_failure
+from .flat_arguments import ArgumentKey, StaticLeaf, flatten_argument, parse_options, place_unplaced, traced_leaf
+from .jit_context import jit_context, sharding_failure
 
 T = TypeVar("T")
 Dispatched = tuple[Any, tuple[int | str, ...]]

@@ -15,11 +15,11 @@ from typing import Any
 from ... import _jax
 from ...errors.causes import Cure, EditedEquation
 from ...errors.phrases import quoted_axes
-from .collectives import common_bound, extreme, total
+from .collective_kinds import common_bound, extreme, total
 from .judge import ResultVerdict
 from .origins import ValueOrigin
 from .reading import ReadEquation, Reading
-from .region import Kinds, RegionReading
+from .region_kinds import Kinds, RegionReading
 from .value import NOT_KNOWN, Share, is_negative, scaled, sum_of
 
 # The most edits that are tried, and the most equations that are read, or traced, for them in all.

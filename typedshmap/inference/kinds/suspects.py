@@ -12,7 +12,7 @@ from .cures import find_cure
 from .judge import ResultVerdict
 from .origins import Loss, is_extreme
 from .reading import Reading
-from .region import Kinds, RegionReading
+from .region_kinds import Kinds, RegionReading
 
 
 class Suspicion(NamedTuple):

@@ -18,7 +18,7 @@ from ...errors.phrases import mesh_text, quoted_axes, titled
 from ...errors.requirements import merge_sizes
 from ...inspection import HintedLeaf, MeshLike, leaves_of
 from ...records import Record
-from .build import meshes_of
+from .explained_call import meshes_of
 from .model import array_text
 
 MOST_ROWS = 64

@@ -15,8 +15,8 @@ from ... import _jax, inspection
 from ..._jax.array import FAMILIES, takes
 from ...errors.phrases import name_of
 from ...errors.places import is_users, running_lines
+from .audit_report import SuggestedHints, shown_path
 from .dim_names import RETURN, Names, dim_names
-from .report import SuggestedHints, shown_path
 
 _WIDTH = 100
 _MOST_LINES, _MOST_PLACES, _MOST_LEAVES = 16, 3, 8

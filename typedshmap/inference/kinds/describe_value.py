@@ -10,7 +10,7 @@ from ... import _jax
 from ..control_flow import fact_of_spec
 from .origins import ValueOrigin
 from .reading import Reading, Unaligned
-from .region import Kinds
+from .region_kinds import Kinds
 from .suspects import factor_text, first_loss, problem_of
 from .value import Share
 
