@@ -55,7 +55,7 @@ from typedshmap import (
 )
 
 VOCAB, MODEL, HEADS, HEAD, FF, LAYERS = 256, 128, 4, 32, 512, 2
-BATCH, SEQ, STEPS, LEARNING_RATE = 32, 64, 250, 4e-3
+BATCH, SEQ, STEPS, LEARNING_RATE = 32, 64, 100, 4e-3
 
 # The gradients are float32 sums over 2,048 tokens, taken in another order on the mesh: they differ
 # by some 1e-6 of the largest entry. A psum too many or too few is off by a factor of 2 or more.
@@ -236,7 +236,7 @@ def train(state: State, source: np.ndarray, rng: np.random.Generator) -> tuple[S
         text = shard(sample(source, rng), Text)
         state, value = jax.block_until_ready(train_step(state, text))
         losses.append(float(value))
-        if step == 1 or step % 25 == 0:
+        if step == 1 or step % 10 == 0:
             print(f"step {step:4d}   loss {losses[-1]:.4f}   {time.perf_counter() - start:5.1f} s", flush=True)
     return state, losses
 
