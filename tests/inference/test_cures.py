@@ -253,7 +253,7 @@ PROGRAMS = {
         more="def loss_of(w, x):\n    y = x @ w\n    z = jnp.mean(y**2)\n    return z + y.sum()",
     ),
     "a gradient of a mean and of a sum, with types": Wrong(
-        XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return g", "k", "if it is meant, say so by", is_cured=False, modes=(True,),
+        XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return g", "k", "if this is intended", is_cured=False, modes=(True,),
         more="def loss_of(w, x):\n    y = x @ w\n    z = jnp.mean(y**2)\n    return z + y.sum()",
     ),
     "a gradient of what is rematerialised": Wrong(
@@ -384,18 +384,18 @@ PROGRAMS = {
         ROWS, "y = x.sum(0) / x.shape[0]; z = jnp.tanh(y); return lax.pmean(z, 'dp')", "k", "pmean over 'dp' of x.sum(0) at program.py:10"
     ),
     "a nonlinear function of rows over the shard's size": Wrong(
-        ROWS, "y = x / x.shape[0]; z = jnp.cos(y); return z", "[b/dp] k", "if it is meant, say so by", is_cured=False
+        ROWS, "y = x / x.shape[0]; z = jnp.cos(y); return z", "[b/dp] k", "if this is intended", is_cured=False
     ),
     "a nonlinear function of a sum of what a maximum made": Wrong(
-        ROWS, "m = x.max(0); y = x - m; z = y.sum(0); q = jnp.tanh(z); return lax.psum(q, 'dp')", "k", "if it is meant, say so by", is_cured=False
+        ROWS, "m = x.max(0); y = x - m; z = y.sum(0); q = jnp.tanh(z); return lax.psum(q, 'dp')", "k", "if this is intended", is_cured=False
     ),
-    "a norm of a part, summed": Wrong(ROWS, "y = jnp.linalg.norm(x); return lax.psum(y, 'dp')", "", "if it is meant, say so by", is_cured=False),
+    "a norm of a part, summed": Wrong(ROWS, "y = jnp.linalg.norm(x); return lax.psum(y, 'dp')", "", "if this is intended", is_cured=False),
     "a sum that is scattered once more": Wrong(
         XW, "y = x @ w; z = lax.psum(y, 'tp'); return lax.psum_scatter(z, 'tp', scatter_dimension=1, tiled=True)", "[b/dp] [n/tp]", "pmean over 'tp' in the place of psum at program.py:11, or leave out the psum over 'tp' at program.py:11"
     ),
     "a nonlinear function of a partial sum, differentiated": Wrong(
         f'{XW}, u: Float[Array, "[b/dp] n"]',
-        "g = jax.grad(lambda w: loss_of(x, w, u))(w); return lax.psum(g, 'dp')", "[k/tp] n", "if it is meant, say so by", is_cured=False, modes=(False,),
+        "g = jax.grad(lambda w: loss_of(x, w, u))(w); return lax.psum(g, 'dp')", "[k/tp] n", "if this is intended", is_cured=False, modes=(False,),
         more="def loss_of(x, w, u):\n    y = x @ w\n    z = jnp.tanh(y)\n    return (z * u).sum()",
     ),
     "a loss of a sum, beside the gradient by weights that are sharded": Wrong(

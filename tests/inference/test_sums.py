@@ -80,7 +80,7 @@ def test_a_suspect_has_the_lines_that_the_user_wrote(body: Any, sum_at: int, los
         assert f", due since test_sums.py:{first + sum_at} (" in str(warning.message)
 
 
-MEANT = "if it is meant, say so by # typedshmap: ignore[lost-sum]"
+MEANT = "if this is intended, add the comment # typedshmap: ignore[lost-sum]"
 
 
 def test_a_suspect_has_the_lines_of_the_loss_and_of_the_sum(mesh: Mesh) -> None:

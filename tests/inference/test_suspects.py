@@ -70,7 +70,7 @@ def test_each_kind_is_found_at_its_line(kind: str, mesh: Mesh) -> None:
     (warning,) = warned_of(body, mesh)
     first, text = str(warning.message).splitlines()[0], str(warning.message)
     assert first.startswith(f"{body.__name__}: {said}")
-    assert f"if it is meant, say so by # typedshmap: ignore[{kind}]" in text
+    assert f"if this is intended, add the comment # typedshmap: ignore[{kind}]" in text
     assert (warning.filename, warning.lineno) == (__file__, body.__code__.co_firstlineno + 1)
 
 
@@ -80,6 +80,24 @@ def test_an_audit_lists_it_under_its_kind(kind: str, mesh: Mesh) -> None:
         warnings.simplefilter("ignore", SuspectWarning)
         jax.eval_shape(typed_shard_map(KINDS[kind][0], mesh=mesh), *ARGUMENTS)
     assert [(found.severity, found.kind) for found in report.findings] == [("suspect", kind)]
+
+
+def test_a_factor_over_two_axes_is_that_of_both(mesh: Mesh) -> None:
+    def loss(x: Float[Array, "[b/dp] [k/tp]"], w: WEIGHT) -> Float[Array, ""]:
+        return lax.psum(x.mean(), ("dp", "tp"))
+
+    (warning,) = warned_of(loss, mesh)
+    line = f"test_suspects.py:{loss.__code__.co_firstlineno + 1}"
+    assert (
+        str(warning.message)
+        == f"""\
+loss: a result is 8 times too large on dp=4, tp=2: it grows with 'dp', 'tp'
+
+Mesh: dp=4, tp=2
+At: {line} (loss)
+Hint: pmean over 'dp', 'tp' in the place of psum over 'dp', 'tp' at {line}; if this is intended, add the comment # \
+typedshmap: ignore[double-sum]"""
+    )
 
 
 @pytest.mark.parametrize("rows", [4, 8])
