@@ -134,7 +134,7 @@ def _names(axes: str) -> tuple[str, ...]:
 def parse_cures(message: str) -> list[list[Placed]]:
     """The cures of a message, each with all of its edits: ``Hint: A and B, or C`` has two, the first with two edits."""
     hint = next((line for line in message.splitlines() if line.startswith("Hint: ")), "")
-    hint = hint.removeprefix("Hint: ").partition("; if it is meant")[0]
+    hint = hint.removeprefix("Hint: ").partition("; if this is intended")[0]
     if (leaves := _LEAVES.search(hint)) is not None and not re.search(
         _AT, hint[leaves.start(3) :].partition(", or")[0]
     ):

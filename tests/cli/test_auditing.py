@@ -45,8 +45,8 @@ FORGOTTEN = (
 )
 TWICE = (
     "plain.py:16: suspect[double-sum] twice: a result is 4 times too large on tp=4: it grows with 'tp'; pmean over "
-    "'tp' in the place of psum of x.sum(), or leave out the psum over 'tp' of x.sum(); if it is meant, say "
-    "so by # typedshmap: ignore[double-sum]\n"
+    "'tp' in the place of psum of x.sum(), or leave out the psum over 'tp' of x.sum(); if this is intended, "
+    "add the comment # typedshmap: ignore[double-sum]\n"
 )
 CALL, CALL_TWICE = "trace(forgotten, jnp.ones((4, 8)), jnp.ones((8, 4)))\n", "trace(twice, jnp.ones(8))\n"
 

@@ -430,7 +430,7 @@ PROGRAMS = {
     ),
     "the gradient of a maximum of a part": Wrong(
         LOGITS, "g = jax.grad(loss_of)(x); return g", "s [v/tp]",
-        "if it is meant", is_cured=False, modes=(True,), more=LARGEST,
+        "if this is intended", is_cured=False, modes=(True,), more=LARGEST,
     ),
     "any of a part": Wrong(ROWS, "y = (x > 2).any(0); return y * 1.0", "k", "the any over b (sharded over 'dp') at program.py:10 is of each shard's part: pmax over 'dp' at program.py:11"),
     "a part of what was scattered": Wrong(

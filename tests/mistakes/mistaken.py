@@ -196,7 +196,7 @@ _EDIT = re.compile(r"\bp(?:sum|mean|max|min) over|leave out|divide ")
 def _as_message(finding: Any, file: str) -> str:
     """A finding, with its line in each edit that it names without."""
     problem, _, cure = finding.message.partition("; ")
-    pieces = re.split(r"(,? or |, and )", cure.partition("; if it is meant")[0])
+    pieces = re.split(r"(,? or |, and )", cure.partition("; if this is intended")[0])
     for at, piece in enumerate(pieces):
         if _EDIT.search(piece) and not re.search(
             r" at \S+\.py:\d+|of what is returned|of result ", piece.split(": ")[-1]
