@@ -144,7 +144,7 @@ def test_a_hint_that_unpacks_another_is_refused_at_decoration(function: Any, nam
 
 UNBOUND = [
     pytest.param(matmul, (x,), {}, "matmul: argument 'w' is missing", id="missing"),
-    pytest.param(matmul, (), {}, "matmul: argument 'x', 'w' is missing", id="all missing"),
+    pytest.param(matmul, (), {}, "matmul: arguments 'x', 'w' are missing", id="all missing"),
     pytest.param(matmul, (x, w, w), {}, "matmul: got 3 positional arguments, but takes 2", id="too many"),
     pytest.param(matmul, (x,), {"v": w}, "matmul: got argument 'v', which it does not have", id="unknown keyword"),
     pytest.param(matmul, (x, w), {"x": x}, "matmul: got argument 'x' twice", id="twice"),
