@@ -86,7 +86,7 @@ UNREADABLE = [
     ("Float[Array,", f"{NO_EXPRESSION}Float[Array,"),
     ("", NO_EXPRESSION),
     (list["]"], f"{NO_EXPRESSION}]"),
-    pytest.param("(" * 3000, f"{NO_EXPRESSION}{'(' * 40}...{'(' * 26}", id="nested too deep"),
+    pytest.param("(" * 3000, f"{NO_EXPRESSION}{'(' * 40}...{'(' * 27}", id="nested too deep"),
     ("np.Never", "the hint of parameter 'x' cannot be read: module 'numpy' has no attribute 'Never'"),
     ("1 / 0", "the hint of parameter 'x' cannot be read: division by zero"),
     (list["{}[0]"], "the hint of parameter 'x' cannot be read: 0"),
