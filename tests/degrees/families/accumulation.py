@@ -103,22 +103,6 @@ def _(x, y, w, c):
     return lax.scan(step, w, (x[None], y[None]))[0]
 
 
-@program("two steps on the whole batch in a fori_loop, pmeaned", "d")
-def _(x, y, w, c):
-    def step(_, w):
-        return w - c * lax.pmean(jax.grad(mean_loss)(_own(w), x, y), "dp")
-
-    return lax.fori_loop(0, 2, step, w)
-
-
-@program("two steps on the whole batch in a fori_loop, psummed", "d")
-def _(x, y, w, c):
-    def step(_, w):
-        return w - c * lax.psum(jax.grad(mean_loss)(_own(w), x, y), "dp")
-
-    return lax.fori_loop(0, 2, step, w)
-
-
 @program("two steps on own gradients, weights averaged at the end", "d")
 def _(x, y, w, c):
     def step(_, w):

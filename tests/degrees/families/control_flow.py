@@ -6,15 +6,6 @@ from jax import lax
 from registry import program
 
 
-@program("a power iteration with psums", "d")
-def _(x, w):
-    def step(_, v):
-        v = lax.psum(x.T @ (x @ v), "dp")
-        return v / jnp.linalg.norm(v)
-
-    return lax.fori_loop(0, 3, step, w)
-
-
 @program("a power iteration with pmeans, which does not see the factor", "d")
 def _(x, w):
     def step(_, v):

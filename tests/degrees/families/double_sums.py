@@ -37,12 +37,6 @@ def _(x, c):
     return c * lax.psum(x.sum(0), "dp") / rows
 
 
-@program("psum of sums, divided by a psum of counts", "d")
-def _(x, c):
-    rows = lax.psum(x.shape[0], "dp")
-    return c * lax.psum(x.sum(0), "dp") / rows
-
-
 @program("pmean of own sums", "d")
 def _(x, c):
     return c * lax.pmean(x.sum(0), "dp")

@@ -64,24 +64,6 @@ def _(x, y, mp):
     return jax.grad(lambda mp: lax.pmean(_loss(x, y, _gathered(mp)), "dp"))(mp) / lax.axis_size("dp")
 
 
-@program("gradients of the gathered weights, scattered as a sum over the shards", "d [p/dp]")
-def _(x, y, mp):
-    g = jax.grad(lambda m: _loss(x, y, m))(_gathered(mp))
-    return lax.psum_scatter(g, "dp", scatter_dimension=1, tiled=True) / lax.axis_size("dp")
-
-
-@program("gradients of the gathered weights, scattered as a sum", "d [p/dp]")
-def _(x, y, mp):
-    g = jax.grad(lambda m: _loss(x, y, m))(_gathered(mp))
-    return lax.psum_scatter(g, "dp", scatter_dimension=1, tiled=True)
-
-
-@program("gradients of the gathered weights of own sum, scattered as a sum", "d [p/dp]")
-def _(x, y, mp):
-    g = jax.grad(lambda m: _sum(x, y, m))(_gathered(mp))
-    return lax.psum_scatter(g, "dp", scatter_dimension=1, tiled=True)
-
-
 @program("gradients of the gathered weights, pmeaned, own part taken", "d [p/dp]")
 def _(x, y, mp):
     g = lax.pmean(jax.grad(lambda m: _loss(x, y, m))(_gathered(mp)), "dp")
@@ -98,18 +80,6 @@ def _(x, y, mp):
 def _(x, y, mp):
     g = jax.grad(lambda m: _loss(x, y, m))(_gathered(mp))
     return lax.dynamic_slice_in_dim(g, lax.axis_index("dp") * mp.shape[1], mp.shape[1], axis=1)
-
-
-@program("a step on the part, by own mean over the shards", "d [p/dp]")
-def _(x, y, mp, c):
-    g = jax.grad(lambda mp: _loss(x, y, _gathered(mp)) / lax.axis_size("dp"))(mp)
-    return mp - c * g
-
-
-@program("a step on the part, by own mean", "d [p/dp]")
-def _(x, y, mp, c):
-    g = jax.grad(lambda mp: _loss(x, y, _gathered(mp)))(mp)
-    return mp - c * g
 
 
 @program("a step on the part, by own mean, the rate over the shards", "d [p/dp]")

@@ -100,18 +100,6 @@ def _(x, y, w):
     return lax.psum(jax.grad(sum_loss)(own, x, y), "dp")
 
 
-@program("a vjp of own mean, pmeaned", "d")
-def _(x, y, w):
-    loss, backward = jax.vjp(lambda w: mean_loss(w, x, y), w)
-    return lax.pmean(backward(jnp.ones_like(loss))[0], "dp")
-
-
-@program("a vjp of own mean, psummed", "d")
-def _(x, y, w):
-    loss, backward = jax.vjp(lambda w: mean_loss(w, x, y), w)
-    return lax.psum(backward(jnp.ones_like(loss))[0], "dp")
-
-
 @program("a vjp of rows with ones, psummed", "d")
 def _(x, y, w):
     losses, backward = jax.vjp(lambda w: row_loss(w, x, y), w)
@@ -142,34 +130,16 @@ def _(x, y, w, v):
     return lax.psum(tangent, "dp")
 
 
-@program("own mean linearised, pmeaned", "")
-def _(x, y, w, v):
-    _, tangent = jax.linearize(lambda w: mean_loss(w, x, y), w)
-    return lax.pmean(tangent(v), "dp")
-
-
 @program("a jacobian of rows, its mean pmeaned", "d")
 def _(x, y, w):
     jacobian = jax.jacrev(row_loss)(w, x, y)
     return lax.pmean(jacobian.mean(0), "dp")
 
 
-@program("a forward jacobian of rows, its mean psummed", "d")
-def _(x, y, w):
-    jacobian = jax.jacfwd(row_loss)(w, x, y)
-    return lax.psum(jacobian.mean(0), "dp")
-
-
 @program("a forward jacobian of rows, its sum psummed", "d")
 def _(x, y, w):
     jacobian = jax.jacfwd(row_loss)(w, x, y)
     return lax.psum(jacobian.sum(0), "dp")
-
-
-@program("a forward jacobian of rows, its mean pmeaned", "d")
-def _(x, y, w):
-    jacobian = jax.jacfwd(row_loss)(w, x, y)
-    return lax.pmean(jacobian.mean(0), "dp")
 
 
 @program("Gauss-Newton of jacobians, its sum psummed", "d d")
@@ -192,27 +162,6 @@ def _(x, y, w):
 @program("a hessian of own mean, psummed", "d d")
 def _(x, y, w):
     return lax.psum(jax.jacfwd(jax.jacfwd(mean_loss))(w, x, y), "dp")
-
-
-@program("a product with the hessian of own mean, pmeaned", "d")
-def _(x, y, w, v):
-    own = lax.pcast(w, "dp", to="varying")
-    tangent = lax.pcast(v, "dp", to="varying")
-    _, product = jax.jvp(jax.grad(lambda w: mean_loss(w, x, y)), (own,), (tangent,))
-    return lax.pmean(product, "dp")
-
-
-@program("a product with the hessian of own mean, psummed", "d")
-def _(x, y, w, v):
-    own = lax.pcast(w, "dp", to="varying")
-    tangent = lax.pcast(v, "dp", to="varying")
-    _, product = jax.jvp(jax.grad(lambda w: mean_loss(w, x, y)), (own,), (tangent,))
-    return lax.psum(product, "dp")
-
-
-@program("a rematerialised loss, gradients pmeaned", "d")
-def _(x, y, w):
-    return lax.pmean(jax.grad(jax.checkpoint(mean_loss))(w, x, y), "dp")
 
 
 @program("a rematerialised loss, gradients psummed", "d")
@@ -310,27 +259,3 @@ def _(x, y, w):
 @program("gradients of the input rows of own sum", "[b/dp] d")
 def _(x, y, w):
     return jax.grad(lambda x: sum_loss(w, x, y))(x)
-
-
-@program("a gelu layer under a squared loss, pmeaned", "d d")
-def _(x, z, m):
-    g = jax.grad(lambda m: jnp.mean((jax.nn.gelu(x @ m) - z) ** 2))(lax.pcast(m, "dp", to="varying"))
-    return lax.pmean(g, "dp")
-
-
-@program("a gelu layer under a squared loss, psummed", "d d")
-def _(x, z, m):
-    g = jax.grad(lambda m: jnp.mean((jax.nn.gelu(x @ m) - z) ** 2))(lax.pcast(m, "dp", to="varying"))
-    return lax.psum(g, "dp")
-
-
-@program("half a squared error, psummed", "d")
-def _(x, y, w, c):
-    g = jax.grad(lambda w: c * jnp.mean((x @ w - y) ** 2))(lax.pcast(w, "dp", to="varying"))
-    return lax.psum(g, "dp")
-
-
-@program("half a squared error, summed, psummed", "d")
-def _(x, y, w, c):
-    g = jax.grad(lambda w: c * jnp.sum((x @ w - y) ** 2))(lax.pcast(w, "dp", to="varying"))
-    return lax.psum(g, "dp")

@@ -12,21 +12,10 @@ def _(x, w, v):
     return h * w + v
 
 
-@program("layer norm over a sharded dim by its own part", "r [f/tp]")
-def _(a):
-    return (a - a.mean(-1, keepdims=True)) / jnp.sqrt(a.var(-1, keepdims=True) + 1e-5)
-
-
 @program("layer norm over a sharded dim by pmeans", "r [f/tp]")
 def _(a):
     centred = a - lax.pmean(a.mean(-1, keepdims=True), "tp")
     return centred / jnp.sqrt(lax.pmean((centred**2).mean(-1, keepdims=True), "tp") + 1e-5)
-
-
-@program("layer norm over a sharded dim, its variance about own mean", "r [f/tp]")
-def _(a):
-    centred = a - lax.pmean(a.mean(-1, keepdims=True), "tp")
-    return centred / jnp.sqrt(lax.pmean(a.var(-1, keepdims=True), "tp") + 1e-5)
 
 
 @program("layer norm over a sharded dim, its mean psummed", "r [f/tp]")
@@ -243,21 +232,6 @@ def _(a):
 @program("log softmax over a sharded dim by own logsumexp", "r [f/tp]")
 def _(a):
     return a - jax.nn.logsumexp(a, axis=-1, keepdims=True)
-
-
-@program("weight normalisation of a column-sharded weight over its rows", "d [f/tp]")
-def _(up):
-    return up / jnp.linalg.norm(up, axis=0)
-
-
-@program("weight normalisation of a row-sharded weight over its rows", "[f/tp] d")
-def _(down):
-    return down / jnp.linalg.norm(down, axis=0)
-
-
-@program("weight normalisation of a row-sharded weight by a psum", "[f/tp] d")
-def _(down):
-    return down / jnp.sqrt(lax.psum(jnp.sum(down**2, axis=0), "tp"))
 
 
 @program("half a norm, squared and psummed", "")

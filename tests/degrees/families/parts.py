@@ -31,11 +31,6 @@ def _(x, c):
     return x + c * lax.pmean(x.mean(0), "dp")
 
 
-@program("a psum over tp returned as parts over tp", "r [f/tp]")
-def _(a):
-    return lax.psum(a, "tp")
-
-
 @program("a psum of all columns added to parts over tp", "r [f/tp]")
 def _(a):
     return a + lax.psum(a.sum(1, keepdims=True), "tp")
@@ -242,12 +237,6 @@ def _(x):
 def _(x):
     is_last = lax.axis_index("dp") == lax.axis_size("dp") - 1
     return lax.psum(jnp.where(is_last, x.mean(0), 0), "dp")
-
-
-@program("the last row of all rows", "d")
-def _(x):
-    is_last = lax.axis_index("dp") == lax.axis_size("dp") - 1
-    return lax.psum(jnp.where(is_last, x[-1], 0), "dp")
 
 
 @program("a reduce-scatter of unsharded rows", "[b/dp] d")

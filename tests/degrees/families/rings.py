@@ -207,11 +207,6 @@ def _(x, mp):
     return out
 
 
-@program("a sum by halving over the shards' ring, of sums", "")
-def _(y):
-    return lax.pmax(_ring_sum(y.sum()), "dp")
-
-
 @program("a ring that sums tanhs of sums", "d")
 def _(x):
     return _same(_ring_sum(jnp.tanh(x.sum(0))))

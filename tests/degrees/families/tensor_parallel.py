@@ -6,11 +6,6 @@ from jax import lax
 from registry import program
 
 
-@program("an MLP with gelu", "r d")
-def _(h, up, down):
-    return lax.psum(jax.nn.gelu(h @ up) @ down, "tp")
-
-
 @program("an MLP with gelu and a bias after the psum", "r d")
 def _(h, up, down, bias):
     return lax.psum(jax.nn.gelu(h @ up) @ down, "tp") + bias
@@ -19,16 +14,6 @@ def _(h, up, down, bias):
 @program("an MLP with gelu and a bias before the psum", "r d")
 def _(h, up, down, bias):
     return lax.psum(jax.nn.gelu(h @ up) @ down + bias, "tp")
-
-
-@program("an MLP with tanh and a bias before the psum", "r d")
-def _(h, up, down, bias):
-    return lax.psum(jnp.tanh(h @ up) @ down + bias, "tp")
-
-
-@program("an MLP with silu and a bias before the psum", "r d")
-def _(h, up, down, bias):
-    return lax.psum(jax.nn.silu(h @ up) @ down + bias, "tp")
 
 
 @program("an MLP with a scaled tanh and a bias before the psum", "r d")
@@ -115,12 +100,6 @@ def _(h, up, down, c):
 def _(h, up, down, c):
     layers = jnp.stack([up, c * up])
     return lax.scan(lambda h, u: (lax.psum(h + jnp.tanh(h @ u) @ down, "tp"), None), h, layers)[0]
-
-
-@program("an MLP in a scan over layers, a bias inside of the psum", "r d")
-def _(h, up, down, bias, c):
-    layers = jnp.stack([up, c * up])
-    return lax.scan(lambda h, u: (h + lax.psum(jnp.tanh(h @ u) @ down + bias, "tp"), None), h, layers)[0]
 
 
 @program("an MLP in a scan over layers, pmeaned", "r d")
@@ -241,12 +220,6 @@ def _(h, up, down):
 @program("Megatron's layer without f, gradients of its input", "r d")
 def _(h, up, down):
     return jax.grad(lambda h: jnp.mean(_g(jnp.tanh(h @ up) @ down) ** 2))(h)
-
-
-@program("Megatron's layer without f, gradients of its input psummed", "r d")
-def _(h, up, down):
-    g = jax.grad(lambda h: jnp.mean(_g(jnp.tanh(h @ up) @ down) ** 2))(h)
-    return lax.psum(g, "tp")
 
 
 @program("Megatron's layer, gradients of its input psummed", "r d")

@@ -61,16 +61,6 @@ def _(xt, wt, c):
     return lax.psum(xt @ wt, "tp") + c
 
 
-@program("a product summed over tp with rows' bias inside", "[b/dp]")
-def _(xt, wt, y):
-    return lax.psum(xt @ wt + y, "tp")
-
-
-@program("a product summed over tp with rows' bias outside", "[b/dp]")
-def _(xt, wt, y):
-    return lax.psum(xt @ wt, "tp") + y
-
-
 @program("the sum of all entries by a psum over both", "")
 def _(xt):
     return lax.psum(xt.sum(), ("dp", "tp"))
@@ -104,16 +94,6 @@ def _(xt):
 @program("the sum of all entries over their number", "")
 def _(xt):
     return lax.psum(xt.sum(), ("dp", "tp")) / (xt.size * lax.axis_size("dp") * lax.axis_size("tp"))
-
-
-@program("the sum of all entries over their number by axis_size of both", "")
-def _(xt):
-    return lax.psum(xt.sum(), ("dp", "tp")) / (xt.size * lax.axis_size(("dp", "tp")))
-
-
-@program("a psum of means over both, divided by the sizes of both", "")
-def _(xt):
-    return lax.psum(xt.mean(), ("dp", "tp")) / lax.axis_size(("dp", "tp"))
 
 
 @program("a psum of means over both, divided by the size of one twice", "")
@@ -330,11 +310,6 @@ def _(both):
     return lax.psum(both.sum(0), "dp")
 
 
-@program("rows over both axes, their sum over one, averaged over the other", "d")
-def _(both):
-    return lax.pmean(lax.psum(both.sum(0), "dp"), "tp")
-
-
 @program("rows over both axes, a nonlinear function after one of two sums", "d")
 def _(both):
     return lax.psum(jnp.tanh(lax.psum(both.sum(0), "dp")), "tp")
@@ -382,26 +357,10 @@ def _(x, up, down):
     return lax.pmean(lax.psum(jax.nn.gelu(x @ up) @ down, "tp"), "dp")
 
 
-@program("a layer over tp of rows over dp, the residual inside", "[b/dp] d")
-def _(x, up, down):
-    return lax.psum(x + jax.nn.gelu(x @ up) @ down, "tp")
-
-
-@program("a layer over tp of rows over dp, the residual outside", "[b/dp] d")
-def _(x, up, down):
-    return x + lax.psum(jax.nn.gelu(x @ up) @ down, "tp")
-
-
 @program("the loss of a layer over tp, summed over tp once more", "")
 def _(x, up, down):
     out = lax.psum(jax.nn.gelu(x @ up) @ down, "tp")
     return lax.psum(lax.pmean(jnp.mean(out**2), "dp"), "tp")
-
-
-@program("the loss of a layer over tp, averaged over both", "")
-def _(x, up, down):
-    out = lax.psum(jax.nn.gelu(x @ up) @ down, "tp")
-    return lax.pmean(jnp.mean(out**2), ("dp", "tp"))
 
 
 @program("gradients of a layer over tp by JAX's types, of a mean over dp", ("d [f/tp]", "[f/tp] d"))

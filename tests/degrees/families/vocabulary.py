@@ -304,11 +304,6 @@ def _(logits):
     return lax.pmax(lax.top_k(logits, 3)[0], "tp")
 
 
-@program("the largest logits of each shard, pmeaned", "r 3")
-def _(logits):
-    return lax.pmean(lax.top_k(logits, 3)[0], "tp")
-
-
 @program("gradients of a table by scatter", "[n/tp] d")
 def _(table, ids, h):
     at, is_own = _own(ids, table.shape[0])
