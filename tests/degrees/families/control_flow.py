@@ -57,18 +57,6 @@ def _(x, y, w):
     return lax.while_loop(lambda state: state[1] > 1e-2, step, (w, jnp.ones(())))[0]
 
 
-@program("gradient descent until the norm is small, psums", "d")
-def _(x, y, w):
-    def gradient(w):
-        return lax.psum(x.T @ (x @ w - y) / y.size, "dp")
-
-    def step(state):
-        w, i = state
-        return w - 0.02 * gradient(w), i + 1
-
-    return lax.while_loop(lambda state: state[1] < 3, step, (w, 0))[0]
-
-
 @program("conjugate gradients with a psum in the product", "d")
 def _(x, y):
     target = lax.psum(x.T @ y, "dp")

@@ -161,30 +161,6 @@ def _(x, y, mp):
     return lax.psum(g, "dp")[:, :6]
 
 
-@program("two gathered layers in a scan, by own mean over the shards", "d [p/dp]")
-def _(x, y, mp, c):
-    def loss(mp):
-        def layer(h, scale):
-            return jnp.tanh(h @ _gathered(scale * mp))[:, :8], None
-
-        h, _ = lax.scan(layer, x, jnp.array([c, 1.0]))
-        return jnp.mean((h.sum(-1) - y) ** 2) / lax.axis_size("dp")
-
-    return jax.grad(loss)(mp)
-
-
-@program("two gathered layers in a scan, by own mean", "d [p/dp]")
-def _(x, y, mp, c):
-    def loss(mp):
-        def layer(h, scale):
-            return jnp.tanh(h @ _gathered(scale * mp))[:, :8], None
-
-        h, _ = lax.scan(jax.checkpoint(layer), x, jnp.array([c, 1.0]))
-        return jnp.mean((h.sum(-1) - y) ** 2)
-
-    return jax.grad(loss)(mp)
-
-
 @program("the loss of gathered weights, pmeaned", "")
 def _(x, y, mp):
     return lax.pmean(_loss(x, y, _gathered(mp)), "dp")

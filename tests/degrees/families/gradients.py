@@ -75,13 +75,6 @@ def _(x, y, w):
     return jax.grad(sum_loss)(w, x, y)
 
 
-@program("the gradient of own sum over all rows, psummed", "d")
-def _(x, y, w):
-    rows = lax.psum(y.size, "dp")
-    g = jax.grad(lambda w: sum_loss(w, x, y) / rows)(w)
-    return lax.psum(g, "dp")
-
-
 @program("the gradient of a weight that is made varying, pmeaned", "d")
 def _(x, y, w):
     own = lax.pcast(w, "dp", to="varying")

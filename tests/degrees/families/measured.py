@@ -21,13 +21,6 @@ def _(x, y, w, c):
     return w - rate * lax.psum(g, "dp")
 
 
-@program("the summed gradient over its own norm", "d")
-def _(x, y, w, c):
-    g = jax.grad(mean_loss)(w, x, y)
-    d = lax.psum(g, "dp")
-    return w - c * d / jnp.sqrt(jnp.sum(d * d))
-
-
 @program("the gradient of a summed loss, summed", "d")
 def _(x, y, w, c):
     g = jax.grad(sum_loss)(w, x, y)
@@ -70,27 +63,12 @@ def _(x, w):
     return scores - scores.max()
 
 
-@program("a logsumexp of own maxima, rescaled by the global one", "")
-def _(x, w):
-    scores = x @ w
-    own = scores.max()
-    total = jnp.exp(scores - own).sum()
-    top = lax.pmax(own, "dp")
-    return top + jnp.log(lax.psum(total * jnp.exp(own - top), "dp"))
-
-
 @program("a variance merged from parts, as Chan does", "")
 def _(x, w):
     h = x @ w
     own = h.mean()
     mean = lax.pmean(own, "dp")
     return lax.pmean(h.var() + (own - mean) ** 2, "dp")
-
-
-@program("RMSprop on the sum of the gradients of own means", "d")
-def _(x, y, w, c):
-    g = lax.psum(jax.grad(mean_loss)(w, x, y), "dp")
-    return w - c * g / (jnp.sqrt(g * g) + 1e-1)
 
 
 @program("the sum of the gradients clipped by its norm", "d")

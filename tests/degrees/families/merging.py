@@ -43,23 +43,10 @@ def _(h, up, down):
     return lax.psum(out, "tp") / lax.psum(total, "tp")
 
 
-@program("flash attention over sharded keys, its total not rescaled", "r d")
-def _(h, up, down):
-    out, total, own = _part(h, up, down)
-    scale = jnp.exp(own - lax.pmax(own, "tp"))
-    return lax.psum(out * scale, "tp") / lax.psum(total, "tp")
-
-
 @program("flash attention over sharded keys, own softmaxes averaged", "r d")
 def _(h, up, down):
     out, total, _ = _part(h, up, down)
     return lax.pmean(out / total, "tp")
-
-
-@program("flash attention over sharded keys, own softmaxes summed", "r d")
-def _(h, up, down):
-    out, total, _ = _part(h, up, down)
-    return lax.psum(out / total, "tp")
 
 
 @program("flash attention over sharded keys, both averaged", "r d")
@@ -169,26 +156,6 @@ def _(x, z):
     return lax.pmean(jnp.mean(jax.nn.logsumexp(logits, -1) - own), "dp")
 
 
-@program("a mixture's logsumexp over sharded components", "r")
-def _(h, up):
-    log_p = -jnp.sum((h[:, :, None] - up) ** 2, axis=1)
-    top = lax.pmax(log_p.max(-1), "tp")
-    return top + jnp.log(lax.psum(jnp.exp(log_p - top[:, None]).sum(-1), "tp"))
-
-
-@program("a mixture's responsibilities over sharded components", "r [f/tp]")
-def _(h, up):
-    log_p = -jnp.sum((h[:, :, None] - up) ** 2, axis=1)
-    top = lax.pmax(log_p.max(-1), "tp")
-    e = jnp.exp(log_p - top[:, None])
-    return e / lax.psum(e.sum(-1), "tp")[:, None]
-
-
-@program("a mixture's responsibilities over own components", "r [f/tp]")
-def _(h, up):
-    return jax.nn.softmax(-jnp.sum((h[:, :, None] - up) ** 2, axis=1), axis=-1)
-
-
 @program("experts over tp, all of them weighted, psummed", "r d")
 def _(h, up, down, gate):
     e = jnp.exp(h @ gate - lax.pmax((h @ gate).max(-1, keepdims=True), "tp"))
@@ -200,12 +167,6 @@ def _(h, up, down, gate):
 def _(h, up, down, gate):
     weights = jax.nn.softmax(h @ gate, axis=-1)
     return lax.psum((weights * jnp.tanh(h @ up)) @ down, "tp")
-
-
-@program("experts over tp, weighted by own softmax, pmeaned", "r d")
-def _(h, up, down, gate):
-    weights = jax.nn.softmax(h @ gate, axis=-1)
-    return lax.pmean((weights * jnp.tanh(h @ up)) @ down, "tp")
 
 
 @program("experts over tp, the best of all by a gathered gate", "r d")

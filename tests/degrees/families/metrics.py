@@ -85,12 +85,6 @@ def _(x, y, w):
     return lax.psum(jnp.sum(row_loss(w, x, y)), "dp") / lax.psum(y.size, "dp") / jnp.log(2)
 
 
-@program("precision of own rows, pmeaned", "")
-def _(x, labels):
-    positive = x[:, 0] > 0
-    return lax.pmean(jnp.sum(positive & (labels > 3)) / jnp.maximum(positive.sum(), 1), "dp")
-
-
 @program("F1 of all by psums", "")
 def _(x, labels):
     positive, actual = x[:, 0] > 0, labels > 3

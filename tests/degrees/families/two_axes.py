@@ -121,16 +121,6 @@ def _(xt):
     return lax.psum(xt.mean(0), "dp")
 
 
-@program("row means over tp", "[b/dp]")
-def _(xt):
-    return lax.pmean(xt.mean(1), "tp")
-
-
-@program("row means over tp, psummed", "[b/dp]")
-def _(xt):
-    return lax.psum(xt.mean(1), "tp")
-
-
 @program("layer norm over tp of rows over dp", "[b/dp] [f/tp]")
 def _(xt):
     centred = xt - lax.pmean(xt.mean(1, keepdims=True), "tp")
@@ -260,12 +250,6 @@ def _(xt, wt, y, c):
     return wt - c / lax.axis_size("dp") * lax.psum(g, "dp")
 
 
-@program("gradients by hand of weights over tp, summed over dp, the rate over tp", "[f/tp]")
-def _(xt, wt, y, c):
-    g = xt.T @ _hand_gradient(wt, xt, y) / y.size
-    return wt - 0.1 * c / lax.axis_size("tp") * lax.psum(g, "dp")
-
-
 @program("gradients by hand of weights over tp, averaged over both", "[f/tp]")
 def _(xt, wt, y, c):
     g = xt.T @ _hand_gradient(wt, xt, y) / y.size
@@ -293,11 +277,6 @@ def _(xt, wt, y, c):
 @program("rows over both axes, their mean over both", "d")
 def _(both):
     return lax.pmean(both.mean(0), ("dp", "tp"))
-
-
-@program("rows over both axes, their mean over one, psummed over the other", "d")
-def _(both):
-    return lax.psum(lax.pmean(both.mean(0), "dp"), "tp")
 
 
 @program("rows over both axes, their sum over both", "d")
