@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import lax
 from registry import program
 
-from .losses import mean_loss, row_loss, sum_loss
+from .losses import mean_loss, own_gradient, row_loss, sum_loss
 
 
 @program("value and gradient, both pmeaned", ("", "d"))
@@ -77,20 +77,17 @@ def _(x, y, w):
 
 @program("the gradient of a weight that is made varying, pmeaned", "d")
 def _(x, y, w):
-    own = lax.pcast(w, "dp", to="varying")
-    return lax.pmean(jax.grad(mean_loss)(own, x, y), "dp")
+    return lax.pmean(own_gradient(w, x, y), "dp")
 
 
 @program("the gradient of a weight that is made varying, psummed", "d")
 def _(x, y, w):
-    own = lax.pcast(w, "dp", to="varying")
-    return lax.psum(jax.grad(mean_loss)(own, x, y), "dp")
+    return lax.psum(own_gradient(w, x, y), "dp")
 
 
 @program("the gradient of a summed loss, of a weight that is made varying, psummed", "d")
 def _(x, y, w):
-    own = lax.pcast(w, "dp", to="varying")
-    return lax.psum(jax.grad(sum_loss)(own, x, y), "dp")
+    return lax.psum(own_gradient(w, x, y, sum_loss), "dp")
 
 
 @program("a vjp of rows with ones, psummed", "d")
@@ -185,8 +182,7 @@ def _(x, y, w, c):
 
 @program("gradients of shards clipped one by one, then pmeaned", "d")
 def _(x, y, w, c):
-    own = lax.pcast(w, "dp", to="varying")
-    g = jax.grad(mean_loss)(own, x, y)
+    g = own_gradient(w, x, y)
     clipped = g * jnp.minimum(1, 0.1 * c / jnp.sqrt(jnp.sum(g * g)))
     return lax.pmean(clipped, "dp")
 
@@ -216,20 +212,17 @@ def _(x, y, w, c):
 
 @program("a decay added to the summed gradient", "d")
 def _(x, y, w, c):
-    own = lax.pcast(w, "dp", to="varying")
-    return lax.psum(jax.grad(sum_loss)(own, x, y), "dp") + c * w
+    return lax.psum(own_gradient(w, x, y, sum_loss), "dp") + c * w
 
 
 @program("a decay added to own gradient before the psum", "d")
 def _(x, y, w, c):
-    own = lax.pcast(w, "dp", to="varying")
-    return lax.psum(jax.grad(sum_loss)(own, x, y) + c * w, "dp")
+    return lax.psum(own_gradient(w, x, y, sum_loss) + c * w, "dp")
 
 
 @program("a decay added to own gradient before the pmean", "d")
 def _(x, y, w, c):
-    own = lax.pcast(w, "dp", to="varying")
-    return lax.pmean(jax.grad(mean_loss)(own, x, y) + c * w, "dp")
+    return lax.pmean(own_gradient(w, x, y) + c * w, "dp")
 
 
 @program("a penalty of a small constant's square norm in own mean, psummed over the shards", "d")

@@ -15,11 +15,17 @@ def _part(h, up, down):
     return e @ down, e.sum(-1, keepdims=True), top
 
 
-@program("flash attention over sharded keys", "r d")
-def _(h, up, down):
+def _rescaled(h, up, down):
+    """A part and its total, by the largest score of all."""
     out, total, own = _part(h, up, down)
     scale = jnp.exp(own - lax.pmax(own, "tp"))
-    return lax.psum(out * scale, "tp") / lax.psum(total * scale, "tp")
+    return out * scale, total * scale
+
+
+@program("flash attention over sharded keys", "r d")
+def _(h, up, down):
+    out, total = _rescaled(h, up, down)
+    return lax.psum(out, "tp") / lax.psum(total, "tp")
 
 
 @program("flash attention over sharded keys, normalised parts merged by their weights", "r d")
@@ -51,23 +57,20 @@ def _(h, up, down):
 
 @program("flash attention over sharded keys, both averaged", "r d")
 def _(h, up, down):
-    out, total, own = _part(h, up, down)
-    scale = jnp.exp(own - lax.pmax(own, "tp"))
-    return lax.pmean(out * scale, "tp") / lax.pmean(total * scale, "tp")
+    out, total = _rescaled(h, up, down)
+    return lax.pmean(out, "tp") / lax.pmean(total, "tp")
 
 
 @program("flash attention over sharded keys, one summed and one averaged", "r d")
 def _(h, up, down):
-    out, total, own = _part(h, up, down)
-    scale = jnp.exp(own - lax.pmax(own, "tp"))
-    return lax.psum(out * scale, "tp") / lax.pmean(total * scale, "tp")
+    out, total = _rescaled(h, up, down)
+    return lax.psum(out, "tp") / lax.pmean(total, "tp")
 
 
 @program("flash attention over sharded keys, with an epsilon in its total", "r d")
 def _(h, up, down):
-    out, total, own = _part(h, up, down)
-    scale = jnp.exp(own - lax.pmax(own, "tp"))
-    return lax.psum(out * scale, "tp") / (lax.psum(total * scale, "tp") + 1e-9)
+    out, total = _rescaled(h, up, down)
+    return lax.psum(out, "tp") / (lax.psum(total, "tp") + 1e-9)
 
 
 @program("flash attention over sharded keys, with a sink in its total", "r d")

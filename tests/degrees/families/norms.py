@@ -24,14 +24,18 @@ def _(a):
     return centred / jnp.sqrt(lax.pmean((centred**2).mean(-1, keepdims=True), "tp") + 1e-5)
 
 
+def _rms_normed(h, epsilon=1e-6):
+    return h * lax.rsqrt(jnp.mean(h * h, -1, keepdims=True) + epsilon)
+
+
 @program("RMS norm over an unsharded dim", "[b/dp] d")
 def _(x, w):
-    return x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) * w
+    return _rms_normed(x) * w
 
 
 @program("RMS norm over a sharded dim by its own part", "r [f/tp]")
 def _(a):
-    return a * lax.rsqrt(jnp.mean(a * a, -1, keepdims=True) + 1e-6)
+    return _rms_normed(a)
 
 
 @program("RMS norm over a sharded dim by a pmean", "r [f/tp]")
@@ -56,32 +60,27 @@ def _(a):
 
 @program("RMS norm of a sum of parts", "r d")
 def _(a, down):
-    h = lax.psum(a @ down, "tp")
-    return h * lax.rsqrt(jnp.mean(h * h, -1, keepdims=True) + 1e-6)
+    return _rms_normed(lax.psum(a @ down, "tp"))
 
 
 @program("RMS norm of parts, psummed", "r d")
 def _(a, down):
-    h = a @ down
-    return lax.psum(h * lax.rsqrt(jnp.mean(h * h, -1, keepdims=True) + 1e-6), "tp")
+    return lax.psum(_rms_normed(a @ down), "tp")
 
 
 @program("RMS norm of a pmean of parts, which does not see the factor", "r d")
 def _(a, down):
-    h = lax.pmean(a @ down, "tp")
-    return h * lax.rsqrt(jnp.mean(h * h, -1, keepdims=True))
+    return _rms_normed(lax.pmean(a @ down, "tp"), 0)
 
 
 @program("RMS norm of a pmean of parts, with an epsilon", "r d")
 def _(a, down):
-    h = lax.pmean(a @ down, "tp")
-    return h * lax.rsqrt(jnp.mean(h * h, -1, keepdims=True) + 1e-12)
+    return _rms_normed(lax.pmean(a @ down, "tp"), 1e-12)
 
 
 @program("RMS norm of a pmean of parts, with one", "r d")
 def _(a, down):
-    h = lax.pmean(a @ down, "tp")
-    return h * lax.rsqrt(jnp.mean(h * h, -1, keepdims=True) + 1)
+    return _rms_normed(lax.pmean(a @ down, "tp"), 1)
 
 
 @program("batch norm over sharded rows by own rows", "[b/dp] d")

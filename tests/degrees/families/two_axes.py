@@ -199,78 +199,73 @@ def _(xt):
     return lax.pmean(lax.pmax(xt.max(1), "tp").mean(), "dp")
 
 
-def _own_loss(wt, xt, y):
-    return jnp.mean((jnp.tanh(lax.psum(xt @ wt, "tp")) - y) ** 2)
+def _own_gradient(wt, xt, y):
+    def loss(wt):
+        return jnp.mean((jnp.tanh(lax.psum(xt @ wt, "tp")) - y) ** 2)
+
+    return jax.grad(loss)(lax.pcast(wt, "dp", to="varying"))
 
 
 @program("gradients of weights over tp, averaged over dp, divided by tp", "[f/tp]")
 def _(xt, wt, y):
-    g = jax.grad(_own_loss)(lax.pcast(wt, "dp", to="varying"), xt, y)
-    return lax.pmean(g, "dp") / lax.axis_size("tp")
+    return lax.pmean(_own_gradient(wt, xt, y), "dp") / lax.axis_size("tp")
 
 
 @program("gradients of weights over tp, averaged over dp", "[f/tp]")
 def _(xt, wt, y):
-    g = jax.grad(_own_loss)(lax.pcast(wt, "dp", to="varying"), xt, y)
-    return lax.pmean(g, "dp")
+    return lax.pmean(_own_gradient(wt, xt, y), "dp")
 
 
 @program("gradients of weights over tp, summed over dp", "[f/tp]")
 def _(xt, wt, y):
-    g = jax.grad(_own_loss)(lax.pcast(wt, "dp", to="varying"), xt, y)
-    return lax.psum(g, "dp")
+    return lax.psum(_own_gradient(wt, xt, y), "dp")
 
 
 @program("gradients of weights over tp, averaged over both", "[f/tp]")
 def _(xt, wt, y):
-    g = jax.grad(_own_loss)(lax.pcast(wt, "dp", to="varying"), xt, y)
-    return lax.pmean(g, ("dp", "tp"))
+    return lax.pmean(_own_gradient(wt, xt, y), ("dp", "tp"))
 
 
 def _hand_gradient(wt, xt, y):
-    """Of each row's half squared error by its prediction."""
-    return lax.psum(xt @ wt, "tp") - y
+    """Of the mean of own rows' half squared errors."""
+    return xt.T @ (lax.psum(xt @ wt, "tp") - y) / y.size
 
 
 @program("gradients by hand of weights over tp, averaged over dp", "[f/tp]")
 def _(xt, wt, y, c):
-    g = xt.T @ _hand_gradient(wt, xt, y) / y.size
-    return wt - c * lax.pmean(g, "dp")
+    return wt - c * lax.pmean(_hand_gradient(wt, xt, y), "dp")
 
 
 @program("gradients by hand of weights over tp, summed over dp", "[f/tp]")
 def _(xt, wt, y, c):
-    g = xt.T @ _hand_gradient(wt, xt, y) / y.size
-    return wt - 0.1 * c * lax.psum(g, "dp")
+    return wt - 0.1 * c * lax.psum(_hand_gradient(wt, xt, y), "dp")
 
 
 @program("gradients by hand of weights over tp, summed over dp, the rate over dp", "[f/tp]")
 def _(xt, wt, y, c):
-    g = xt.T @ _hand_gradient(wt, xt, y) / y.size
-    return wt - c / lax.axis_size("dp") * lax.psum(g, "dp")
+    return wt - c / lax.axis_size("dp") * lax.psum(_hand_gradient(wt, xt, y), "dp")
 
 
 @program("gradients by hand of weights over tp, averaged over both", "[f/tp]")
 def _(xt, wt, y, c):
-    g = xt.T @ _hand_gradient(wt, xt, y) / y.size
-    return wt - c * lax.pmean(g, ("dp", "tp"))
+    return wt - c * lax.pmean(_hand_gradient(wt, xt, y), ("dp", "tp"))
 
 
 @program("gradients by hand over the norm of all", "[f/tp]")
 def _(xt, wt, y, c):
-    g = lax.pmean(xt.T @ _hand_gradient(wt, xt, y) / y.size, "dp")
+    g = lax.pmean(_hand_gradient(wt, xt, y), "dp")
     return wt - c * g / jnp.sqrt(lax.psum(jnp.sum(g * g), "tp"))
 
 
 @program("gradients by hand over the norm of all, summed over dp first", "[f/tp]")
 def _(xt, wt, y, c):
-    g = lax.psum(xt.T @ _hand_gradient(wt, xt, y) / y.size, "dp")
+    g = lax.psum(_hand_gradient(wt, xt, y), "dp")
     return wt - c * g / jnp.sqrt(lax.psum(jnp.sum(g * g), "tp"))
 
 
 @program("gradients by hand over the norm over the wrong axis", "[f/tp]")
 def _(xt, wt, y, c):
-    g = lax.pmean(xt.T @ _hand_gradient(wt, xt, y) / y.size, "dp")
+    g = lax.pmean(_hand_gradient(wt, xt, y), "dp")
     return wt - c * g / jnp.sqrt(lax.psum(jnp.sum(g * g), "dp"))
 
 
