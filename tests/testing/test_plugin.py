@@ -33,7 +33,7 @@ def local(x: X) -> X:
 
 
 @jax.jit
-@mesh_invariant(trials=1, grad=True, batch=8)
+@mesh_invariant(trials=1, batch=8)
 @typed_shard_map
 def right(x: X) -> X:
     return x - jax.lax.pmean(x.mean(0), "dp")
