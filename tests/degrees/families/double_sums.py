@@ -71,12 +71,6 @@ def _(x, c):
     return c * lax.psum(mean, "dp")
 
 
-@program("pmean of a pmean", "d")
-def _(x, c):
-    mean = lax.pmean(x.mean(0), "dp")
-    return c * lax.pmean(mean, "dp")
-
-
 @program("psum twice, after a division by the rows of all", "")
 def _(y):
     mean = lax.psum(y.sum() / (y.size * lax.axis_size("dp")), "dp")
@@ -114,11 +108,6 @@ def _(x, w):
 @program("a sum of squares, its root, of own means", "")
 def _(x, c):
     return jnp.sqrt(lax.psum(jnp.mean(c * x * x), "dp"))
-
-
-@program("a sum of squares, its root, of own sums", "")
-def _(x, c):
-    return jnp.sqrt(lax.psum(jnp.sum(c * x * x), "dp"))
 
 
 @program("a weight added before the psum", "d")

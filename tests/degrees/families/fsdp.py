@@ -119,18 +119,6 @@ def _(x, y, mp, c):
     return mp - 0.1 * jax.grad(loss)(mp)
 
 
-@program("Adam on the part, by own mean over the shards", "d [p/dp]")
-def _(x, y, mp, c):
-    g = jax.grad(lambda mp: _loss(x, y, _gathered(mp)) / lax.axis_size("dp"))(mp)
-    return mp - 0.1 * (1 - c) * g / (jnp.sqrt((1 - c) * g * g) + 1e-2)
-
-
-@program("Adam on the part, by own mean", "d [p/dp]")
-def _(x, y, mp, c):
-    g = jax.grad(lambda mp: _loss(x, y, _gathered(mp)))(mp)
-    return mp - 0.1 * (1 - c) * g / (jnp.sqrt((1 - c) * g * g) + 1e-1)
-
-
 @program("the sign of gradients of the part, by own mean", "d [p/dp]")
 def _(x, y, mp, c):
     return mp - c * jnp.sign(jax.grad(lambda mp: _loss(x, y, _gathered(mp)))(mp))
@@ -147,12 +135,6 @@ def _(x, y, mp, c):
 def _(x, y, mp, c):
     g = jax.grad(lambda mp: _loss(x, y, _gathered(mp)) / lax.axis_size("dp"))(mp)
     return mp - g * jnp.minimum(1, 0.1 * c / jnp.sqrt(jnp.sum(g * g)))
-
-
-@program("gradients of the part clipped by a pmean of norms", "d [p/dp]")
-def _(x, y, mp, c):
-    g = jax.grad(lambda mp: _loss(x, y, _gathered(mp)) / lax.axis_size("dp"))(mp)
-    return mp - g * jnp.minimum(1, 0.1 * c / lax.pmean(jnp.sqrt(jnp.sum(g * g)), "dp"))
 
 
 @program("gradients of the part psummed", "d p1")

@@ -203,13 +203,6 @@ def _(x, y, w, c):
     return lax.pmean(g, "dp")
 
 
-@program("a penalty outside of the sum, its gradient psummed", "d")
-def _(x, y, w, c):
-    own = lax.pcast(w, "dp", to="varying")
-    g = jax.grad(lambda w: sum_loss(w, x, y) + c * jnp.sum(jnp.abs(w)))(own)
-    return lax.psum(g, "dp")
-
-
 @program("a decay added to the summed gradient", "d")
 def _(x, y, w, c):
     return lax.psum(own_gradient(w, x, y, sum_loss), "dp") + c * w

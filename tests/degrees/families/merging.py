@@ -201,14 +201,6 @@ def _(x, wp):
     return jnp.tanh(x[:, None] * wp[None, :, None]).sum(1)
 
 
-@program("experts over dp, rows exchanged and averaged over own experts", "[b/dp] d")
-def _(x, wp):
-    rows = jnp.repeat(x[:, None], wp.size * lax.axis_size("dp"), axis=1)
-    sent = lax.all_to_all(rows, "dp", split_axis=1, concat_axis=0, tiled=True)
-    done = jnp.tanh(sent * wp[None, :, None])
-    return lax.all_to_all(done, "dp", split_axis=0, concat_axis=1, tiled=True).sum(1) / wp.size
-
-
 @program("experts over dp, rows exchanged and normalised within an expert", "[b/dp] d")
 def _(x, wp):
     rows = jnp.repeat(x[:, None], wp.size * lax.axis_size("dp"), axis=1)

@@ -85,13 +85,6 @@ def _(x, y, w):
     return lax.psum(jnp.sum(row_loss(w, x, y)), "dp") / lax.psum(y.size, "dp") / jnp.log(2)
 
 
-@program("F1 of all by psums", "")
-def _(x, labels):
-    positive, actual = x[:, 0] > 0, labels > 3
-    hits, p, a = lax.psum((jnp.sum(positive & actual), positive.sum(), actual.sum()), "dp")
-    return 2 * hits / (p + a)
-
-
 @program("F1 of all by pmeans", "")
 def _(x, labels):
     positive, actual = x[:, 0] > 0, labels > 3

@@ -153,11 +153,6 @@ def _(x):
     return lax.pmean(lax.all_gather(x.mean(0), "dp").sum(0), "dp")
 
 
-@program("the sum of gathered sums", "d")
-def _(x):
-    return lax.pmean(lax.all_gather(x.sum(0), "dp").sum(0), "dp")
-
-
 @program("the sum of gathered sums, psummed", "d")
 def _(x):
     return lax.psum(lax.all_gather(x.sum(0), "dp").sum(0), "dp")
