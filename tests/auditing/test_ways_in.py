@@ -231,16 +231,6 @@ def test_a_typed_region_is_read_by_its_hints_and_its_suspects_are_findings(mesh:
     assert not region.is_complete and region.unread[0].startswith("pure_callback at test_ways_in.py:")
 
 
-def test_axes_of_size_one_are_read_as_if_they_were_longer() -> None:
-    mesh = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("dp", "tp"))
-    with audit() as report:
-        jax.eval_shape(mapped(forgotten, mesh), X, W)
-    assert report.findings == []
-    with audit({"tp": 4}) as report:
-        jax.eval_shape(mapped(forgotten, mesh), X, W)
-    assert [found.kind for found in report.findings] == ["unreduced"]
-
-
 def test_a_kernel_is_unread_and_no_error(mesh: Mesh) -> None:
     def kernel(x: Any, w: Any) -> Any:
         return jax.pure_callback(lambda x, w: x, x, x, w), lax.psum(jnp.sum(x), "dp")

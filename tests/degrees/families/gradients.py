@@ -164,20 +164,19 @@ def _(x, y, w):
     return jax.grad(jax.checkpoint(lambda w: lax.pmean(mean_loss(w, x, y), "dp")))(w)
 
 
+def _clipped(w, x, y, c):
+    g = jax.vmap(jax.grad(row_loss), (None, 0, 0))(w, x, y)
+    return g * jnp.minimum(1, c / jnp.sqrt(jnp.sum(g * g, axis=1, keepdims=True)))
+
+
 @program("gradients of rows clipped one by one, then psummed over all rows", "d")
 def _(x, y, w, c):
-    g = jax.vmap(jax.grad(row_loss), (None, 0, 0))(w, x, y)
-    norms = jnp.sqrt(jnp.sum(g * g, axis=1, keepdims=True))
-    clipped = g * jnp.minimum(1, c / norms)
-    return lax.psum(clipped.sum(0), "dp") / lax.psum(y.size, "dp")
+    return lax.psum(_clipped(w, x, y, c).sum(0), "dp") / lax.psum(y.size, "dp")
 
 
 @program("gradients of rows clipped one by one, their mean psummed", "d")
 def _(x, y, w, c):
-    g = jax.vmap(jax.grad(row_loss), (None, 0, 0))(w, x, y)
-    norms = jnp.sqrt(jnp.sum(g * g, axis=1, keepdims=True))
-    clipped = g * jnp.minimum(1, c / norms)
-    return lax.psum(clipped.mean(0), "dp")
+    return lax.psum(_clipped(w, x, y, c).mean(0), "dp")
 
 
 @program("gradients of shards clipped one by one, then pmeaned", "d")

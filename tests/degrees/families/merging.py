@@ -137,12 +137,15 @@ def _(h, up, down):
     return lax.psum(out * scale, "tp") / lax.psum(total * scale, "tp")
 
 
+def _contrastive(logits, at):
+    picked = jnp.take_along_axis(logits, at[:, None], 1)[:, 0]
+    return lax.pmean(jnp.mean(jax.nn.logsumexp(logits, -1) - picked), "dp")
+
+
 @program("a contrastive loss over gathered rows", "")
 def _(x, z):
-    keys = lax.all_gather(z, "dp", tiled=True)
     at = lax.axis_index("dp") * x.shape[0] + jnp.arange(x.shape[0])
-    logits = x @ keys.T
-    return lax.pmean(jnp.mean(jax.nn.logsumexp(logits, -1) - jnp.take_along_axis(logits, at[:, None], 1)[:, 0]), "dp")
+    return _contrastive(x @ lax.all_gather(z, "dp", tiled=True).T, at)
 
 
 @program("a contrastive loss over own rows", "")
@@ -153,10 +156,7 @@ def _(x, z):
 
 @program("a contrastive loss over gathered rows with own labels", "")
 def _(x, z):
-    keys = lax.all_gather(z, "dp", tiled=True)
-    logits = x @ keys.T
-    own = jnp.take_along_axis(logits, jnp.arange(x.shape[0])[:, None], 1)[:, 0]
-    return lax.pmean(jnp.mean(jax.nn.logsumexp(logits, -1) - own), "dp")
+    return _contrastive(x @ lax.all_gather(z, "dp", tiled=True).T, jnp.arange(x.shape[0]))
 
 
 @program("experts over tp, all of them weighted, psummed", "r d")

@@ -157,18 +157,12 @@ def _(h, up, down, bias):
 
 @program("value and gradient of an MLP with gelu and a bias before the psum", ("", "d [f/tp]"))
 def _(h, up, down, bias):
-    def loss(up):
-        return jnp.mean(lax.psum(jax.nn.gelu(h @ up) @ down + bias, "tp") ** 2)
-
-    return jax.value_and_grad(loss)(up)
+    return jax.value_and_grad(lambda up: jnp.mean(lax.psum(jax.nn.gelu(h @ up) @ down + bias, "tp") ** 2))(up)
 
 
 @program("value and gradient of an MLP with gelu and a bias after the psum", ("", "d [f/tp]"))
 def _(h, up, down, bias):
-    def loss(up):
-        return jnp.mean((lax.psum(jax.nn.gelu(h @ up) @ down, "tp") + bias) ** 2)
-
-    return jax.value_and_grad(loss)(up)
+    return jax.value_and_grad(lambda up: jnp.mean((lax.psum(jax.nn.gelu(h @ up) @ down, "tp") + bias) ** 2))(up)
 
 
 @program("value and gradient of an MLP with tanh and a bias after the psum, over the shards", ("", "d [f/tp]"))
@@ -229,8 +223,7 @@ def _(h, up, down):
 
 @program("Megatron's layer with a residual and without f, gradients of its input psummed", "r d")
 def _(h, up, down):
-    g = jax.grad(lambda h: jnp.mean((h + _g(jnp.tanh(h @ up) @ down)) ** 2))(h)
-    return lax.psum(g, "tp")
+    return lax.psum(jax.grad(lambda h: jnp.mean((h + _g(jnp.tanh(h @ up) @ down)) ** 2))(h), "tp")
 
 
 @program("Megatron's layer, a step on its weights", ("d [f/tp]", "[f/tp] d"))
