@@ -33,7 +33,7 @@ from typedshmap.errors import VaryingError
 from typedshmap.tools.audit.invariance import compare_on_meshes
 
 FAST_WRONG = ["a halo dropped"]
-FAST_RIGHT = ["a halo", "a product"]
+FAST_RIGHT = ["a product"]
 
 
 def mapped(program: Program, mesh: Mesh = MESH) -> Any:
@@ -69,6 +69,7 @@ def test_what_is_right_is_the_same_on_every_mesh(name: str) -> None:
     assert report.findings == [] and report.regions[0].unread == ()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("kind", "is_jitted"), [(AxisType.Explicit, True), (AxisType.Auto, False)])
 def test_a_region_of_the_ambient_mesh_is_run_on_fewer_devices_too(kind: AxisType, is_jitted: bool) -> None:
     """No mesh of one axis but the program's own has all of its devices."""

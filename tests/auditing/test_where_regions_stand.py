@@ -203,14 +203,14 @@ def run(stand: str, way: str, mesh: Mesh, body: F, check_vma: bool) -> Any:
     return report
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("stand", "way", "check_vma"), cases())
 def test_a_right_region_is_seen_once_and_let_by(stand: str, way: str, check_vma: bool, mesh: Mesh) -> None:
     report = run(stand, way, mesh, summed, check_vma)
     assert report.findings == [] and [region.name for region in report.regions] == ["own"]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("stand", "way", "check_vma"), cases((False,)))
 def test_a_forgotten_sum_is_found_at_its_line(stand: str, way: str, check_vma: bool, mesh: Mesh) -> None:
     report = run(stand, way, mesh, forgotten, check_vma)
