@@ -33,7 +33,7 @@ from typedshmap.errors import VaryingError
 from typedshmap.tools.audit.other_meshes import compare_on_meshes
 
 FAST_WRONG = ["a halo dropped"]
-FAST_RIGHT = ["a halo", "a product"]
+FAST_RIGHT = ["a product"]
 
 
 def mapped(program: Program, mesh: Mesh = MESH) -> Any:
@@ -59,6 +59,8 @@ def test_what_depends_on_the_mesh_is_found(name: str) -> None:
     assert (found.severity, found.file) == ("error", program.body.__code__.co_filename)
     assert found.line == program.body.__code__.co_firstlineno and "depends on the mesh" in found.message
     assert report.regions[0].unread == ()
+    with pytest.raises(VaryingError, match="depends on the mesh"):
+        report.raise_for_errors()
 
 
 @pytest.mark.parametrize("name", tiers(RIGHT, FAST_RIGHT))
@@ -67,6 +69,7 @@ def test_what_is_right_is_the_same_on_every_mesh(name: str) -> None:
     assert report.findings == [] and report.regions[0].unread == ()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("kind", "is_jitted"), [(AxisType.Explicit, True), (AxisType.Auto, False)])
 def test_a_region_of_the_ambient_mesh_is_run_on_fewer_devices_too(kind: AxisType, is_jitted: bool) -> None:
     """No mesh of one axis but the program's own has all of its devices."""
@@ -336,17 +339,6 @@ def test_what_a_region_is_given_is_seen_in_compiled_programs(kind: str) -> None:
     np.testing.assert_allclose(seen.call.operands[0], X, rtol=1e-6)
 
 
-def test_the_compiled_program_stays_what_it_is() -> None:
-    f = mapped(WRONG["a halo dropped"])
-
-    def lowered() -> str:
-        return jax.jit(jax.grad(lambda x: f(x).sum())).lower(X).as_text()
-
-    before = lowered()
-    with audit(invariance=True):
-        assert lowered() == before
-
-
 @pytest.mark.slow
 def test_state_that_is_all_zeros_is_varied() -> None:
     def shifted(x: Any) -> Any:
@@ -376,9 +368,3 @@ def test_the_program_stays_what_it_is(capsys: pytest.CaptureFixture[str]) -> Non
         before = len(calls)
     np.testing.assert_array_equal(found, 2.0)
     assert capsys.readouterr().out.count("traced") == before < len(calls)
-
-
-def test_errors_are_raised_as_those_of_types() -> None:
-    program = WRONG["a halo dropped"]
-    with pytest.raises(VaryingError, match="depends on the mesh"):
-        audited(mapped(program), *program.args).raise_for_errors()

@@ -221,16 +221,9 @@ def test_what_is_wrong_as_a_document(module, capfd):
     assert last == "2 functions on 1 mesh: 1 failed"
 
 
-@pytest.mark.parametrize(
-    ("target", "options", "line"),
-    [
-        (":good", ("dp=256,tp=16", "--size", "b=512", "--size", "m=8 f=64"), "good  dp=256, tp=16  (b=512, m=8, f=64)"),
-        (".py:helper", ("dp=8", "--size", "b=3"), "helper  dp=8  (b=3)"),
-    ],
-)
-def test_one_function_of_a_module_or_a_file_with_its_sizes(target, options, line, module, capsys):
-    found = run(capsys, module("program_b", PROGRAM) + target, "--mesh", *options)
-    assert found == (0, f"ok     {line}\n1 function on 1 mesh: all right\n", "")
+def test_one_function_of_a_file_with_its_sizes(module, capsys):
+    found = run(capsys, module("program_b", PROGRAM) + ".py:helper", "--mesh", "dp=8", "--size", "b=3")
+    assert found == (0, "ok     helper  dp=8  (b=3)\n1 function on 1 mesh: all right\n", "")
 
 
 def test_a_size_that_does_not_divide_is_our_error(module, capsys):

@@ -69,8 +69,18 @@ def partial(x: Array, w: Array) -> Array:
 # Regions of a program
 
 
+def region_of(body: Any, **options: Any) -> Region:
+    """The one region of a program that takes `x` and `w`."""
+    (region,) = regions(jax.make_jaxpr(plain(body, P("dp"), **options))(x, w))
+    return region
+
+
+def total(x: Array, w: Array) -> Array:
+    return jax.lax.psum(x @ w, "tp")
+
+
 def test_a_region_is_known_by_its_function_axes_and_specs() -> None:
-    (region,) = regions(jax.make_jaxpr(plain(partial, P("dp"), check_vma=False))(x, w))
+    region = region_of(partial, check_vma=False)
     assert (region.name, region.line) == ("partial", partial.__code__.co_firstlineno)
     assert region.file == __file__
     assert region.axes == {"dp": 4, "tp": 2} and region.mesh.shape_tuple == MESH.shape_tuple
@@ -79,14 +89,14 @@ def test_a_region_is_known_by_its_function_axes_and_specs() -> None:
 
 
 def test_a_finding_says_what_is_wrong_where() -> None:
-    (region,) = regions(jax.make_jaxpr(plain(partial, P("dp"), check_vma=False))(x, w))
+    region = region_of(partial, check_vma=False)
     (finding,) = region.findings
     assert (finding.severity, finding.kind, finding.region) == ("error", "unreduced", "partial")
     assert (finding.file, finding.line) == (__file__, partial.__code__.co_firstlineno + 1)
 
 
 def test_a_right_region_has_no_findings_and_is_read_to_its_end() -> None:
-    (region,) = regions(jax.make_jaxpr(plain(lambda x, w: jax.lax.psum(x @ w, "tp"), P("dp")))(x, w))
+    region = region_of(total)
     assert (region.findings, region.unread, region.is_complete) == ([], (), True)
 
 
@@ -94,13 +104,13 @@ def test_what_a_kernel_returns_is_listed_as_unread() -> None:
     def callback(x: Array, w: Array) -> Array:
         return jax.pure_callback(lambda y: y, jax.ShapeDtypeStruct((2, 32), jnp.float32), x @ w)
 
-    (region,) = regions(jax.make_jaxpr(plain(callback, P("dp"), check_vma=False))(x, w))
+    region = region_of(callback, check_vma=False)
     assert not region.is_complete
     assert region.unread[0].startswith("pure_callback at ")
 
 
 def test_the_facts_of_values_are_those_of_the_body() -> None:
-    (region,) = regions(jax.make_jaxpr(plain(lambda x, w: jax.lax.psum(x @ w, "tp"), P("dp")))(x, w))
+    region = region_of(total)
     rows, weights = region.jaxpr.invars
     assert region.facts(rows) == Fact(frozenset({"dp", "tp"}), frozenset(), (("dp",), ("tp",)))
     assert region.facts(weights) == Fact(frozenset({"tp"}), frozenset(), (("tp",), ()))
@@ -109,7 +119,7 @@ def test_the_facts_of_values_are_those_of_the_body() -> None:
 
 
 def test_the_value_of_another_program_has_no_facts() -> None:
-    (region,) = regions(jax.make_jaxpr(plain(partial, P("dp", None), check_vma=False))(x, w))
+    region = region_of(partial, check_vma=False)
     with pytest.raises(KeyError):
         region.facts(jax.make_jaxpr(jnp.sin)(x).jaxpr.invars[0])
 
@@ -132,25 +142,13 @@ def test_the_collectives_of_a_region_have_axes_bytes_and_how_often_they_run() ->
 
 
 def test_a_reshard_is_listed_by_its_steps() -> None:
-    @typed_shard_map(mesh=MESH)
-    def moved(x: X) -> Float[Array, "batch [model/dp,tp]"]:
-        return reshard(x, "[b/dp] [m/tp] -> b [m/dp,tp]")
-
-    (region,) = regions(jax.make_jaxpr(lambda x: moved(x))(x))
-    steps = plan_reshard("[b/dp] [m/tp] -> b [m/dp,tp]", (8, 16), MESH).steps
-    assert len(region.collectives) == sum(step.rounds for step in steps)
-    assert {axis for call in region.collectives for axis in call.axes} <= {"dp", "tp"}
-    assert sum(call.operand for call in region.collectives) > 0
-
-
-def test_the_steps_of_the_equation_of_a_reshard_are_those_of_its_plan() -> None:
     pattern = "[b/dp] [m/tp] -> b [m/dp,tp]"
     moved = typed_shard_map(lambda x: reshard(x, pattern), mesh=MESH, in_types=X, out_types=Float[Array, "b [m/dp,tp]"])
     (region,) = regions(jax.make_jaxpr(lambda x: moved(x))(x))
-    steps = [step for eqn in region.jaxpr.eqns for step in reshard_steps(eqn)]
-    assert [(operation, axes) for operation, axes, *_ in steps] == [
-        (collective.operation, collective.axes) for collective in region.collectives
-    ]
+    assert len(region.collectives) == sum(step.rounds for step in plan_reshard(pattern, (8, 16), MESH).steps)
+    assert sum(collective.operand for collective in region.collectives) > 0
+    steps = [(operation, axes) for eqn in region.jaxpr.eqns for operation, axes, *_ in reshard_steps(eqn)]
+    assert steps == [(collective.operation, collective.axes) for collective in region.collectives]
 
 
 @pytest.mark.parametrize(
@@ -481,7 +479,7 @@ def test_a_program_is_interpreted_in_a_domain_of_your_own() -> None:
     assert list(call(Depth(), called, [1] * len(called.invars))) == [3]
 
 
-@pytest.mark.parametrize("f", [layer, plain(lambda x, w: jax.lax.psum(x @ w, "tp"), P("dp"))], ids=["typed", "plain"])
+@pytest.mark.parametrize("f", [layer, plain(total, P("dp"))], ids=["typed", "plain"])
 def test_a_program_is_traced_on_another_mesh(f: Any) -> None:
     with on_mesh(AbstractMesh((2, 4), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)):
         (region,) = regions(jax.make_jaxpr(lambda x, w: f(x, w))(x, w))

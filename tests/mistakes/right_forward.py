@@ -257,20 +257,6 @@ def covariance(x):
     return jax.shard_map(whiten, in_specs=P("dp"), out_specs=P("dp"))(x)
 
 
-@case("dp", x="24 3", centers="4 3")
-@typed_shard_map
-def kmeans(x: X, centers: Float[Array, "k m"]) -> Float[Array, "k m"]:
-    nearest = jnp.argmin(((x[:, None] - centers) ** 2).sum(-1), -1)
-    member = jax.nn.one_hot(nearest, centers.shape[0])
-    total = lax.psum(member.T @ x, "dp")
-    count = lax.psum(member.sum(0), "dp")
-    return total / jnp.maximum(count, 1.0)[:, None]
-    # lax.psum(member.sum(0), "dp") => member.sum(0)
-    # lax.psum(member.T @ x, "dp") => member.T @ x
-    # count = lax.psum => count = lax.pmean
-    # member.T @ x => member.T @ x + 0.1 * centers
-
-
 @case("dp", x="24 4", y="24")
 def ridge(x, y):
     def solve(x, y):
@@ -361,18 +347,6 @@ def metrics(
     # lax.psum(hit.sum(), "dp") / count => lax.psum(hit.mean(), "dp")
 
 
-@case("dp", mask="bool 24 6", seconds="")
-def tokens_per_second(mask, seconds):
-    def rate(mask, seconds):
-        tokens = lax.psum(mask.sum(), "dp")
-        return tokens / jnp.exp(seconds)
-        # lax.psum(mask.sum(), "dp") => mask.sum()
-        # lax.psum(mask.sum(), "dp") => lax.psum(mask.sum(), "dp") * lax.axis_size("dp")
-        # jnp.exp(seconds) => lax.psum(jnp.exp(seconds), "dp")
-
-    return jax.shard_map(rate, in_specs=(P("dp"), P()), out_specs=P(), check_vma=False)(mask, seconds)
-
-
 @case("dp sp", nll="12 24")
 @typed_shard_map
 def perplexity(nll: Float[Array, "[b/dp] [s/sp]"]) -> S:
@@ -382,18 +356,6 @@ def perplexity(nll: Float[Array, "[b/dp] [s/sp]"]) -> S:
     # lax.pmean(nll.mean(), ("dp", "sp")) => lax.psum(nll.mean(), ("dp", "sp"))
     # jnp.exp(mean) => lax.pmean(jnp.exp(nll.mean()), ("dp", "sp"))
     # nll.mean() => nll.sum()
-
-
-@case("tp", v="12 12", g="12", x="4 12")
-@typed_shard_map
-def weight_norm(v: Float[Array, "o [m/tp]"], g: Float[Array, "o"], x: Float[Array, "b [m/tp]"]) -> Float[Array, "b o"]:
-    norm = jnp.sqrt(lax.psum(jnp.sum(v * v, 1), "tp"))
-    return lax.psum(x @ v.T, "tp") * g / norm
-    # jnp.sqrt(lax.psum(jnp.sum(v * v, 1), "tp")) => lax.psum(jnp.sqrt(jnp.sum(v * v, 1)), "tp")
-    # jnp.sqrt(lax.psum(jnp.sum(v * v, 1), "tp")) => jnp.sqrt(jnp.sum(v * v, 1))
-    # lax.psum(x @ v.T, "tp") * g / norm => lax.psum(x @ v.T * g / norm, "tp")
-    # lax.psum(x @ v.T, "tp") * g / norm => x @ v.T * g / norm
-    # lax.psum(x @ v.T, "tp") * g => lax.psum(x @ v.T + g, "tp")
 
 
 @case("dp tp", x="12 12", a="12 3", b="3 10", w="12 10")
@@ -409,18 +371,6 @@ def lora(x, a, b, w):
 
     specs = P("dp", "tp"), P("tp"), P(), P("tp")
     return jax.shard_map(apply, in_specs=specs, out_specs=P("dp"), check_vma=False)(x, a, b, w)
-
-
-@case("dp tp", x="12 12", w="12 6", keep="bool 12 6")
-@typed_shard_map(check_vma=False)
-def masked_output(
-    x: Float[Array, "[b/dp] [m/tp]"], w: Float[Array, "[m/tp] f"], keep: Bool[Array, "[b/dp] f"]
-) -> Float[Array, "[b/dp] f"]:
-    y = lax.psum(x @ w, "tp")
-    return jnp.where(keep, y, -1.0)
-    # jnp.where(keep, y, -1.0) => jnp.where(y > 0, lax.psum(y, "tp"), -1.0)
-    # lax.psum(x @ w, "tp") => x @ w
-    # lax.psum(x @ w, "tp") => lax.psum(jnp.where(keep, x @ w, 1.0), "tp")
 
 
 @typed
@@ -450,21 +400,6 @@ def operations(x: Float[Array, "[b/dp] [m/tp]"], w: Float[Array, "[m/tp] f"]) ->
     return jnp.tanh(y)
     # y = ts.psum(h, "[b/dp] f +tp -> [b/dp] f") => y = h
     # y = ts.psum(h, "[b/dp] f +tp -> [b/dp] f") => y = ts.psum(jnp.tanh(h), "[b/dp] f +tp -> [b/dp] f")
-
-
-@case("dp tp", ws="3 12 8", x="12 8")
-def penalty(ws, x):
-    def loss(ws, x):
-        fit = lax.pmean(jnp.mean(x**2), "dp")
-        square = lax.psum(jnp.sum(ws**2), "tp")
-        return fit + 0.5 * square
-        # lax.psum(jnp.sum(ws**2), "tp") => jnp.sum(ws**2)
-        # lax.psum(jnp.sum(ws**2), "tp") => lax.pmean(jnp.sum(ws**2), "tp")
-        # fit + 0.5 * square => lax.psum(fit + 0.5 * square, "dp")
-        # lax.pmean(jnp.mean(x**2), "dp") => lax.psum(jnp.mean(x**2), "dp")
-        # in_specs=(P(None, "tp"), P("dp")) => in_specs=(P(), P("dp"))
-
-    return jax.shard_map(loss, in_specs=(P(None, "tp"), P("dp")), out_specs=P())(ws, x)
 
 
 @case("sp", x="2 12 8")
@@ -529,29 +464,6 @@ def evaluate(x, w):
         # lax.psum(total, "dp") / lax.psum(count, "dp") => lax.psum(total / count, "dp")
 
     return jax.shard_map(run, in_specs=(P("dp"), P()), out_specs=P(), check_vma=False)(x, w)
-
-
-@case("dp tp", x="12 6 8", wqkv="3 8 12 2", wo="12 2 8", up="8 24", down="24 8")
-@typed_shard_map
-def transformer_block(
-    x: Float[Array, "[b/dp] s m"],
-    wqkv: Float[Array, "3 m [h/tp] d"],
-    wo: Float[Array, "[h/tp] d m"],
-    up: Float[Array, "m [f/tp]"],
-    down: Float[Array, "[f/tp] m"],
-) -> Float[Array, "[b/dp] s m"]:
-    def norm(x):
-        return x * lax.rsqrt(jnp.mean(x**2, -1, keepdims=True) + 1e-6)
-
-    q, k, v = jnp.einsum("bsm,cmhd->cbhsd", norm(x), wqkv)
-    p = jax.nn.softmax(q @ k.swapaxes(-1, -2), -1)
-    x = x + lax.psum(jnp.einsum("bhsd,hdm->bsm", p @ v, wo), "tp")
-    h = jax.nn.silu(norm(x) @ up)
-    return x + lax.psum(h @ down, "tp")
-    # x = x + lax.psum(jnp.einsum("bhsd,hdm->bsm", p @ v, wo), "tp") => x = x + jnp.einsum("bhsd,hdm->bsm", p @ v, wo)
-    # x + lax.psum(h @ down, "tp") => lax.psum(x + h @ down, "tp")
-    # x = x + lax.psum(jnp.einsum("bhsd,hdm->bsm", p @ v, wo), "tp") => x = lax.psum(x + jnp.einsum("bhsd,hdm->bsm", p @ v, wo), "tp")
-    # return x + lax.psum(h @ down, "tp") => return lax.psum(x + lax.psum(h @ down, "tp"), "tp")
 
 
 @case("dp", x="24 6", w="6 4")

@@ -69,36 +69,6 @@ def adam(x: X, w: Float[Array, "m f"], v: Float[Array, "f"]) -> tuple[Float[Arra
     # lax.pmean(jnp.mean(h**2), "dp") => lax.psum(jnp.mean(h**2), "dp")
 
 
-@case("dp", x="24 6", w="6")
-def adam_plain(x, w):
-    def step(x, w):
-        g = jax.grad(lambda w: jnp.mean(jax.nn.softplus(x @ w)))(w)
-        g = lax.pmean(g, "dp")
-        g = g / (1.0 + jnp.linalg.norm(g))
-        return w - 0.01 * 0.1 * g / (jnp.sqrt(0.01 * g**2) + 1e-3)
-        # g = lax.pmean(g, "dp") => g = g
-        # g = lax.pmean(g, "dp") => g = lax.psum(g, "dp")
-        # 0.01 * g**2 => 0.01 * lax.psum(g**2, "dp")
-        # 1.0 + jnp.linalg.norm(g) => 1.0 + lax.psum(jnp.linalg.norm(g), "dp")
-        # 1.0 + jnp.linalg.norm(g) => lax.psum(1.0 + jnp.linalg.norm(g), "dp")
-
-    return jax.shard_map(step, in_specs=(P("dp"), P()), out_specs=P(), check_vma=False)(x, w)
-
-
-@case("dp", x="24 6", w="6")
-def clip_then_mean(x, w):
-    def step(x, w):
-        g = jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w)
-        g = lax.pmean(g, "dp")
-        clipped = jnp.clip(g, -0.1, 0.1)
-        return w - clipped
-        # clipped = jnp.clip(g, -0.1, 0.1) => clipped = lax.psum(jnp.clip(g, -0.1, 0.1), "dp")
-        # g = lax.pmean(g, "dp") => pass
-        # w - clipped => w - jnp.sign(g) * lax.psum(jnp.abs(clipped), "dp")
-
-    return jax.shard_map(step, in_specs=(P("dp"), P()), out_specs=P(), check_vma=False)(x, w)
-
-
 @case("dp tp", x="12 12", up="12 24", down="24 6", scale="12")
 @typed_shard_map
 def fsdp_step(
@@ -175,21 +145,6 @@ def accumulate_plain(x, w):
         # g = lax.pmean(total, "dp") / 2 => g = total / 2
         # g = lax.pmean(total, "dp") / 2 => g = lax.psum(total, "dp") / 2
         # total + g => total + lax.psum(g, "dp")
-
-    return jax.shard_map(step, in_specs=(P("dp"), P()), out_specs=P(), check_vma=False)(x, w)
-
-
-@case("dp", x="24 6", w="6")
-def loss_scale(x, w):
-    def step(x, w):
-        scale = 128.0
-        g = jax.grad(lambda w: scale * jnp.mean((x @ w) ** 2))(w)
-        g = lax.pmean(g, "dp") / scale
-        is_finite = jnp.all(jnp.isfinite(g))
-        return jnp.where(is_finite, w - 0.1 * g, w)
-        # g = lax.pmean(g, "dp") / scale => g = g / scale
-        # lax.pmean(g, "dp") / scale => lax.psum(g, "dp") / scale
-        # w - 0.1 * g, => lax.psum(w - 0.1 * g, "dp"),
 
     return jax.shard_map(step, in_specs=(P("dp"), P()), out_specs=P(), check_vma=False)(x, w)
 
@@ -346,25 +301,6 @@ def shampoo(w, g):
     return jax.shard_map(precondition, in_specs=P("tp"), out_specs=P("tp"), check_vma=False)(w, g)
 
 
-@case("dp", x="24 6", teacher="6 4", student="6 4")
-@typed_shard_map
-def distill(
-    x: X, teacher: Float[Array, "m c"], student: Float[Array, "m c"]
-) -> tuple[Float[Array, "m c"], Float[Array, "m c"]]:
-    def loss(student):
-        p = jax.nn.softmax(x @ teacher / 2)
-        q = jax.nn.log_softmax(x @ student / 2)
-        return -lax.pmean(jnp.mean(jnp.sum(p * q, -1)), "dp")
-
-    new = student - jax.grad(loss)(student)
-    return 0.9 * teacher + 0.1 * new, new
-    # -lax.pmean(jnp => -lax.psum(jnp
-    # -lax.pmean(jnp.mean(jnp.sum(p * q, -1)), "dp") => -jnp.mean(jnp.sum(p * q, -1))
-    # jax.grad(loss)(student) => lax.psum(jax.grad(loss)(student), "dp")
-    # jnp.mean(jnp.sum(p * q, -1)) => jnp.sum(p * q)
-    # 0.1 * new, new => 0.1 * lax.psum(new, "dp"), new
-
-
 @case("dp", x="24 6", w="6 6", v="6")
 def gradient_penalty(x, w, v):
     def step(x, w, v):
@@ -463,22 +399,6 @@ def masked_loss(x: X, mask: Bool[Array, "[b/dp]"], w: W) -> tuple[S, W]:
     # lax.psum(jnp.sum(mask), "dp") => lax.pmean(jnp.sum(mask), "dp")
 
 
-@case("dp", x="24 6", w="6")
-def power_loss(x, w):
-    def step(x, w):
-        def loss(w):
-            total = lax.psum(jnp.sum(jnp.exp(x @ w)), "dp")
-            return jnp.log(total)
-
-        return jax.value_and_grad(loss)(w)
-        # jnp.log(total) => lax.psum(jnp.log(total), "dp")
-        # total = lax.psum(jnp.sum(jnp.exp(x @ w)), "dp") => total = jnp.sum(jnp.exp(x @ w))
-        # return jnp.log(total) => return lax.psum(jnp.log(jnp.sum(jnp.exp(x @ w))), "dp")
-        # lax.psum(jnp.sum => lax.pmean(jnp.sum
-
-    return jax.shard_map(step, in_specs=(P("dp"), P()), out_specs=P())(x, w)
-
-
 @case("tp", w="12 6", g="12 6")
 @typed_shard_map
 def adafactor(w: Float[Array, "[m/tp] f"], g: Float[Array, "[m/tp] f"]) -> Float[Array, "[m/tp] f"]:
@@ -490,21 +410,6 @@ def adafactor(w: Float[Array, "[m/tp] f"], g: Float[Array, "[m/tp] f"]) -> Float
     # mean = lax.pmean(jnp.mean(row), "tp") => mean = jnp.mean(row)
     # mean = lax.pmean => mean = lax.psum
     # column = lax.pmean => column = lax.psum
-
-
-@case("dp", x="24 6", w="6", m="6")
-@typed_shard_map
-def sign_momentum(x: X, w: W, m: W) -> tuple[W, W]:
-    def loss(w):
-        return lax.psum(jnp.sum((x @ w) ** 2), "dp") / 24
-
-    g = jax.grad(loss)(w)
-    update = jnp.sign(0.9 * m + 0.1 * g)
-    return w - 0.01 * update, 0.9 * m + 0.1 * g
-    # lax.psum(jnp.sum((x @ w) ** 2), "dp") / 24 => jnp.sum((x @ w) ** 2) / 24
-    # jnp.sign(0.9 * m + 0.1 * g) => lax.psum(jnp.sign(0.9 * m + 0.1 * g), "dp")
-    # g = jax.grad(loss)(w) => g = lax.psum(jax.grad(loss)(w), "dp")
-    # lax.psum(jnp => lax.pmean(jnp
 
 
 @case("dp tp", x="12 8", w="8 12", v="12")

@@ -4,7 +4,6 @@ Each is a function of global arrays that gives the same on every mesh, but for w
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -18,7 +17,6 @@ from typedshmap import (
     Float32,
     Int32,
     Key,
-    Stacked,
     all_gather,
     einsum,
     pmean,
@@ -26,8 +24,6 @@ from typedshmap import (
     reduce,
     reshard,
     size,
-    softmax,
-    take,
     typed,
     typed_jit,
     typed_shard_map,
@@ -73,13 +69,6 @@ def own_noise(x: Rows, key: Key[Array, ""]) -> tuple[Rows, Number]:
 
 
 @typed_shard_map
-def noise_by_row(x: Rows, key: Key[Array, ""]) -> Rows:
-    """Every row of the global batch has a key."""
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, rows_of(x))
-    return x + jax.vmap(lambda key, row: jax.random.normal(key, row.shape))(keys, x)
-
-
-@typed_shard_map
 def largest_of_all(
     logits: Float32[Array, "[batch/dp] [vocab/tp]"],
 ) -> tuple[Float32[Array, "[batch/dp] k=3"], Int32[Array, "[batch/dp] k=3"]]:
@@ -101,69 +90,9 @@ def sorted_by_all(x: Float32[Array, "[n/dp]"]) -> tuple[Float32[Array, "[n/dp]"]
 
 
 @typed_shard_map
-def running_total(x: Float32[Array, "[n/dp]"]) -> Float32[Array, "[n/dp]"]:
-    totals = jax.lax.all_gather(x.sum(), "dp")
-    return jnp.cumsum(x) + jnp.where(jnp.arange(len(totals)) < jax.lax.axis_index("dp"), totals, 0).sum()
-
-
-@typed_shard_map
-def weighted_mean(x: Rows, weights: Float32[Array, "[batch/dp]"]) -> Float32[Array, "model"]:
-    weights = jnp.abs(weights)
-    return psum(weights @ x, "m ~dp -> m") / psum(weights.sum(), "~dp ->")
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Layer:
-    up: Float32[Array, "model [ff/tp]"]
-    down: Float32[Array, "[ff/tp] model"]
-
-
-@typed_shard_map
-def scanned(x: Rows, layers: Stacked["layers", Layer]) -> Rows:
-    def block(x: Array, layer: Layer) -> tuple[Array, None]:
-        return x + jax.lax.psum(jax.nn.relu(x @ layer.up) @ layer.down, "tp") / size("model"), None
-
-    return jax.lax.scan(jax.checkpoint(block), x, layers)[0]
-
-
-class Moments(NamedTuple):
-    mean: Float32[Array, "[model/dp] ff"]
-    square: Float32[Array, "[model/dp] ff"]
-
-
-@typed_shard_map
-def adam(
-    w: Float32[Array, "[model/dp] ff"], moments: Moments, x: Rows, y: Float32[Array, "[batch/dp] ff"]
-) -> tuple[Float32[Array, "[model/dp] ff"], Moments, Number]:
-    """Weights sharded over the batch's axis, gathered for the step; the update divides by a root."""
-
-    def loss(w: Array) -> Array:
-        whole = all_gather(w, "[m/dp] f -> m f ~dp")
-        return reduce((x @ whole - y) ** 2, "[b/dp] f ->", "mean")
-
-    value, g = jax.value_and_grad(loss)(w)
-    norm = jnp.sqrt(jax.lax.psum(jnp.sum(g * g), "dp"))
-    g = g * jnp.minimum(1, 1 / norm)
-    mean, square = 0.9 * moments.mean + 0.1 * g, 0.99 * jnp.abs(moments.square) + 0.01 * g * g
-    return w - 0.01 * mean / (jnp.sqrt(square) + 1e-8), Moments(mean, square), value
-
-
-@typed_shard_map
 def signs(w: Float32[Array, "model"], x: Rows) -> Float32[Array, "model"]:
     """An update by the signs of a gradient."""
     return w - 0.01 * jnp.sign(jax.grad(lambda w: reduce(jnp.tanh(x @ w), "[b/dp] ->", "mean"))(w))
-
-
-@typed_shard_map
-def quantised(
-    x: X, w: Float32[Array, "[model/tp] ff"]
-) -> tuple[Float32[Array, "[batch/dp] ff"], Int32[Array, "[batch/dp] ff"]]:
-    """Rounded to eight bits by the largest entry of all."""
-    y = einsum(x, w, "[b/dp] [m/tp], [m/tp] f -> [b/dp] f")
-    scale = jax.lax.pmax(jnp.abs(y).max(), "dp") / 127
-    q = jnp.round(y / scale).astype(jnp.int32)
-    return q * scale, q
 
 
 @typed_shard_map
@@ -188,29 +117,6 @@ def masked(x: X) -> tuple[Float32[Array, "[batch/dp]"], Float32[Array, "[batch/d
 
 
 @typed_shard_map
-def solved(a: Float32[Array, "[n/dp] n"], b: Float32[Array, "[n/dp]"]) -> Float32[Array, "[n/dp]"]:
-    """Conjugate gradients, until the rest is small: how many iterations it takes depends on rounding."""
-
-    def applied(v: Array) -> Array:
-        whole = jax.lax.psum(a.T @ (a @ jax.lax.all_gather(v, "dp", tiled=True)), "dp")
-        return jax.lax.dynamic_slice_in_dim(whole, jax.lax.axis_index("dp") * len(v), len(v)) / 10 + v
-
-    def dot(u: Array, v: Array) -> Array:
-        return jax.lax.psum(u @ v, "dp")
-
-    def iteration(state: tuple[Array, ...]) -> tuple[Array, ...]:
-        x, rest, way, before = state
-        pushed = applied(way)
-        step = before / dot(way, pushed)
-        x, rest = x + step * way, rest - step * pushed
-        now = dot(rest, rest)
-        return x, rest, rest + now / before * way, now
-
-    start = (jnp.zeros_like(b), b, b, dot(b, b))
-    return jax.lax.while_loop(lambda state: state[3] > 1e-10 * start[3], iteration, start)[0]
-
-
-@typed_shard_map
 def sampled(logits: Float32[Array, "[batch/dp] [vocab/tp]"], key: Key[Array, ""]) -> Int32[Array, "[batch/dp]"]:
     """By a Gumbel number for every entry of the global array."""
     noise = jax.random.gumbel(key, (size("batch"), size("vocab")))
@@ -229,12 +135,6 @@ def counted(x: Rows) -> tuple[Rows, Int32[Array, ""]]:
 @typed_shard_map
 def moved_keys(keys: Key[Array, "[batch/dp]"]) -> Key[Array, "[batch/dp]"]:
     return jax.vmap(lambda key: jax.random.split(key)[0])(keys)
-
-
-@typed_shard_map
-def looked_up(table: Float32[Array, "[vocab/tp] model"], ids: Int32[Array, "[batch/dp]"]) -> Rows:
-    rows = take(table, ids, "[v/tp] m, [b/dp] -> [b/dp] m")
-    return softmax(rows, "[b/dp] m", "m") * rows
 
 
 @typed_shard_map
@@ -288,23 +188,15 @@ SOUND = (
     Sound(bfloat16_inside, {"model": 64}, grad=True),
     Sound(histogram),
     Sound(own_noise, exclude=("return[0]",)),
-    Sound(noise_by_row),
     Sound(largest_of_all),
     Sound(sorted_by_all),
-    Sound(running_total, {"n": 64}, grad=True),
-    Sound(weighted_mean, grad=True),
-    Sound(scanned, grad=True),
-    Sound(adam),
     Sound(signs),
-    Sound(quantised),
     Sound(residual),
     Sound(variance_by_squares, {"x": lambda key, shape: 100 + jax.random.normal(key, shape)}),
     Sound(masked),
-    Sound(solved),
     Sound(sampled),
     Sound(counted, exclude=("[1]",)),
     Sound(moved_keys),
-    Sound(looked_up, grad=True),
     Sound(handed_over),
     Sound(compiled),
     Sound(helper, grad=True),

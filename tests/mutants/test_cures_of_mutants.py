@@ -160,7 +160,7 @@ def one_of_each_program(cases: list[Any]) -> list[Any]:
     return chosen
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("name", "at", "check_vma"), one_of_each_program(CASES))
 def test_a_mutant_whose_messages_are_followed_is_right_or_refused(name: str, at: int, check_vma: bool) -> None:
     mutant, way = BY_ID[name], CURES[name][at]
@@ -181,7 +181,7 @@ def test_a_mutant_whose_messages_are_followed_is_right_or_refused(name: str, at:
 REST = [pytest.param(mutant, id=mutant.id) for mutant in MUTANTS if mutant.id not in CURES]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("mutant", [slow(case) if case.id.startswith("Q") else case for case in REST])
 def test_every_message_that_names_a_cure_is_followed(mutant: Mutant) -> None:
     for check_vma in mutant.check_vma:

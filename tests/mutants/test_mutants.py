@@ -87,7 +87,7 @@ CASES = [slow(c) if c.values[0] in COSTLY and c.values[0] not in ONE_PER_PROGRAM
 # But for the quickstart's, which take long to compile.
 ON_MESHES = [m for m in MUTANTS if m.found_by == "mesh" and m.id[0] != "Q" and m.id not in WRONG_ON_ONE_DEVICE]
 # Beside the edited line, a line that it calls, or one behind it that has the values of what Python computed.
-KINDS_OF_PLACES = {"edited": 78, "called": 3, "after": 23}
+KINDS_OF_PLACES = {"edited": 59, "called": 2, "after": 16}
 FOUND_BY = {"types": TypedShmapError, "mesh": AssertionError, "JAX": Exception}
 
 

@@ -44,24 +44,18 @@ def test_axes_keep_their_types():
     assert {mesh.axis_types for mesh in default_meshes(known, "f")} == {(AxisType.Explicit, AUTO)}
 
 
-def test_one_device_is_not_enough():
+GPU = FunctionAxes({"dp": 1}, {"dp": AUTO}, [SimpleNamespace(platform="gpu", id=0)])
+
+
+@pytest.mark.parametrize(("known", "cpu"), [(axes(1, dp=1), ""), (GPU, "JAX_PLATFORMS=cpu and ")])
+def test_one_device_is_not_enough(known, cpu):
     with pytest.raises(MeshAxisError) as caught:
-        default_meshes(axes(1, dp=1), "step")
+        default_meshes(known, "step")
     assert str(caught.value) == (
         "assert_mesh_invariant: step: there is one device only, and meshes are compared\n"
         "\n"
-        "Hint: a CPU stands for several devices by XLA_FLAGS=--xla_force_host_platform_device_count=8, set before "
-        "JAX is imported"
-    )
-
-
-def test_on_a_gpu_the_cure_is_the_cpu():
-    gpu = FunctionAxes({"dp": 1}, {"dp": AUTO}, [SimpleNamespace(platform="gpu", id=0)])
-    with pytest.raises(MeshAxisError) as caught:
-        default_meshes(gpu, "step")
-    assert str(caught.value).endswith(
-        "Hint: a CPU stands for several devices by JAX_PLATFORMS=cpu and "
-        "XLA_FLAGS=--xla_force_host_platform_device_count=8, set before JAX is imported"
+        f"Hint: a CPU stands for several devices by {cpu}XLA_FLAGS=--xla_force_host_platform_device_count=8, "
+        "set before JAX is imported"
     )
 
 

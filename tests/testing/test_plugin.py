@@ -33,7 +33,7 @@ def local(x: X) -> X:
 
 
 @jax.jit
-@mesh_invariant(trials=1, grad=True, batch=8)
+@mesh_invariant(trials=1, batch=8)
 @typed_shard_map
 def right(x: X) -> X:
     return x - jax.lax.pmean(x.mean(0), "dp")
@@ -219,16 +219,13 @@ def trace(f, *args):
 """
 AUDITED = """
 import jax.numpy as jnp
-
 import plain
+import pytest
 
 
-def test_one():
-    assert plain.trace(plain.forgotten, jnp.ones((4, 4)), jnp.ones((4, 4)))
-
-
-def test_other():
-    assert plain.trace(plain.forgotten, jnp.ones((4, 8)), jnp.ones((8, 4)))
+@pytest.mark.parametrize("n", [4, 8])
+def test_it(n):
+    assert plain.trace(plain.forgotten, jnp.ones((4, n)), jnp.ones((n, 4)))
 """
 UNREDUCED = (
     "plain.py:7: error?unreduced? forgotten: return value varies over 'tp', which its PartitionSpec does not mention; "

@@ -16,72 +16,55 @@ def _microbatches(x, y, count=2):
     return x.reshape(count, -1, *x.shape[1:]), y.reshape(count, -1)
 
 
+def _accumulated(loss, x, y, w):
+    own = _own(w)
+    return lax.scan(lambda t, xy: (t + jax.grad(loss)(own, *xy), None), 0 * own, _microbatches(x, y))[0]
+
+
+def _added(add, loss, x, y, w):
+    """What comes of a total and the own gradient of each microbatch."""
+    own = _own(w)
+    return lax.scan(lambda t, xy: (add(t, jax.grad(loss)(own, *xy)), None), jnp.zeros_like(w), _microbatches(x, y))[0]
+
+
 @program("means of microbatches accumulated, pmeaned", "d")
 def _(x, y, w):
-    own = _own(w)
-    total, _ = lax.scan(lambda t, xy: (t + jax.grad(mean_loss)(own, *xy), None), 0 * own, _microbatches(x, y))
-    return lax.pmean(total / 2, "dp")
+    return lax.pmean(_accumulated(mean_loss, x, y, w) / 2, "dp")
 
 
 @program("means of microbatches accumulated, psummed", "d")
 def _(x, y, w):
-    own = _own(w)
-    total, _ = lax.scan(lambda t, xy: (t + jax.grad(mean_loss)(own, *xy), None), 0 * own, _microbatches(x, y))
-    return lax.psum(total / 2, "dp")
+    return lax.psum(_accumulated(mean_loss, x, y, w) / 2, "dp")
 
 
 @program("sums of microbatches accumulated, psummed", "d")
 def _(x, y, w):
-    own = _own(w)
-    total, _ = lax.scan(lambda t, xy: (t + jax.grad(sum_loss)(own, *xy), None), 0 * own, _microbatches(x, y))
-    return lax.psum(total, "dp")
+    return lax.psum(_accumulated(sum_loss, x, y, w), "dp")
 
 
 @program("sums of microbatches accumulated, pmeaned", "d")
 def _(x, y, w):
-    own = _own(w)
-    total, _ = lax.scan(lambda t, xy: (t + jax.grad(sum_loss)(own, *xy), None), 0 * own, _microbatches(x, y))
-    return lax.pmean(total, "dp")
+    return lax.pmean(_accumulated(sum_loss, x, y, w), "dp")
 
 
 @program("gradients psummed in every iteration, of means", "d")
 def _(x, y, w):
-    own = _own(w)
-
-    def add(total, xy):
-        return total + lax.psum(jax.grad(mean_loss)(own, *xy), "dp"), None
-
-    return lax.scan(add, jnp.zeros_like(w), _microbatches(x, y))[0]
+    return _added(lambda total, g: total + lax.psum(g, "dp"), mean_loss, x, y, w)
 
 
 @program("gradients pmeaned in every iteration, of means", "d")
 def _(x, y, w):
-    own = _own(w)
-
-    def add(total, xy):
-        return total + lax.pmean(jax.grad(mean_loss)(own, *xy), "dp"), None
-
-    return lax.scan(add, jnp.zeros_like(w), _microbatches(x, y))[0]
+    return _added(lambda total, g: total + lax.pmean(g, "dp"), mean_loss, x, y, w)
 
 
 @program("gradients psummed in every iteration and once more", "d")
 def _(x, y, w):
-    own = _own(w)
-
-    def add(total, xy):
-        return total + lax.psum(jax.grad(sum_loss)(own, *xy), "dp"), None
-
-    return lax.psum(lax.scan(add, jnp.zeros_like(w), _microbatches(x, y))[0], "dp")
+    return lax.psum(_added(lambda total, g: total + lax.psum(g, "dp"), sum_loss, x, y, w), "dp")
 
 
 @program("the running total psummed in every iteration", "d")
 def _(x, y, w):
-    own = _own(w)
-
-    def add(total, xy):
-        return lax.psum(total + jax.grad(sum_loss)(own, *xy), "dp"), None
-
-    return lax.scan(add, jnp.zeros_like(w), _microbatches(x, y))[0]
+    return _added(lambda total, g: lax.psum(total + g, "dp"), sum_loss, x, y, w)
 
 
 @program("steps on pmeaned gradients in a scan", "d")
@@ -101,22 +84,6 @@ def _(x, y, w, c):
         return w - c * lax.psum(g, "dp"), None
 
     return lax.scan(step, w, (x[None], y[None]))[0]
-
-
-@program("two steps on the whole batch in a fori_loop, pmeaned", "d")
-def _(x, y, w, c):
-    def step(_, w):
-        return w - c * lax.pmean(jax.grad(mean_loss)(_own(w), x, y), "dp")
-
-    return lax.fori_loop(0, 2, step, w)
-
-
-@program("two steps on the whole batch in a fori_loop, psummed", "d")
-def _(x, y, w, c):
-    def step(_, w):
-        return w - c * lax.psum(jax.grad(mean_loss)(_own(w), x, y), "dp")
-
-    return lax.fori_loop(0, 2, step, w)
 
 
 @program("two steps on own gradients, weights averaged at the end", "d")

@@ -50,22 +50,23 @@ def _(seq, c):
     return lax.associative_scan(lambda a, b: (a[0] * b[0], b[0] * a[1] + b[1]), (0 * seq + c, seq), axis=2)[1]
 
 
-@program("a recurrence scanned along the sharded dim", "b2 [t/dp] d")
-def _(seq, c):
+def _recurrence(seq, c, axis):
     def step(h, x):
         h = c * h + x
         return h, h
 
-    return lax.scan(step, 0 * seq[:, 0], seq.swapaxes(0, 1))[1].swapaxes(0, 1)
+    along = jnp.moveaxis(seq, axis, 0)
+    return jnp.moveaxis(lax.scan(step, 0 * along[0], along)[1], 0, axis)
+
+
+@program("a recurrence scanned along the sharded dim", "b2 [t/dp] d")
+def _(seq, c):
+    return _recurrence(seq, c, 1)
 
 
 @program("a recurrence scanned along an unsharded dim", "b2 [t/dp] d")
 def _(seq, c):
-    def step(h, x):
-        h = c * h + x
-        return h, h
-
-    return jnp.moveaxis(lax.scan(step, 0 * seq[..., 0], jnp.moveaxis(seq, 2, 0))[1], 0, 2)
+    return _recurrence(seq, c, 2)
 
 
 @program("a sort along the sharded dim", "[b/dp] d")
@@ -238,17 +239,19 @@ def _(seq):
     return jnp.einsum("bts,bsd->btd", scores, seq)
 
 
+def _attention(queries, keys):
+    p = jax.nn.softmax(jnp.einsum("btd,bsd->bts", queries, keys), axis=-1)
+    return jnp.einsum("bts,bsd->btd", p, keys)
+
+
 @program("attention over own part of a sequence", "b2 [t/dp] d")
 def _(seq):
-    p = jax.nn.softmax(jnp.einsum("btd,bsd->bts", seq, seq), axis=-1)
-    return jnp.einsum("bts,bsd->btd", p, seq)
+    return _attention(seq, seq)
 
 
 @program("attention over a gathered sequence", "b2 [t/dp] d")
 def _(seq):
-    keys = lax.all_gather(seq, "dp", axis=1, tiled=True)
-    p = jax.nn.softmax(jnp.einsum("btd,bsd->bts", seq, keys), axis=-1)
-    return jnp.einsum("bts,bsd->btd", p, keys)
+    return _attention(seq, lax.all_gather(seq, "dp", axis=1, tiled=True))
 
 
 @program("causal attention over a gathered sequence", "b2 [t/dp] d")

@@ -6,10 +6,11 @@ from jax import lax
 from registry import program
 
 
-@program("a power iteration with psums", "d")
-def _(x, w):
+def _iterated(product, w):
+    """Three steps of a power iteration."""
+
     def step(_, v):
-        v = lax.psum(x.T @ (x @ v), "dp")
+        v = product(v)
         return v / jnp.linalg.norm(v)
 
     return lax.fori_loop(0, 3, step, w)
@@ -17,39 +18,23 @@ def _(x, w):
 
 @program("a power iteration with pmeans, which does not see the factor", "d")
 def _(x, w):
-    def step(_, v):
-        v = lax.pmean(x.T @ (x @ v), "dp")
-        return v / jnp.linalg.norm(v)
-
-    return lax.fori_loop(0, 3, step, w)
+    return _iterated(lambda v: lax.pmean(x.T @ (x @ v), "dp"), w)
 
 
 @program("a power iteration with pmeans and a shift", "d")
 def _(x, w, c):
-    def step(_, v):
-        v = lax.pmean(x.T @ (x @ v), "dp") + 10 * c * v
-        return v / jnp.linalg.norm(v)
-
-    return lax.fori_loop(0, 3, step, w)
+    return _iterated(lambda v: lax.pmean(x.T @ (x @ v), "dp") + 10 * c * v, w)
 
 
 @program("a power iteration with psums, its Rayleigh quotient", "")
 def _(x, w):
-    def step(_, v):
-        v = lax.psum(x.T @ (x @ v), "dp")
-        return v / jnp.linalg.norm(v)
-
-    v = lax.fori_loop(0, 3, step, w)
+    v = _iterated(lambda v: lax.psum(x.T @ (x @ v), "dp"), w)
     return v @ lax.psum(x.T @ (x @ v), "dp")
 
 
 @program("a power iteration with pmeans, its Rayleigh quotient", "")
 def _(x, w):
-    def step(_, v):
-        v = lax.pmean(x.T @ (x @ v), "dp")
-        return v / jnp.linalg.norm(v)
-
-    v = lax.fori_loop(0, 3, step, w)
+    v = _iterated(lambda v: lax.pmean(x.T @ (x @ v), "dp"), w)
     return v @ lax.pmean(x.T @ (x @ v), "dp")
 
 
@@ -64,18 +49,6 @@ def _(x, y, w):
         return w - 0.2 * g, jnp.sum(g * g)
 
     return lax.while_loop(lambda state: state[1] > 1e-2, step, (w, jnp.ones(())))[0]
-
-
-@program("gradient descent until the norm is small, psums", "d")
-def _(x, y, w):
-    def gradient(w):
-        return lax.psum(x.T @ (x @ w - y) / y.size, "dp")
-
-    def step(state):
-        w, i = state
-        return w - 0.02 * gradient(w), i + 1
-
-    return lax.while_loop(lambda state: state[1] < 3, step, (w, 0))[0]
 
 
 @program("conjugate gradients with a psum in the product", "d")
@@ -251,11 +224,14 @@ def _(x):
     return lax.fori_loop(0, 3, step, jnp.exp(x))
 
 
+def _members(x, centres):
+    return jax.nn.one_hot(jnp.argmin(((x[:, None] - centres) ** 2).sum(-1), axis=1), 3)
+
+
 @program("k-means with psums", "k d")
 def _(x):
     def step(_, centres):
-        nearest = jnp.argmin(((x[:, None] - centres) ** 2).sum(-1), axis=1)
-        onehot = jax.nn.one_hot(nearest, 3)
+        onehot = _members(x, centres)
         sums, counts = lax.psum((onehot.T @ x, onehot.sum(0)), "dp")
         return sums / (counts[:, None] + 1e-3)
 
@@ -265,8 +241,7 @@ def _(x):
 @program("k-means with own means averaged", "k d")
 def _(x):
     def step(_, centres):
-        nearest = jnp.argmin(((x[:, None] - centres) ** 2).sum(-1), axis=1)
-        onehot = jax.nn.one_hot(nearest, 3)
+        onehot = _members(x, centres)
         return lax.pmean(onehot.T @ x / (onehot.sum(0)[:, None] + 1e-3), "dp")
 
     return lax.fori_loop(0, 2, step, jnp.eye(3, 8))

@@ -37,12 +37,6 @@ def _(x, c):
     return c * lax.psum(x.sum(0), "dp") / rows
 
 
-@program("psum of sums, divided by a psum of counts", "d")
-def _(x, c):
-    rows = lax.psum(x.shape[0], "dp")
-    return c * lax.psum(x.sum(0), "dp") / rows
-
-
 @program("pmean of own sums", "d")
 def _(x, c):
     return c * lax.pmean(x.sum(0), "dp")
@@ -75,12 +69,6 @@ def _(x, c):
 def _(x, c):
     mean = lax.pmean(x.mean(0), "dp")
     return c * lax.psum(mean, "dp")
-
-
-@program("pmean of a pmean", "d")
-def _(x, c):
-    mean = lax.pmean(x.mean(0), "dp")
-    return c * lax.pmean(mean, "dp")
 
 
 @program("psum twice, after a division by the rows of all", "")
@@ -120,11 +108,6 @@ def _(x, w):
 @program("a sum of squares, its root, of own means", "")
 def _(x, c):
     return jnp.sqrt(lax.psum(jnp.mean(c * x * x), "dp"))
-
-
-@program("a sum of squares, its root, of own sums", "")
-def _(x, c):
-    return jnp.sqrt(lax.psum(jnp.sum(c * x * x), "dp"))
 
 
 @program("a weight added before the psum", "d")

@@ -64,24 +64,6 @@ def _(x, y, mp):
     return jax.grad(lambda mp: lax.pmean(_loss(x, y, _gathered(mp)), "dp"))(mp) / lax.axis_size("dp")
 
 
-@program("gradients of the gathered weights, scattered as a sum over the shards", "d [p/dp]")
-def _(x, y, mp):
-    g = jax.grad(lambda m: _loss(x, y, m))(_gathered(mp))
-    return lax.psum_scatter(g, "dp", scatter_dimension=1, tiled=True) / lax.axis_size("dp")
-
-
-@program("gradients of the gathered weights, scattered as a sum", "d [p/dp]")
-def _(x, y, mp):
-    g = jax.grad(lambda m: _loss(x, y, m))(_gathered(mp))
-    return lax.psum_scatter(g, "dp", scatter_dimension=1, tiled=True)
-
-
-@program("gradients of the gathered weights of own sum, scattered as a sum", "d [p/dp]")
-def _(x, y, mp):
-    g = jax.grad(lambda m: _sum(x, y, m))(_gathered(mp))
-    return lax.psum_scatter(g, "dp", scatter_dimension=1, tiled=True)
-
-
 @program("gradients of the gathered weights, pmeaned, own part taken", "d [p/dp]")
 def _(x, y, mp):
     g = lax.pmean(jax.grad(lambda m: _loss(x, y, m))(_gathered(mp)), "dp")
@@ -98,18 +80,6 @@ def _(x, y, mp):
 def _(x, y, mp):
     g = jax.grad(lambda m: _loss(x, y, m))(_gathered(mp))
     return lax.dynamic_slice_in_dim(g, lax.axis_index("dp") * mp.shape[1], mp.shape[1], axis=1)
-
-
-@program("a step on the part, by own mean over the shards", "d [p/dp]")
-def _(x, y, mp, c):
-    g = jax.grad(lambda mp: _loss(x, y, _gathered(mp)) / lax.axis_size("dp"))(mp)
-    return mp - c * g
-
-
-@program("a step on the part, by own mean", "d [p/dp]")
-def _(x, y, mp, c):
-    g = jax.grad(lambda mp: _loss(x, y, _gathered(mp)))(mp)
-    return mp - c * g
 
 
 @program("a step on the part, by own mean, the rate over the shards", "d [p/dp]")
@@ -149,18 +119,6 @@ def _(x, y, mp, c):
     return mp - 0.1 * jax.grad(loss)(mp)
 
 
-@program("Adam on the part, by own mean over the shards", "d [p/dp]")
-def _(x, y, mp, c):
-    g = jax.grad(lambda mp: _loss(x, y, _gathered(mp)) / lax.axis_size("dp"))(mp)
-    return mp - 0.1 * (1 - c) * g / (jnp.sqrt((1 - c) * g * g) + 1e-2)
-
-
-@program("Adam on the part, by own mean", "d [p/dp]")
-def _(x, y, mp, c):
-    g = jax.grad(lambda mp: _loss(x, y, _gathered(mp)))(mp)
-    return mp - 0.1 * (1 - c) * g / (jnp.sqrt((1 - c) * g * g) + 1e-1)
-
-
 @program("the sign of gradients of the part, by own mean", "d [p/dp]")
 def _(x, y, mp, c):
     return mp - c * jnp.sign(jax.grad(lambda mp: _loss(x, y, _gathered(mp)))(mp))
@@ -179,40 +137,10 @@ def _(x, y, mp, c):
     return mp - g * jnp.minimum(1, 0.1 * c / jnp.sqrt(jnp.sum(g * g)))
 
 
-@program("gradients of the part clipped by a pmean of norms", "d [p/dp]")
-def _(x, y, mp, c):
-    g = jax.grad(lambda mp: _loss(x, y, _gathered(mp)) / lax.axis_size("dp"))(mp)
-    return mp - g * jnp.minimum(1, 0.1 * c / lax.pmean(jnp.sqrt(jnp.sum(g * g)), "dp"))
-
-
 @program("gradients of the part psummed", "d p1")
 def _(x, y, mp):
     g = jax.grad(lambda mp: _loss(x, y, _gathered(mp)) / lax.axis_size("dp"))(mp)
     return lax.psum(g, "dp")[:, :6]
-
-
-@program("two gathered layers in a scan, by own mean over the shards", "d [p/dp]")
-def _(x, y, mp, c):
-    def loss(mp):
-        def layer(h, scale):
-            return jnp.tanh(h @ _gathered(scale * mp))[:, :8], None
-
-        h, _ = lax.scan(layer, x, jnp.array([c, 1.0]))
-        return jnp.mean((h.sum(-1) - y) ** 2) / lax.axis_size("dp")
-
-    return jax.grad(loss)(mp)
-
-
-@program("two gathered layers in a scan, by own mean", "d [p/dp]")
-def _(x, y, mp, c):
-    def loss(mp):
-        def layer(h, scale):
-            return jnp.tanh(h @ _gathered(scale * mp))[:, :8], None
-
-        h, _ = lax.scan(jax.checkpoint(layer), x, jnp.array([c, 1.0]))
-        return jnp.mean((h.sum(-1) - y) ** 2)
-
-    return jax.grad(loss)(mp)
 
 
 @program("the loss of gathered weights, pmeaned", "")

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import lax
 from registry import program
 
-from .losses import mean_loss, row_loss, sum_loss
+from .losses import mean_loss, own_gradient, row_loss, sum_loss
 
 
 @program("value and gradient, both pmeaned", ("", "d"))
@@ -75,41 +75,19 @@ def _(x, y, w):
     return jax.grad(sum_loss)(w, x, y)
 
 
-@program("the gradient of own sum over all rows, psummed", "d")
-def _(x, y, w):
-    rows = lax.psum(y.size, "dp")
-    g = jax.grad(lambda w: sum_loss(w, x, y) / rows)(w)
-    return lax.psum(g, "dp")
-
-
 @program("the gradient of a weight that is made varying, pmeaned", "d")
 def _(x, y, w):
-    own = lax.pcast(w, "dp", to="varying")
-    return lax.pmean(jax.grad(mean_loss)(own, x, y), "dp")
+    return lax.pmean(own_gradient(w, x, y), "dp")
 
 
 @program("the gradient of a weight that is made varying, psummed", "d")
 def _(x, y, w):
-    own = lax.pcast(w, "dp", to="varying")
-    return lax.psum(jax.grad(mean_loss)(own, x, y), "dp")
+    return lax.psum(own_gradient(w, x, y), "dp")
 
 
 @program("the gradient of a summed loss, of a weight that is made varying, psummed", "d")
 def _(x, y, w):
-    own = lax.pcast(w, "dp", to="varying")
-    return lax.psum(jax.grad(sum_loss)(own, x, y), "dp")
-
-
-@program("a vjp of own mean, pmeaned", "d")
-def _(x, y, w):
-    loss, backward = jax.vjp(lambda w: mean_loss(w, x, y), w)
-    return lax.pmean(backward(jnp.ones_like(loss))[0], "dp")
-
-
-@program("a vjp of own mean, psummed", "d")
-def _(x, y, w):
-    loss, backward = jax.vjp(lambda w: mean_loss(w, x, y), w)
-    return lax.psum(backward(jnp.ones_like(loss))[0], "dp")
+    return lax.psum(own_gradient(w, x, y, sum_loss), "dp")
 
 
 @program("a vjp of rows with ones, psummed", "d")
@@ -142,34 +120,16 @@ def _(x, y, w, v):
     return lax.psum(tangent, "dp")
 
 
-@program("own mean linearised, pmeaned", "")
-def _(x, y, w, v):
-    _, tangent = jax.linearize(lambda w: mean_loss(w, x, y), w)
-    return lax.pmean(tangent(v), "dp")
-
-
 @program("a jacobian of rows, its mean pmeaned", "d")
 def _(x, y, w):
     jacobian = jax.jacrev(row_loss)(w, x, y)
     return lax.pmean(jacobian.mean(0), "dp")
 
 
-@program("a forward jacobian of rows, its mean psummed", "d")
-def _(x, y, w):
-    jacobian = jax.jacfwd(row_loss)(w, x, y)
-    return lax.psum(jacobian.mean(0), "dp")
-
-
 @program("a forward jacobian of rows, its sum psummed", "d")
 def _(x, y, w):
     jacobian = jax.jacfwd(row_loss)(w, x, y)
     return lax.psum(jacobian.sum(0), "dp")
-
-
-@program("a forward jacobian of rows, its mean pmeaned", "d")
-def _(x, y, w):
-    jacobian = jax.jacfwd(row_loss)(w, x, y)
-    return lax.pmean(jacobian.mean(0), "dp")
 
 
 @program("Gauss-Newton of jacobians, its sum psummed", "d d")
@@ -194,27 +154,6 @@ def _(x, y, w):
     return lax.psum(jax.jacfwd(jax.jacfwd(mean_loss))(w, x, y), "dp")
 
 
-@program("a product with the hessian of own mean, pmeaned", "d")
-def _(x, y, w, v):
-    own = lax.pcast(w, "dp", to="varying")
-    tangent = lax.pcast(v, "dp", to="varying")
-    _, product = jax.jvp(jax.grad(lambda w: mean_loss(w, x, y)), (own,), (tangent,))
-    return lax.pmean(product, "dp")
-
-
-@program("a product with the hessian of own mean, psummed", "d")
-def _(x, y, w, v):
-    own = lax.pcast(w, "dp", to="varying")
-    tangent = lax.pcast(v, "dp", to="varying")
-    _, product = jax.jvp(jax.grad(lambda w: mean_loss(w, x, y)), (own,), (tangent,))
-    return lax.psum(product, "dp")
-
-
-@program("a rematerialised loss, gradients pmeaned", "d")
-def _(x, y, w):
-    return lax.pmean(jax.grad(jax.checkpoint(mean_loss))(w, x, y), "dp")
-
-
 @program("a rematerialised loss, gradients psummed", "d")
 def _(x, y, w):
     return lax.psum(jax.grad(jax.checkpoint(mean_loss))(w, x, y), "dp")
@@ -225,26 +164,24 @@ def _(x, y, w):
     return jax.grad(jax.checkpoint(lambda w: lax.pmean(mean_loss(w, x, y), "dp")))(w)
 
 
+def _clipped(w, x, y, c):
+    g = jax.vmap(jax.grad(row_loss), (None, 0, 0))(w, x, y)
+    return g * jnp.minimum(1, c / jnp.sqrt(jnp.sum(g * g, axis=1, keepdims=True)))
+
+
 @program("gradients of rows clipped one by one, then psummed over all rows", "d")
 def _(x, y, w, c):
-    g = jax.vmap(jax.grad(row_loss), (None, 0, 0))(w, x, y)
-    norms = jnp.sqrt(jnp.sum(g * g, axis=1, keepdims=True))
-    clipped = g * jnp.minimum(1, c / norms)
-    return lax.psum(clipped.sum(0), "dp") / lax.psum(y.size, "dp")
+    return lax.psum(_clipped(w, x, y, c).sum(0), "dp") / lax.psum(y.size, "dp")
 
 
 @program("gradients of rows clipped one by one, their mean psummed", "d")
 def _(x, y, w, c):
-    g = jax.vmap(jax.grad(row_loss), (None, 0, 0))(w, x, y)
-    norms = jnp.sqrt(jnp.sum(g * g, axis=1, keepdims=True))
-    clipped = g * jnp.minimum(1, c / norms)
-    return lax.psum(clipped.mean(0), "dp")
+    return lax.psum(_clipped(w, x, y, c).mean(0), "dp")
 
 
 @program("gradients of shards clipped one by one, then pmeaned", "d")
 def _(x, y, w, c):
-    own = lax.pcast(w, "dp", to="varying")
-    g = jax.grad(mean_loss)(own, x, y)
+    g = own_gradient(w, x, y)
     clipped = g * jnp.minimum(1, 0.1 * c / jnp.sqrt(jnp.sum(g * g)))
     return lax.pmean(clipped, "dp")
 
@@ -265,29 +202,19 @@ def _(x, y, w, c):
     return lax.pmean(g, "dp")
 
 
-@program("a penalty outside of the sum, its gradient psummed", "d")
-def _(x, y, w, c):
-    own = lax.pcast(w, "dp", to="varying")
-    g = jax.grad(lambda w: sum_loss(w, x, y) + c * jnp.sum(jnp.abs(w)))(own)
-    return lax.psum(g, "dp")
-
-
 @program("a decay added to the summed gradient", "d")
 def _(x, y, w, c):
-    own = lax.pcast(w, "dp", to="varying")
-    return lax.psum(jax.grad(sum_loss)(own, x, y), "dp") + c * w
+    return lax.psum(own_gradient(w, x, y, sum_loss), "dp") + c * w
 
 
 @program("a decay added to own gradient before the psum", "d")
 def _(x, y, w, c):
-    own = lax.pcast(w, "dp", to="varying")
-    return lax.psum(jax.grad(sum_loss)(own, x, y) + c * w, "dp")
+    return lax.psum(own_gradient(w, x, y, sum_loss) + c * w, "dp")
 
 
 @program("a decay added to own gradient before the pmean", "d")
 def _(x, y, w, c):
-    own = lax.pcast(w, "dp", to="varying")
-    return lax.pmean(jax.grad(mean_loss)(own, x, y) + c * w, "dp")
+    return lax.pmean(own_gradient(w, x, y) + c * w, "dp")
 
 
 @program("a penalty of a small constant's square norm in own mean, psummed over the shards", "d")
@@ -310,27 +237,3 @@ def _(x, y, w):
 @program("gradients of the input rows of own sum", "[b/dp] d")
 def _(x, y, w):
     return jax.grad(lambda x: sum_loss(w, x, y))(x)
-
-
-@program("a gelu layer under a squared loss, pmeaned", "d d")
-def _(x, z, m):
-    g = jax.grad(lambda m: jnp.mean((jax.nn.gelu(x @ m) - z) ** 2))(lax.pcast(m, "dp", to="varying"))
-    return lax.pmean(g, "dp")
-
-
-@program("a gelu layer under a squared loss, psummed", "d d")
-def _(x, z, m):
-    g = jax.grad(lambda m: jnp.mean((jax.nn.gelu(x @ m) - z) ** 2))(lax.pcast(m, "dp", to="varying"))
-    return lax.psum(g, "dp")
-
-
-@program("half a squared error, psummed", "d")
-def _(x, y, w, c):
-    g = jax.grad(lambda w: c * jnp.mean((x @ w - y) ** 2))(lax.pcast(w, "dp", to="varying"))
-    return lax.psum(g, "dp")
-
-
-@program("half a squared error, summed, psummed", "d")
-def _(x, y, w, c):
-    g = jax.grad(lambda w: c * jnp.sum((x @ w - y) ** 2))(lax.pcast(w, "dp", to="varying"))
-    return lax.psum(g, "dp")

@@ -56,11 +56,6 @@ def _(a, down):
     return lax.psum((a @ down) ** 2, "tp")
 
 
-@program("the absolute value of parts, psummed", "r d")
-def _(a, down):
-    return lax.psum(jnp.abs(a @ down), "tp")
-
-
 @program("the product of two parts, psummed", "r d")
 def _(a, down, up):
     return lax.psum((a @ down) * (a @ up.T), "tp")
@@ -100,16 +95,6 @@ def _(a, down, bias, c):
 @program("a bias over the shards added to parts, psummed", "r d")
 def _(a, down, bias):
     return lax.psum(a @ down + bias / lax.axis_size("tp"), "tp")
-
-
-@program("a residual added to parts, psummed", "r d")
-def _(h, a, down):
-    return lax.psum(h + a @ down, "tp")
-
-
-@program("a residual added to a sum", "r d")
-def _(h, a, down):
-    return h + lax.psum(a @ down, "tp")
 
 
 @program("a residual added to parts, pmeaned", "r d")
@@ -239,11 +224,6 @@ def _(a, down):
 @program("parts in the exponent, multiplied by their psum", "r d")
 def _(a, down):
     return jnp.exp(lax.psum(0.1 * (a @ down), "tp"))
-
-
-@program("exponents of parts, psummed", "r d")
-def _(a, down):
-    return lax.psum(jnp.exp(0.1 * (a @ down)), "tp")
 
 
 @program("the logarithm of a product over shards", "r")

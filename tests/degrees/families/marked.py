@@ -135,34 +135,9 @@ def _(a, down, bias):
     return einsum(a, down, "r [f/tp], [f/tp] d -> r d") + bias
 
 
-@program("einsum that leaves its sum due, with a bias inside", "r d")
-def _(a, down, bias):
-    return lax.psum(einsum(a, down, DUE) + bias, "tp")
-
-
-@program("einsum that leaves its sum due, under gelu", "r d")
-def _(a, down):
-    return lax.psum(jax.nn.gelu(einsum(a, down, DUE)), "tp")
-
-
-@program("einsum that leaves its sum due, the residual inside", "r d")
-def _(h, a, down):
-    return lax.psum(h + einsum(a, down, DUE), "tp")
-
-
-@program("einsum that leaves its sum due, the residual outside", "r d")
-def _(h, a, down):
-    return h + lax.psum(einsum(a, down, DUE), "tp")
-
-
 @program("einsum that sums, psummed once more", "r d")
 def _(a, down):
     return lax.psum(einsum(a, down, "r [f/tp], [f/tp] d -> r d"), "tp")
-
-
-@program("einsum that sums and averages", "r d")
-def _(a, down):
-    return lax.pmean(einsum(a, down, "r [f/tp], [f/tp] d -> r d"), "tp")
 
 
 @program("einsum that leaves its result varying, scaled and psummed", "r d")

@@ -15,11 +15,17 @@ def _part(h, up, down):
     return e @ down, e.sum(-1, keepdims=True), top
 
 
-@program("flash attention over sharded keys", "r d")
-def _(h, up, down):
+def _rescaled(h, up, down):
+    """A part and its total, by the largest score of all."""
     out, total, own = _part(h, up, down)
     scale = jnp.exp(own - lax.pmax(own, "tp"))
-    return lax.psum(out * scale, "tp") / lax.psum(total * scale, "tp")
+    return out * scale, total * scale
+
+
+@program("flash attention over sharded keys", "r d")
+def _(h, up, down):
+    out, total = _rescaled(h, up, down)
+    return lax.psum(out, "tp") / lax.psum(total, "tp")
 
 
 @program("flash attention over sharded keys, normalised parts merged by their weights", "r d")
@@ -43,44 +49,28 @@ def _(h, up, down):
     return lax.psum(out, "tp") / lax.psum(total, "tp")
 
 
-@program("flash attention over sharded keys, its total not rescaled", "r d")
-def _(h, up, down):
-    out, total, own = _part(h, up, down)
-    scale = jnp.exp(own - lax.pmax(own, "tp"))
-    return lax.psum(out * scale, "tp") / lax.psum(total, "tp")
-
-
 @program("flash attention over sharded keys, own softmaxes averaged", "r d")
 def _(h, up, down):
     out, total, _ = _part(h, up, down)
     return lax.pmean(out / total, "tp")
 
 
-@program("flash attention over sharded keys, own softmaxes summed", "r d")
-def _(h, up, down):
-    out, total, _ = _part(h, up, down)
-    return lax.psum(out / total, "tp")
-
-
 @program("flash attention over sharded keys, both averaged", "r d")
 def _(h, up, down):
-    out, total, own = _part(h, up, down)
-    scale = jnp.exp(own - lax.pmax(own, "tp"))
-    return lax.pmean(out * scale, "tp") / lax.pmean(total * scale, "tp")
+    out, total = _rescaled(h, up, down)
+    return lax.pmean(out, "tp") / lax.pmean(total, "tp")
 
 
 @program("flash attention over sharded keys, one summed and one averaged", "r d")
 def _(h, up, down):
-    out, total, own = _part(h, up, down)
-    scale = jnp.exp(own - lax.pmax(own, "tp"))
-    return lax.psum(out * scale, "tp") / lax.pmean(total * scale, "tp")
+    out, total = _rescaled(h, up, down)
+    return lax.psum(out, "tp") / lax.pmean(total, "tp")
 
 
 @program("flash attention over sharded keys, with an epsilon in its total", "r d")
 def _(h, up, down):
-    out, total, own = _part(h, up, down)
-    scale = jnp.exp(own - lax.pmax(own, "tp"))
-    return lax.psum(out * scale, "tp") / (lax.psum(total * scale, "tp") + 1e-9)
+    out, total = _rescaled(h, up, down)
+    return lax.psum(out, "tp") / (lax.psum(total, "tp") + 1e-9)
 
 
 @program("flash attention over sharded keys, with a sink in its total", "r d")
@@ -147,12 +137,15 @@ def _(h, up, down):
     return lax.psum(out * scale, "tp") / lax.psum(total * scale, "tp")
 
 
+def _contrastive(logits, at):
+    picked = jnp.take_along_axis(logits, at[:, None], 1)[:, 0]
+    return lax.pmean(jnp.mean(jax.nn.logsumexp(logits, -1) - picked), "dp")
+
+
 @program("a contrastive loss over gathered rows", "")
 def _(x, z):
-    keys = lax.all_gather(z, "dp", tiled=True)
     at = lax.axis_index("dp") * x.shape[0] + jnp.arange(x.shape[0])
-    logits = x @ keys.T
-    return lax.pmean(jnp.mean(jax.nn.logsumexp(logits, -1) - jnp.take_along_axis(logits, at[:, None], 1)[:, 0]), "dp")
+    return _contrastive(x @ lax.all_gather(z, "dp", tiled=True).T, at)
 
 
 @program("a contrastive loss over own rows", "")
@@ -163,30 +156,7 @@ def _(x, z):
 
 @program("a contrastive loss over gathered rows with own labels", "")
 def _(x, z):
-    keys = lax.all_gather(z, "dp", tiled=True)
-    logits = x @ keys.T
-    own = jnp.take_along_axis(logits, jnp.arange(x.shape[0])[:, None], 1)[:, 0]
-    return lax.pmean(jnp.mean(jax.nn.logsumexp(logits, -1) - own), "dp")
-
-
-@program("a mixture's logsumexp over sharded components", "r")
-def _(h, up):
-    log_p = -jnp.sum((h[:, :, None] - up) ** 2, axis=1)
-    top = lax.pmax(log_p.max(-1), "tp")
-    return top + jnp.log(lax.psum(jnp.exp(log_p - top[:, None]).sum(-1), "tp"))
-
-
-@program("a mixture's responsibilities over sharded components", "r [f/tp]")
-def _(h, up):
-    log_p = -jnp.sum((h[:, :, None] - up) ** 2, axis=1)
-    top = lax.pmax(log_p.max(-1), "tp")
-    e = jnp.exp(log_p - top[:, None])
-    return e / lax.psum(e.sum(-1), "tp")[:, None]
-
-
-@program("a mixture's responsibilities over own components", "r [f/tp]")
-def _(h, up):
-    return jax.nn.softmax(-jnp.sum((h[:, :, None] - up) ** 2, axis=1), axis=-1)
+    return _contrastive(x @ lax.all_gather(z, "dp", tiled=True).T, jnp.arange(x.shape[0]))
 
 
 @program("experts over tp, all of them weighted, psummed", "r d")
@@ -200,12 +170,6 @@ def _(h, up, down, gate):
 def _(h, up, down, gate):
     weights = jax.nn.softmax(h @ gate, axis=-1)
     return lax.psum((weights * jnp.tanh(h @ up)) @ down, "tp")
-
-
-@program("experts over tp, weighted by own softmax, pmeaned", "r d")
-def _(h, up, down, gate):
-    weights = jax.nn.softmax(h @ gate, axis=-1)
-    return lax.pmean((weights * jnp.tanh(h @ up)) @ down, "tp")
 
 
 @program("experts over tp, the best of all by a gathered gate", "r d")
@@ -235,14 +199,6 @@ def _(x, wp):
 @program("experts over dp, applied to own rows alone", "[b/dp] d")
 def _(x, wp):
     return jnp.tanh(x[:, None] * wp[None, :, None]).sum(1)
-
-
-@program("experts over dp, rows exchanged and averaged over own experts", "[b/dp] d")
-def _(x, wp):
-    rows = jnp.repeat(x[:, None], wp.size * lax.axis_size("dp"), axis=1)
-    sent = lax.all_to_all(rows, "dp", split_axis=1, concat_axis=0, tiled=True)
-    done = jnp.tanh(sent * wp[None, :, None])
-    return lax.all_to_all(done, "dp", split_axis=0, concat_axis=1, tiled=True).sum(1) / wp.size
 
 
 @program("experts over dp, rows exchanged and normalised within an expert", "[b/dp] d")

@@ -85,26 +85,6 @@ def _(x, y, w):
     return lax.psum(jnp.sum(row_loss(w, x, y)), "dp") / lax.psum(y.size, "dp") / jnp.log(2)
 
 
-@program("precision of all", "")
-def _(x, labels):
-    positive = x[:, 0] > 0
-    hits = lax.psum(jnp.sum(positive & (labels > 3)), "dp")
-    return hits / jnp.maximum(lax.psum(positive.sum(), "dp"), 1)
-
-
-@program("precision of own rows, pmeaned", "")
-def _(x, labels):
-    positive = x[:, 0] > 0
-    return lax.pmean(jnp.sum(positive & (labels > 3)) / jnp.maximum(positive.sum(), 1), "dp")
-
-
-@program("F1 of all by psums", "")
-def _(x, labels):
-    positive, actual = x[:, 0] > 0, labels > 3
-    hits, p, a = lax.psum((jnp.sum(positive & actual), positive.sum(), actual.sum()), "dp")
-    return 2 * hits / (p + a)
-
-
 @program("F1 of all by pmeans", "")
 def _(x, labels):
     positive, actual = x[:, 0] > 0, labels > 3
@@ -241,11 +221,6 @@ def _(y):
 @program("the number of shards with a row above a threshold", "")
 def _(y):
     return lax.psum(jnp.any(y > -1.0).astype(float), "dp")
-
-
-@program("all rows below a threshold", "")
-def _(y):
-    return lax.pmin(jnp.all(y < 1.0).astype(float), "dp")
 
 
 @program("the two largest of all rows", "2")

@@ -12,21 +12,10 @@ def _(x, w, v):
     return h * w + v
 
 
-@program("layer norm over a sharded dim by its own part", "r [f/tp]")
-def _(a):
-    return (a - a.mean(-1, keepdims=True)) / jnp.sqrt(a.var(-1, keepdims=True) + 1e-5)
-
-
 @program("layer norm over a sharded dim by pmeans", "r [f/tp]")
 def _(a):
     centred = a - lax.pmean(a.mean(-1, keepdims=True), "tp")
     return centred / jnp.sqrt(lax.pmean((centred**2).mean(-1, keepdims=True), "tp") + 1e-5)
-
-
-@program("layer norm over a sharded dim, its variance about own mean", "r [f/tp]")
-def _(a):
-    centred = a - lax.pmean(a.mean(-1, keepdims=True), "tp")
-    return centred / jnp.sqrt(lax.pmean(a.var(-1, keepdims=True), "tp") + 1e-5)
 
 
 @program("layer norm over a sharded dim, its mean psummed", "r [f/tp]")
@@ -35,30 +24,18 @@ def _(a):
     return centred / jnp.sqrt(lax.pmean((centred**2).mean(-1, keepdims=True), "tp") + 1e-5)
 
 
-@program("layer norm over a sharded dim by psums over the global size", "r [f/tp]")
-def _(a):
-    size = a.shape[-1] * lax.axis_size("tp")
-    mean = lax.psum(a.sum(-1, keepdims=True), "tp") / size
-    var = lax.psum((a * a).sum(-1, keepdims=True), "tp") / size - mean**2
-    return (a - mean) * lax.rsqrt(var + 1e-5)
-
-
-@program("layer norm over a sharded dim by psums over a shard's size", "r [f/tp]")
-def _(a):
-    size = a.shape[-1]
-    mean = lax.psum(a.sum(-1, keepdims=True), "tp") / size
-    var = lax.psum((a * a).sum(-1, keepdims=True), "tp") / size - mean**2
-    return (a - mean) * lax.rsqrt(jnp.abs(var) + 1e-5)
+def _rms_normed(h, epsilon=1e-6):
+    return h * lax.rsqrt(jnp.mean(h * h, -1, keepdims=True) + epsilon)
 
 
 @program("RMS norm over an unsharded dim", "[b/dp] d")
 def _(x, w):
-    return x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) * w
+    return _rms_normed(x) * w
 
 
 @program("RMS norm over a sharded dim by its own part", "r [f/tp]")
 def _(a):
-    return a * lax.rsqrt(jnp.mean(a * a, -1, keepdims=True) + 1e-6)
+    return _rms_normed(a)
 
 
 @program("RMS norm over a sharded dim by a pmean", "r [f/tp]")
@@ -83,32 +60,27 @@ def _(a):
 
 @program("RMS norm of a sum of parts", "r d")
 def _(a, down):
-    h = lax.psum(a @ down, "tp")
-    return h * lax.rsqrt(jnp.mean(h * h, -1, keepdims=True) + 1e-6)
+    return _rms_normed(lax.psum(a @ down, "tp"))
 
 
 @program("RMS norm of parts, psummed", "r d")
 def _(a, down):
-    h = a @ down
-    return lax.psum(h * lax.rsqrt(jnp.mean(h * h, -1, keepdims=True) + 1e-6), "tp")
+    return lax.psum(_rms_normed(a @ down), "tp")
 
 
 @program("RMS norm of a pmean of parts, which does not see the factor", "r d")
 def _(a, down):
-    h = lax.pmean(a @ down, "tp")
-    return h * lax.rsqrt(jnp.mean(h * h, -1, keepdims=True))
+    return _rms_normed(lax.pmean(a @ down, "tp"), 0)
 
 
 @program("RMS norm of a pmean of parts, with an epsilon", "r d")
 def _(a, down):
-    h = lax.pmean(a @ down, "tp")
-    return h * lax.rsqrt(jnp.mean(h * h, -1, keepdims=True) + 1e-12)
+    return _rms_normed(lax.pmean(a @ down, "tp"), 1e-12)
 
 
 @program("RMS norm of a pmean of parts, with one", "r d")
 def _(a, down):
-    h = lax.pmean(a @ down, "tp")
-    return h * lax.rsqrt(jnp.mean(h * h, -1, keepdims=True) + 1)
+    return _rms_normed(lax.pmean(a @ down, "tp"), 1)
 
 
 @program("batch norm over sharded rows by own rows", "[b/dp] d")
@@ -243,21 +215,6 @@ def _(a):
 @program("log softmax over a sharded dim by own logsumexp", "r [f/tp]")
 def _(a):
     return a - jax.nn.logsumexp(a, axis=-1, keepdims=True)
-
-
-@program("weight normalisation of a column-sharded weight over its rows", "d [f/tp]")
-def _(up):
-    return up / jnp.linalg.norm(up, axis=0)
-
-
-@program("weight normalisation of a row-sharded weight over its rows", "[f/tp] d")
-def _(down):
-    return down / jnp.linalg.norm(down, axis=0)
-
-
-@program("weight normalisation of a row-sharded weight by a psum", "[f/tp] d")
-def _(down):
-    return down / jnp.sqrt(lax.psum(jnp.sum(down**2, axis=0), "tp"))
 
 
 @program("half a norm, squared and psummed", "")

@@ -5,17 +5,7 @@ import jax.numpy as jnp
 from jax import lax
 from registry import program
 
-from .losses import mean_loss
-
-
-def own_gradient(w, x, y):
-    return jax.grad(mean_loss)(lax.pcast(w, "dp", to="varying"), x, y)
-
-
-@program("momentum on pmeaned gradients", ("d", "d"))
-def _(x, y, w, v, c):
-    v = c * v + lax.pmean(own_gradient(w, x, y), "dp")
-    return w - 0.1 * v, v
+from .losses import mean_loss, own_gradient
 
 
 @program("momentum on psummed gradients", ("d", "d"))
@@ -60,16 +50,6 @@ def _(x, y, w, c):
 @program("second moments of own gradients pmeaned", "d")
 def _(x, y, w):
     return lax.pmean(own_gradient(w, x, y) ** 2, "dp")
-
-
-@program("the square of pmeaned gradients", "d")
-def _(x, y, w):
-    return lax.pmean(own_gradient(w, x, y), "dp") ** 2
-
-
-@program("the sign of pmeaned gradients", "d")
-def _(x, y, w, c):
-    return w - c * jnp.sign(lax.pmean(own_gradient(w, x, y), "dp"))
 
 
 @program("the pmean of the signs of own gradients", "d")
@@ -195,12 +175,6 @@ def _(x, y, w, c):
 def _(x, y, w, c):
     rate = c / lax.axis_size("dp")
     return w - rate * (lax.psum(own_gradient(w, x, y), "dp") + 0.1 * w)
-
-
-@program("Nesterov's momentum on pmeaned gradients", "d")
-def _(x, y, w, v, c):
-    g = lax.pmean(own_gradient(w + c * v, x, y), "dp")
-    return w + c * v - 0.1 * g
 
 
 @program("Newton's step on psummed gradients and hessians", "d")

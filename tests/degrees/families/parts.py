@@ -31,11 +31,6 @@ def _(x, c):
     return x + c * lax.pmean(x.mean(0), "dp")
 
 
-@program("a psum over tp returned as parts over tp", "r [f/tp]")
-def _(a):
-    return lax.psum(a, "tp")
-
-
 @program("a psum of all columns added to parts over tp", "r [f/tp]")
 def _(a):
     return a + lax.psum(a.sum(1, keepdims=True), "tp")
@@ -158,11 +153,6 @@ def _(x):
     return lax.pmean(lax.all_gather(x.mean(0), "dp").sum(0), "dp")
 
 
-@program("the sum of gathered sums", "d")
-def _(x):
-    return lax.pmean(lax.all_gather(x.sum(0), "dp").sum(0), "dp")
-
-
 @program("the sum of gathered sums, psummed", "d")
 def _(x):
     return lax.psum(lax.all_gather(x.sum(0), "dp").sum(0), "dp")
@@ -244,12 +234,6 @@ def _(x):
     return lax.psum(jnp.where(is_last, x.mean(0), 0), "dp")
 
 
-@program("the last row of all rows", "d")
-def _(x):
-    is_last = lax.axis_index("dp") == lax.axis_size("dp") - 1
-    return lax.psum(jnp.where(is_last, x[-1], 0), "dp")
-
-
 @program("a reduce-scatter of unsharded rows", "[b/dp] d")
 def _(x, rows):
     return x + lax.psum_scatter(rows, "dp", scatter_dimension=0, tiled=True)
@@ -294,35 +278,34 @@ def _(x, mp, m):
     return lax.all_to_all(jnp.cumsum(swapped, axis=0), "dp", split_axis=0, concat_axis=1, tiled=True)
 
 
+def _wide(x, m):
+    return x @ m @ jnp.arange(192.0).reshape(8, 24) / 100
+
+
 @program("an all_to_all and back with a cumsum along the wrong dim", "[b/dp] d24")
 def _(x, m):
-    h = x @ m @ jnp.arange(192.0).reshape(8, 24)
-    swapped = lax.all_to_all(h / 100, "dp", split_axis=1, concat_axis=0, tiled=True)
+    swapped = lax.all_to_all(_wide(x, m), "dp", split_axis=1, concat_axis=0, tiled=True)
     return lax.all_to_all(jnp.cumsum(swapped, axis=1), "dp", split_axis=0, concat_axis=1, tiled=True)
 
 
 @program("an all_to_all to columns", "b [p/dp]")
 def _(x, m):
-    h = x @ m @ jnp.arange(192.0).reshape(8, 24)
-    return lax.all_to_all(h / 100, "dp", split_axis=1, concat_axis=0, tiled=True)
+    return lax.all_to_all(_wide(x, m), "dp", split_axis=1, concat_axis=0, tiled=True)
 
 
 @program("an all_to_all to columns, then a mean over rows", "[p/dp]")
 def _(x, m):
-    h = x @ m @ jnp.arange(192.0).reshape(8, 24)
-    return lax.all_to_all(h / 100, "dp", split_axis=1, concat_axis=0, tiled=True).mean(0)
+    return lax.all_to_all(_wide(x, m), "dp", split_axis=1, concat_axis=0, tiled=True).mean(0)
 
 
 @program("a mean over own rows, then parts of columns", "[p/dp]")
 def _(x, m):
-    h = (x @ m @ jnp.arange(192.0).reshape(8, 24) / 100).mean(0)
-    return lax.psum_scatter(h, "dp", tiled=True)
+    return lax.psum_scatter(_wide(x, m).mean(0), "dp", tiled=True)
 
 
 @program("a mean over own rows, then parts of columns, over the shards", "[p/dp]")
 def _(x, m):
-    h = (x @ m @ jnp.arange(192.0).reshape(8, 24) / 100).mean(0)
-    return lax.psum_scatter(h, "dp", tiled=True) / lax.axis_size("dp")
+    return lax.psum_scatter(_wide(x, m).mean(0), "dp", tiled=True) / lax.axis_size("dp")
 
 
 @program("jax.nn.standardize over rows of all, by a gather", "[b/dp] d")

@@ -19,6 +19,15 @@ def _ring_sum(own, axis="dp"):
     return total
 
 
+def _loop_sum(own):
+    def turn(_, state):
+        total, passed = state
+        passed = lax.ppermute(passed, "dp", _forward("dp"))
+        return total + passed, passed
+
+    return lax.fori_loop(0, lax.axis_size("dp") - 1, turn, (own, own))[0]
+
+
 def _same(value, axis="dp"):
     """What is the same on every shard, as JAX types it."""
     return lax.pmax(value, axis)
@@ -50,24 +59,12 @@ def _(x):
 
 @program("a ring in a fori_loop that sums sums of rows", "d")
 def _(x):
-    def turn(_, state):
-        total, passed = state
-        passed = lax.ppermute(passed, "dp", _forward("dp"))
-        return total + passed, passed
-
-    own = x.sum(0)
-    return _same(lax.fori_loop(0, lax.axis_size("dp") - 1, turn, (own, own))[0])
+    return _same(_loop_sum(x.sum(0)))
 
 
 @program("a ring in a fori_loop that sums means of rows", "d")
 def _(x):
-    def turn(_, state):
-        total, passed = state
-        passed = lax.ppermute(passed, "dp", _forward("dp"))
-        return total + passed, passed
-
-    own = x.mean(0)
-    return _same(lax.fori_loop(0, lax.axis_size("dp") - 1, turn, (own, own))[0])
+    return _same(_loop_sum(x.mean(0)))
 
 
 @program("a ring of keys and values, with merged softmaxes", "b2 [t/dp] d")
@@ -85,8 +82,7 @@ def _(seq):
     return out / total[..., None]
 
 
-@program("a ring of keys and values, without merging of softmaxes", "b2 [t/dp] d")
-def _(seq):
+def _unmerged(seq):
     def turn(_, state):
         keys, out = state
         p = jax.nn.softmax(jnp.einsum("btd,bsd->bts", seq, keys), axis=-1)
@@ -95,14 +91,14 @@ def _(seq):
     return lax.fori_loop(0, lax.axis_size("dp"), turn, (seq, 0 * seq))[1]
 
 
+@program("a ring of keys and values, without merging of softmaxes", "b2 [t/dp] d")
+def _(seq):
+    return _unmerged(seq)
+
+
 @program("a ring of keys and values, softmaxes averaged", "b2 [t/dp] d")
 def _(seq):
-    def turn(_, state):
-        keys, out = state
-        p = jax.nn.softmax(jnp.einsum("btd,bsd->bts", seq, keys), axis=-1)
-        return lax.ppermute(keys, "dp", _forward("dp")), out + jnp.einsum("bts,bsd->btd", p, keys)
-
-    return lax.fori_loop(0, lax.axis_size("dp"), turn, (seq, 0 * seq))[1] / lax.axis_size("dp")
+    return _unmerged(seq) / lax.axis_size("dp")
 
 
 @program("a ring of products of own rows with all rows", "[b/dp] d")
@@ -205,11 +201,6 @@ def _(x, mp):
         out = lax.dynamic_update_slice_in_dim(out, x @ passed, at, axis=1)
         passed = lax.ppermute(passed, "dp", _forward("dp"))
     return out
-
-
-@program("a sum by halving over the shards' ring, of sums", "")
-def _(y):
-    return lax.pmax(_ring_sum(y.sum()), "dp")
 
 
 @program("a ring that sums tanhs of sums", "d")

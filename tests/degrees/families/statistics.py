@@ -37,11 +37,6 @@ def _(x):
     return within + between
 
 
-@program("within variance alone", "d")
-def _(x):
-    return lax.pmean(x.var(0), "dp")
-
-
 @program("between variance alone", "d")
 def _(x):
     own = x.mean(0)
@@ -163,11 +158,6 @@ def _(y):
 @program("a norm of own norms", "")
 def _(y):
     return jnp.sqrt(lax.psum(jnp.linalg.norm(y) ** 2, "dp"))
-
-
-@program("the norm of all by a psum of squares", "")
-def _(y):
-    return jnp.sqrt(lax.psum(jnp.sum(y * y), "dp"))
 
 
 @program("a weighted mean, own weights merged by their sums", "")

@@ -6,29 +6,9 @@ from jax import lax
 from registry import program
 
 
-@program("an MLP with gelu", "r d")
-def _(h, up, down):
-    return lax.psum(jax.nn.gelu(h @ up) @ down, "tp")
-
-
-@program("an MLP with gelu and a bias after the psum", "r d")
-def _(h, up, down, bias):
-    return lax.psum(jax.nn.gelu(h @ up) @ down, "tp") + bias
-
-
 @program("an MLP with gelu and a bias before the psum", "r d")
 def _(h, up, down, bias):
     return lax.psum(jax.nn.gelu(h @ up) @ down + bias, "tp")
-
-
-@program("an MLP with tanh and a bias before the psum", "r d")
-def _(h, up, down, bias):
-    return lax.psum(jnp.tanh(h @ up) @ down + bias, "tp")
-
-
-@program("an MLP with silu and a bias before the psum", "r d")
-def _(h, up, down, bias):
-    return lax.psum(jax.nn.silu(h @ up) @ down + bias, "tp")
 
 
 @program("an MLP with a scaled tanh and a bias before the psum", "r d")
@@ -117,12 +97,6 @@ def _(h, up, down, c):
     return lax.scan(lambda h, u: (lax.psum(h + jnp.tanh(h @ u) @ down, "tp"), None), h, layers)[0]
 
 
-@program("an MLP in a scan over layers, a bias inside of the psum", "r d")
-def _(h, up, down, bias, c):
-    layers = jnp.stack([up, c * up])
-    return lax.scan(lambda h, u: (h + lax.psum(jnp.tanh(h @ u) @ down + bias, "tp"), None), h, layers)[0]
-
-
 @program("an MLP in a scan over layers, pmeaned", "r d")
 def _(h, up, down, c):
     layers = jnp.stack([up, c * up])
@@ -183,18 +157,12 @@ def _(h, up, down, bias):
 
 @program("value and gradient of an MLP with gelu and a bias before the psum", ("", "d [f/tp]"))
 def _(h, up, down, bias):
-    def loss(up):
-        return jnp.mean(lax.psum(jax.nn.gelu(h @ up) @ down + bias, "tp") ** 2)
-
-    return jax.value_and_grad(loss)(up)
+    return jax.value_and_grad(lambda up: jnp.mean(lax.psum(jax.nn.gelu(h @ up) @ down + bias, "tp") ** 2))(up)
 
 
 @program("value and gradient of an MLP with gelu and a bias after the psum", ("", "d [f/tp]"))
 def _(h, up, down, bias):
-    def loss(up):
-        return jnp.mean((lax.psum(jax.nn.gelu(h @ up) @ down, "tp") + bias) ** 2)
-
-    return jax.value_and_grad(loss)(up)
+    return jax.value_and_grad(lambda up: jnp.mean((lax.psum(jax.nn.gelu(h @ up) @ down, "tp") + bias) ** 2))(up)
 
 
 @program("value and gradient of an MLP with tanh and a bias after the psum, over the shards", ("", "d [f/tp]"))
@@ -243,12 +211,6 @@ def _(h, up, down):
     return jax.grad(lambda h: jnp.mean(_g(jnp.tanh(h @ up) @ down) ** 2))(h)
 
 
-@program("Megatron's layer without f, gradients of its input psummed", "r d")
-def _(h, up, down):
-    g = jax.grad(lambda h: jnp.mean(_g(jnp.tanh(h @ up) @ down) ** 2))(h)
-    return lax.psum(g, "tp")
-
-
 @program("Megatron's layer, gradients of its input psummed", "r d")
 def _(h, up, down):
     return lax.psum(jax.grad(_megatron)(h, up, down), "tp")
@@ -261,8 +223,7 @@ def _(h, up, down):
 
 @program("Megatron's layer with a residual and without f, gradients of its input psummed", "r d")
 def _(h, up, down):
-    g = jax.grad(lambda h: jnp.mean((h + _g(jnp.tanh(h @ up) @ down)) ** 2))(h)
-    return lax.psum(g, "tp")
+    return lax.psum(jax.grad(lambda h: jnp.mean((h + _g(jnp.tanh(h @ up) @ down)) ** 2))(h), "tp")
 
 
 @program("Megatron's layer, a step on its weights", ("d [f/tp]", "[f/tp] d"))

@@ -61,16 +61,6 @@ def _(xt, wt, c):
     return lax.psum(xt @ wt, "tp") + c
 
 
-@program("a product summed over tp with rows' bias inside", "[b/dp]")
-def _(xt, wt, y):
-    return lax.psum(xt @ wt + y, "tp")
-
-
-@program("a product summed over tp with rows' bias outside", "[b/dp]")
-def _(xt, wt, y):
-    return lax.psum(xt @ wt, "tp") + y
-
-
 @program("the sum of all entries by a psum over both", "")
 def _(xt):
     return lax.psum(xt.sum(), ("dp", "tp"))
@@ -106,16 +96,6 @@ def _(xt):
     return lax.psum(xt.sum(), ("dp", "tp")) / (xt.size * lax.axis_size("dp") * lax.axis_size("tp"))
 
 
-@program("the sum of all entries over their number by axis_size of both", "")
-def _(xt):
-    return lax.psum(xt.sum(), ("dp", "tp")) / (xt.size * lax.axis_size(("dp", "tp")))
-
-
-@program("a psum of means over both, divided by the sizes of both", "")
-def _(xt):
-    return lax.psum(xt.mean(), ("dp", "tp")) / lax.axis_size(("dp", "tp"))
-
-
 @program("a psum of means over both, divided by the size of one twice", "")
 def _(xt):
     return lax.psum(xt.mean(), ("dp", "tp")) / lax.axis_size("dp") ** 2
@@ -139,16 +119,6 @@ def _(xt):
 @program("column sums of means over dp", "[f/tp]")
 def _(xt):
     return lax.psum(xt.mean(0), "dp")
-
-
-@program("row means over tp", "[b/dp]")
-def _(xt):
-    return lax.pmean(xt.mean(1), "tp")
-
-
-@program("row means over tp, psummed", "[b/dp]")
-def _(xt):
-    return lax.psum(xt.mean(1), "tp")
 
 
 @program("layer norm over tp of rows over dp", "[b/dp] [f/tp]")
@@ -229,95 +199,79 @@ def _(xt):
     return lax.pmean(lax.pmax(xt.max(1), "tp").mean(), "dp")
 
 
-def _own_loss(wt, xt, y):
-    return jnp.mean((jnp.tanh(lax.psum(xt @ wt, "tp")) - y) ** 2)
+def _own_gradient(wt, xt, y):
+    def loss(wt):
+        return jnp.mean((jnp.tanh(lax.psum(xt @ wt, "tp")) - y) ** 2)
+
+    return jax.grad(loss)(lax.pcast(wt, "dp", to="varying"))
 
 
 @program("gradients of weights over tp, averaged over dp, divided by tp", "[f/tp]")
 def _(xt, wt, y):
-    g = jax.grad(_own_loss)(lax.pcast(wt, "dp", to="varying"), xt, y)
-    return lax.pmean(g, "dp") / lax.axis_size("tp")
+    return lax.pmean(_own_gradient(wt, xt, y), "dp") / lax.axis_size("tp")
 
 
 @program("gradients of weights over tp, averaged over dp", "[f/tp]")
 def _(xt, wt, y):
-    g = jax.grad(_own_loss)(lax.pcast(wt, "dp", to="varying"), xt, y)
-    return lax.pmean(g, "dp")
+    return lax.pmean(_own_gradient(wt, xt, y), "dp")
 
 
 @program("gradients of weights over tp, summed over dp", "[f/tp]")
 def _(xt, wt, y):
-    g = jax.grad(_own_loss)(lax.pcast(wt, "dp", to="varying"), xt, y)
-    return lax.psum(g, "dp")
+    return lax.psum(_own_gradient(wt, xt, y), "dp")
 
 
 @program("gradients of weights over tp, averaged over both", "[f/tp]")
 def _(xt, wt, y):
-    g = jax.grad(_own_loss)(lax.pcast(wt, "dp", to="varying"), xt, y)
-    return lax.pmean(g, ("dp", "tp"))
+    return lax.pmean(_own_gradient(wt, xt, y), ("dp", "tp"))
 
 
 def _hand_gradient(wt, xt, y):
-    """Of each row's half squared error by its prediction."""
-    return lax.psum(xt @ wt, "tp") - y
+    """Of the mean of own rows' half squared errors."""
+    return xt.T @ (lax.psum(xt @ wt, "tp") - y) / y.size
 
 
 @program("gradients by hand of weights over tp, averaged over dp", "[f/tp]")
 def _(xt, wt, y, c):
-    g = xt.T @ _hand_gradient(wt, xt, y) / y.size
-    return wt - c * lax.pmean(g, "dp")
+    return wt - c * lax.pmean(_hand_gradient(wt, xt, y), "dp")
 
 
 @program("gradients by hand of weights over tp, summed over dp", "[f/tp]")
 def _(xt, wt, y, c):
-    g = xt.T @ _hand_gradient(wt, xt, y) / y.size
-    return wt - 0.1 * c * lax.psum(g, "dp")
+    return wt - 0.1 * c * lax.psum(_hand_gradient(wt, xt, y), "dp")
 
 
 @program("gradients by hand of weights over tp, summed over dp, the rate over dp", "[f/tp]")
 def _(xt, wt, y, c):
-    g = xt.T @ _hand_gradient(wt, xt, y) / y.size
-    return wt - c / lax.axis_size("dp") * lax.psum(g, "dp")
-
-
-@program("gradients by hand of weights over tp, summed over dp, the rate over tp", "[f/tp]")
-def _(xt, wt, y, c):
-    g = xt.T @ _hand_gradient(wt, xt, y) / y.size
-    return wt - 0.1 * c / lax.axis_size("tp") * lax.psum(g, "dp")
+    return wt - c / lax.axis_size("dp") * lax.psum(_hand_gradient(wt, xt, y), "dp")
 
 
 @program("gradients by hand of weights over tp, averaged over both", "[f/tp]")
 def _(xt, wt, y, c):
-    g = xt.T @ _hand_gradient(wt, xt, y) / y.size
-    return wt - c * lax.pmean(g, ("dp", "tp"))
+    return wt - c * lax.pmean(_hand_gradient(wt, xt, y), ("dp", "tp"))
 
 
 @program("gradients by hand over the norm of all", "[f/tp]")
 def _(xt, wt, y, c):
-    g = lax.pmean(xt.T @ _hand_gradient(wt, xt, y) / y.size, "dp")
+    g = lax.pmean(_hand_gradient(wt, xt, y), "dp")
     return wt - c * g / jnp.sqrt(lax.psum(jnp.sum(g * g), "tp"))
 
 
 @program("gradients by hand over the norm of all, summed over dp first", "[f/tp]")
 def _(xt, wt, y, c):
-    g = lax.psum(xt.T @ _hand_gradient(wt, xt, y) / y.size, "dp")
+    g = lax.psum(_hand_gradient(wt, xt, y), "dp")
     return wt - c * g / jnp.sqrt(lax.psum(jnp.sum(g * g), "tp"))
 
 
 @program("gradients by hand over the norm over the wrong axis", "[f/tp]")
 def _(xt, wt, y, c):
-    g = lax.pmean(xt.T @ _hand_gradient(wt, xt, y) / y.size, "dp")
+    g = lax.pmean(_hand_gradient(wt, xt, y), "dp")
     return wt - c * g / jnp.sqrt(lax.psum(jnp.sum(g * g), "dp"))
 
 
 @program("rows over both axes, their mean over both", "d")
 def _(both):
     return lax.pmean(both.mean(0), ("dp", "tp"))
-
-
-@program("rows over both axes, their mean over one, psummed over the other", "d")
-def _(both):
-    return lax.psum(lax.pmean(both.mean(0), "dp"), "tp")
 
 
 @program("rows over both axes, their sum over both", "d")
@@ -328,11 +282,6 @@ def _(both):
 @program("rows over both axes, their sum over one", "d")
 def _(both):
     return lax.psum(both.sum(0), "dp")
-
-
-@program("rows over both axes, their sum over one, averaged over the other", "d")
-def _(both):
-    return lax.pmean(lax.psum(both.sum(0), "dp"), "tp")
 
 
 @program("rows over both axes, a nonlinear function after one of two sums", "d")
@@ -382,26 +331,10 @@ def _(x, up, down):
     return lax.pmean(lax.psum(jax.nn.gelu(x @ up) @ down, "tp"), "dp")
 
 
-@program("a layer over tp of rows over dp, the residual inside", "[b/dp] d")
-def _(x, up, down):
-    return lax.psum(x + jax.nn.gelu(x @ up) @ down, "tp")
-
-
-@program("a layer over tp of rows over dp, the residual outside", "[b/dp] d")
-def _(x, up, down):
-    return x + lax.psum(jax.nn.gelu(x @ up) @ down, "tp")
-
-
 @program("the loss of a layer over tp, summed over tp once more", "")
 def _(x, up, down):
     out = lax.psum(jax.nn.gelu(x @ up) @ down, "tp")
     return lax.psum(lax.pmean(jnp.mean(out**2), "dp"), "tp")
-
-
-@program("the loss of a layer over tp, averaged over both", "")
-def _(x, up, down):
-    out = lax.psum(jax.nn.gelu(x @ up) @ down, "tp")
-    return lax.pmean(jnp.mean(out**2), ("dp", "tp"))
 
 
 @program("gradients of a layer over tp by JAX's types, of a mean over dp", ("d [f/tp]", "[f/tp] d"))

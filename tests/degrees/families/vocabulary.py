@@ -15,10 +15,18 @@ def _own(ids, count):
     return jnp.where(is_own, at, 0), is_own
 
 
+def _looked_up(table, ids, otherwise=0):
+    at, is_own = _own(ids, table.shape[0])
+    return jnp.where(is_own[:, None], table[at], otherwise)
+
+
+def _onehot(ids, count):
+    return ids[:, None] == lax.axis_index("tp") * count + jnp.arange(count)
+
+
 @program("a lookup with a mask, psummed", "r d")
 def _(table, ids):
-    at, is_own = _own(ids, table.shape[0])
-    return lax.psum(jnp.where(is_own[:, None], table[at], 0), "tp")
+    return lax.psum(_looked_up(table, ids), "tp")
 
 
 @program("a lookup without a mask, psummed", "r d")
@@ -29,44 +37,37 @@ def _(table, ids):
 
 @program("a lookup with a mask, pmeaned", "r d")
 def _(table, ids):
-    at, is_own = _own(ids, table.shape[0])
-    return lax.pmean(jnp.where(is_own[:, None], table[at], 0), "tp")
+    return lax.pmean(_looked_up(table, ids), "tp")
 
 
 @program("a lookup with a mask that fills with a bias, psummed", "r d")
 def _(table, ids, bias):
-    at, is_own = _own(ids, table.shape[0])
-    return lax.psum(jnp.where(is_own[:, None], table[at], bias), "tp")
+    return lax.psum(_looked_up(table, ids, bias), "tp")
 
 
 @program("a lookup with a mask that fills with ones, psummed", "r d")
 def _(table, ids):
-    at, is_own = _own(ids, table.shape[0])
-    return lax.psum(jnp.where(is_own[:, None], table[at], 1), "tp")
+    return lax.psum(_looked_up(table, ids, 1), "tp")
 
 
 @program("a lookup with a mask, a bias added before the psum", "r d")
 def _(table, ids, bias, c):
-    at, is_own = _own(ids, table.shape[0])
-    return lax.psum(jnp.where(is_own[:, None], table[at], 0) + c * bias, "tp")
+    return lax.psum(_looked_up(table, ids) + c * bias, "tp")
 
 
 @program("a lookup with a mask, a bias added after the psum", "r d")
 def _(table, ids, bias, c):
-    at, is_own = _own(ids, table.shape[0])
-    return lax.psum(jnp.where(is_own[:, None], table[at], 0), "tp") + c * bias
+    return lax.psum(_looked_up(table, ids), "tp") + c * bias
 
 
 @program("a lookup with a mask, tanh before the psum", "r d")
 def _(table, ids):
-    at, is_own = _own(ids, table.shape[0])
-    return lax.psum(jnp.tanh(jnp.where(is_own[:, None], table[at], 0)), "tp")
+    return lax.psum(jnp.tanh(_looked_up(table, ids)), "tp")
 
 
 @program("a lookup with a mask, cosine before the psum", "r d")
 def _(table, ids):
-    at, is_own = _own(ids, table.shape[0])
-    return lax.psum(jnp.cos(jnp.where(is_own[:, None], table[at], 0)), "tp")
+    return lax.psum(jnp.cos(_looked_up(table, ids)), "tp")
 
 
 @program("a lookup in own table by global ids", "r d")
@@ -81,9 +82,7 @@ def _(table, ids):
 
 @program("a lookup by one-hot rows, psummed", "r d")
 def _(table, ids):
-    first = lax.axis_index("tp") * table.shape[0]
-    onehot = ids[:, None] == first + jnp.arange(table.shape[0])
-    return lax.psum(onehot.astype(table.dtype) @ table, "tp")
+    return lax.psum(_onehot(ids, table.shape[0]).astype(table.dtype) @ table, "tp")
 
 
 @program("a lookup by one-hot rows of own places, psummed", "r d")
@@ -195,8 +194,7 @@ def _(logits, ids):
 
 @program("cross-entropy by one-hot targets", "")
 def _(logits, ids):
-    first = lax.axis_index("tp") * logits.shape[1]
-    onehot = ids[:, None] == first + jnp.arange(logits.shape[1])
+    onehot = _onehot(ids, logits.shape[1])
     picked = lax.psum(jnp.sum(logits * onehot, axis=-1), "tp")
     return jnp.mean(_logsumexp(logits) - picked)
 
@@ -229,15 +227,13 @@ def _(logits, ids, c):
 @program("gradients of cross-entropy by hand", "r [n/tp]")
 def _(logits, ids):
     p = jnp.exp(logits - _logsumexp(logits)[:, None])
-    first = lax.axis_index("tp") * logits.shape[1]
-    onehot = ids[:, None] == first + jnp.arange(logits.shape[1])
+    onehot = _onehot(ids, logits.shape[1])
     return (p - onehot) / 6
 
 
 @program("gradients of cross-entropy by hand, by own softmax", "r [n/tp]")
 def _(logits, ids):
-    first = lax.axis_index("tp") * logits.shape[1]
-    onehot = ids[:, None] == first + jnp.arange(logits.shape[1])
+    onehot = _onehot(ids, logits.shape[1])
     return (jax.nn.softmax(logits, axis=-1) - onehot) / 6
 
 
@@ -302,11 +298,6 @@ def _(logits):
 @program("the largest logits of each shard, pmaxed", "r 3")
 def _(logits):
     return lax.pmax(lax.top_k(logits, 3)[0], "tp")
-
-
-@program("the largest logits of each shard, pmeaned", "r 3")
-def _(logits):
-    return lax.pmean(lax.top_k(logits, 3)[0], "tp")
 
 
 @program("gradients of a table by scatter", "[n/tp] d")
