@@ -38,7 +38,7 @@ NOISED = classic("rows with noise", "noise", "noised", {"dp": 4}, given={"batch"
 
 SMALL = {"vocab": 12, "model": 8, "seq": 6, "heads": 2, "head": 4, "ff": 16, "layers": 2, "batch": 4}
 # The inputs are random, so that mean squares of gradients may be negative, or all but zero. One step has to show.
-ONE_STEP = (("(jnp.sqrt(s) + 1e-8)", "(jnp.sqrt(jnp.abs(s)) + 1e-2)"), ("250, 4e-3", "250, 1.0"))
+ONE_STEP = (("(jnp.sqrt(s) + 1e-8)", "(jnp.sqrt(jnp.abs(s)) + 1e-2)"), ("100, 4e-3", "250, 1.0"))
 QUICKSTART = Program("quickstart", "examples/quickstart.py", "loss_and_gradients", (DP_TP,), SMALL, unchecked=False)
 TRAINING = Program(
     "quickstart, whole step", "examples/quickstart.py", "train_step", (DP_TP,), SMALL, ONE_STEP,
