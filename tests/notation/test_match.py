@@ -96,6 +96,9 @@ A4 = known(a=4).get("a")
         ("a", (5,), known(a=4), SizeMismatch(dim("a"), 0, 5, None, (), 4, A4, (0, 1))),
         ("#a", (5,), known(a=4), SizeMismatch(dim("#a"), 0, 5, None, (), 4, A4, (1, 2))),
         ("a", (1,), known(a=4), SizeMismatch(dim("a"), 0, 1, None, (), 4, A4, (0, 1))),
+        ("a a", (2, 3), known(), SizeMismatch(dim("a"), 1, 3, None, (), 2, Bound(2, Y, 0, frozenset({()})), (2, 3))),
+        ("a *n", (9, 2, 4), matched("*n", (2, 3)).sizes,
+         SizeMismatch(dim("*n"), 1, (2, 4), None, (), (2, 3), Bound((2, 3), Y, 0), (2, 4))),
         ("a+1", (4,), known(a=4), SizeMismatch(dim("a+1"), 0, 4, None, (), 5, None, (0, 3))),
         ("?n", (4,), known(), OutsideTree(dim("?n"), (0, 2))),
         ("a//0", (4,), known(a=4), BadExpression(dim("a//0"), 0, "'a//0' divides by zero, since 0=0", (0, 4))),
@@ -109,16 +112,6 @@ A4 = known(a=4).get("a")
 )  # fmt: skip
 def test_a_shape_that_does_not_fit_is_one_mismatch(dims, shape, sizes, mismatch):
     assert matched(dims, shape, sizes) == mismatch
-
-
-def test_dims_of_one_value_that_disagree_name_the_first_as_origin():
-    assert matched("a a", (2, 3)) == SizeMismatch(dim("a"), 1, 3, None, (), 2, Bound(2, Y, 0, frozenset({()})), (2, 3))
-
-
-def test_any_number_of_dims_of_other_sizes_are_a_mismatch_of_their_sizes():
-    first = matched("*n", (2, 3)).sizes
-    origin = Bound((2, 3), Y, 0)
-    assert matched("a *n", (9, 2, 4), first) == SizeMismatch(dim("*n"), 1, (2, 4), None, (), (2, 3), origin, (2, 4))
 
 
 @pytest.mark.parametrize(
@@ -146,14 +139,6 @@ def test_a_wrong_shard_reports_its_global_size_its_own_and_the_manual_axes(dims,
 )
 def test_a_dim_that_is_about_to_be_split_must_divide(dims, shape, indivisible):
     assert matched(dims, shape, split=MESH) == indivisible
-
-
-@pytest.mark.parametrize(
-    ("dims", "shape"),
-    [("[a/dp]", (8,)), ("[a/dp,tp]", (16,)), ("[a/sp]", (3,)), ("[a/]", (3,)), ("a", (3,)), ("[a/dp]", (0,))],
-)
-def test_a_dim_that_divides_is_bound_at_its_global_size(dims, shape):
-    assert bound_by(matched(dims, shape, split=MESH)) == {"a": shape[0]}
 
 
 def test_of_a_wrong_size_and_an_indivisible_one_the_wrong_size_is_reported():

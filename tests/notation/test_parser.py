@@ -273,23 +273,20 @@ def test_of_two_faulty_places_the_first_is_reported():
 
 @settings(max_examples=10 * settings.default.max_examples, deadline=None)
 @given(specs())
-def test_what_a_spec_prints_parses_to_the_same_spec(spec):
-    assert parse(str(spec)) == spec
-
-
-@settings(max_examples=3 * settings.default.max_examples, deadline=None)
-@given(specs())
-def test_what_a_spec_prints_can_be_cut_out_by_its_spans(spec):
+def test_what_a_spec_prints_parses_to_the_same_spec_with_its_spans(spec):
     source = str(spec)
     found = parse(source)
+    assert found == spec
     assert [cut(source, item) for item in (*found.dims, *found.marks)] == [*map(str, spec.dims), *map(str, spec.marks)]
 
 
+# Few characters of many kinds: to draw from all, hypothesis first makes a table of them, which takes seconds.
+OF_MANY_KINDS = "aß一²٣ⅷ\U0001d7d9·_\u0301\u00a0\u200b\n\t\x00\ud800°‰"
 TOKENS = ("a", "dp", "min", "n1", "0", "17", " ", "...", "//", "**", *"[](){}/,+-*%=#?~._!$")
 noise = st.one_of(
     st.text(alphabet="ab_1 .,/+-*%=#?~()[]{}!", max_size=24),
     st.lists(st.sampled_from(TOKENS), max_size=16).map("".join),
-    st.text(max_size=12),
+    st.text(alphabet=OF_MANY_KINDS, max_size=12),
 )
 
 
