@@ -223,19 +223,6 @@ def test_what_is_not_placed_is_placed(given: Any) -> None:
     assert got.sharding.is_equivalent_to(both, 2)
 
 
-def test_an_argument_hinted_any_is_traced_and_its_sharding_left_to_jax() -> None:
-    runs = []
-
-    @typed_jit(mesh=MESH)
-    def add(x: X, more: Any) -> X:
-        runs.append(more)
-        return x + more["n"] + more["w"].sum()
-
-    for n in (1, 2):
-        same(add(x, {"n": n, "w": placed(w, "tp")}), x + n + w.sum())
-    assert len(runs) == 1
-
-
 def test_an_any_argument_that_jax_does_not_take_is_named() -> None:
     @typed_jit(mesh=MESH)
     def add(x: X, more: Any) -> X:
@@ -245,80 +232,68 @@ def test_an_any_argument_that_jax_does_not_take_is_named() -> None:
         add(x, {"s": "a"})
 
 
-def test_static_leaves_among_arrays_are_values_in_the_body() -> None:
-    seen = []
+# Static values
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Named:
+    w: W
+    names: list[str] = dataclasses.field(metadata={"static": True}, default_factory=list)
+
+
+class Scale:
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+
+ONE, TWO = Scale(1.0), Scale(2.0)
+# Values of an argument, and which trace each of them takes.
+TRACES: dict[str, tuple[Any, tuple[Any, ...], tuple[int, ...]]] = {
+    "numbers": (int, (1, 2, 1, 2), (1, 2, 1, 2)),
+    "an int and a bool": (int, (1, True), (1, 2)),
+    "a negative number": (int, (-1, -1), (1, 1)),
+    "zeros": (float, (0.0, -0.0), (1, 2)),
+    "lists": (list[int], ([1, 2], [1, 2], [1, 3]), (1, 1, 2)),
+    "dicts, in the order of their keys": (dict[str, int], ({"b": 2, "a": 1}, {"a": 1, "b": 2}), (1, 1)),
+    "objects": (Scale, (ONE, TWO, ONE), (1, 2, 1)),
+    "beside arrays": (tuple[X, int | str], ((x, 2), (x + 1, 2), (x, "a"), (x, 3)), (1, 1, 2, 3)),
+    "fields": (Named, (Named(w, ["a"]), Named(2 * w, ["a"]), Named(w, ["b"])), (1, 1, 2)),
+    "what is hinted Any": (Any, ({"n": 1, "w": placed(w, "tp")}, {"n": 2, "w": placed(w, "tp")}), (1, 1)),
+}
+
+
+@pytest.mark.parametrize(("hint", "values", "traces"), TRACES.values(), ids=TRACES)
+def test_what_is_static_and_has_another_value_is_another_trace(hint: Any, values: Any, traces: Any) -> None:
+    runs: list[Any] = []
 
     @typed_jit(mesh=MESH)
-    def scale(pair: tuple[X, int | str]) -> X:
-        seen.append(pair[1])
-        return pair[0]
+    def f(x: X, value: hint) -> X:
+        runs.append(value)
+        return x + len(runs)
 
-    for given in (2, 2, "a", 3):
-        same(scale((x, given)), x)
-    assert seen == [2, "a", 3]
-
-
-def test_methods_are_compiled_per_instance() -> None:
-    class Model:
-        def __init__(self, scale: float) -> None:
-            self.scale = scale
-
-        @typed_jit(mesh=MESH)
-        def apply(self, x: X) -> X:
-            return x * self.scale
-
-    same((Model(2.0).apply(x), Model(3.0).apply(x=x)), (2 * x, 3 * x))
+    for value, trace in zip(values, traces, strict=True):
+        same(f(x, value), x + trace)
 
 
-def test_the_arrays_of_a_module_are_traced() -> None:
-    runs = []
+def test_the_arrays_of_a_module_are_traced_and_another_instance_is_another_trace() -> None:
+    runs: list[int] = []
 
-    @jax.tree_util.register_dataclass
-    @dataclasses.dataclass
-    class Layer:
-        w: W
-
+    class Layer(Named):
         @typed_jit(mesh=MESH)
         def apply(self, x: X) -> Y:
             runs.append(1)
             return x @ self.w
 
+    class Model(Scale):
+        @typed_jit(mesh=MESH)
+        def apply(self, x: X) -> X:
+            return x * self.by
+
+    jax.tree_util.register_dataclass(Layer, ["w"], ["names"])
     same((Layer(w).apply(x), Layer(w * 2).apply(x)), (x @ w, 2 * x @ w))
     assert len(runs) == 1
-
-
-# Static values
-
-
-@pytest.mark.parametrize(("values", "runs"), [((1, 1, 1), 1), ((1, 2, 1, 2), 2), ((1, True), 2), ((-1, -1), 1)])
-def test_another_static_value_is_another_trace(values: tuple[Any, ...], runs: int) -> None:
-    counted = Counted()
-    jitted = counted.jitted()
-    for n in values:
-        same(jitted(x, w, n), x @ w * n)
-    assert counted.runs == runs
-
-
-def test_negative_zero_is_another_static_value() -> None:
-    @typed_jit(mesh=MESH)
-    def full(x: X, value: float) -> X:
-        return jnp.full_like(x, value)
-
-    assert not np.signbit(full(x, 0.0)).any()
-    assert np.signbit(full(x, -0.0)).all()
-
-
-def test_static_containers_are_compared_by_value() -> None:
-    runs = []
-
-    @typed_jit(mesh=MESH)
-    def fold(x: X, by: list[int], names: dict[str, int]) -> X:
-        runs.append(1)
-        return x * sum(by) + names["a"]
-
-    for by in ([1, 2], [1, 2], [1, 3]):
-        same(fold(x, by, {"a": 4}), x * sum(by) + 4)
-    assert len(runs) == 2
+    same((Model(2.0).apply(x), Model(3.0).apply(x=x)), (2 * x, 3 * x))
 
 
 @pytest.mark.parametrize("option", [{"static_argnums": 1}, {"static_argnums": (-1,)}, {"static_argnames": "n"}])
@@ -335,25 +310,6 @@ def test_static_parameters_may_stand_among_many() -> None:
         return x * len(range(more[0])) + more[1]
 
     same(typed_jit(fold, mesh=MESH, static_argnums=1)(x, 2, 3.0), 2 * x + 3)
-
-
-def test_another_static_field_is_another_trace() -> None:
-    seen = []
-
-    @jax.tree_util.register_dataclass
-    @dataclasses.dataclass
-    class Named:
-        w: W
-        names: list[str] = dataclasses.field(metadata={"static": True}, default_factory=list)
-
-    @typed_jit(mesh=MESH)
-    def f(named: Named) -> W:
-        seen.append(named.names)
-        return named.w
-
-    for names in (["a"], ["a"], ["b"]):
-        same(f(Named(w, names)), w)
-    assert seen == [["a"], ["b"]]
 
 
 def test_each_member_of_a_union_has_its_sharding() -> None:
@@ -451,6 +407,8 @@ def test_a_parameter_without_a_hint_is_refused_when_decorating() -> None:
 
 # The mesh
 
+UNKNOWN = "mesh= is not given, none is ambient, and no argument was placed on one"
+
 
 def test_the_mesh_is_the_ambient_one() -> None:
     counted = Counted()
@@ -461,6 +419,8 @@ def test_the_mesh_is_the_ambient_one() -> None:
         same(got, x @ w)
         assert got.sharding == NamedSharding(mesh, P("dp", "tp"))
     assert counted.runs == 4
+    with fails(MeshAxisError, f"count: no mesh is known: {UNKNOWN}"):
+        jitted(x, w)
 
 
 def test_the_mesh_is_the_arguments_own() -> None:
@@ -640,11 +600,11 @@ def test_an_open_result_is_traced_once() -> None:
 
 def test_an_open_result_may_depend_on_the_shapes() -> None:
     @typed_jit(mesh=MESH)
-    def rows(x: Float[Array, "b m"]) -> list[tuple[Float[Array, "... [n/dp]"], Float[Array, ""]]]:
-        return [(row.reshape(2, -1) if len(x) == 2 else row, row.sum()) for row in x]
+    def rows(x: Float[Array, "b m"]) -> list[Float[Array, "... [n/dp]"]]:
+        return [row.reshape(2, -1) if len(x) == 2 else row for row in x]
 
-    assert [a.sharding.spec for a, _ in rows(x[:2])] == [P(None, "dp")] * 2
-    assert [a.sharding.spec for a, _ in rows(x[:3])] == [P("dp")] * 3
+    assert [a.sharding.spec for a in rows(x[:2])] == [P(None, "dp")] * 2
+    assert [a.sharding.spec for a in rows(x[:3])] == [P("dp")] * 3
 
 
 def test_jax_names_the_functions_own_arguments() -> None:
@@ -706,28 +666,6 @@ def test_check_in_the_body_knows_the_sizes() -> None:
 
 
 # Caching
-
-
-def test_it_is_traced_as_often_as_jax_jit() -> None:
-    counted, runs = Counted(), []
-
-    def by_hand(x: Any, w: Any) -> Any:
-        runs.append(1)
-        return x @ w
-
-    ours, theirs = counted.jitted(), jax.jit(by_hand, in_shardings=(dp, tp), out_shardings=both)
-    for given in (x, placed(x, "dp"), placed(x, "dp", None), x[:4], placed(x, "dp"), x):
-        same(ours(given, w), theirs(given, w))
-    assert counted.runs == len(runs)
-
-
-def test_a_static_dict_has_its_keys_in_order_as_dicts_of_arrays_have() -> None:
-    @typed_jit(mesh=MESH)
-    def fold(x: X, digits: dict[str, int]) -> X:
-        return x * int("".join(map(str, digits.values())))
-
-    for digits in ({"b": 2, "a": 1}, {"a": 1, "b": 2}):
-        same(fold(x, digits), x * 12)
 
 
 def test_a_static_list_is_the_programs_own() -> None:
@@ -853,12 +791,12 @@ def test_a_call_like_the_last_one_sees_what_surrounds_it() -> None:
     def same_as(x: Float[Array, "[b/rows] m"]) -> Float[Array, "[b/rows] m"]:
         return x
 
-    f, value = typed_jit(same_as, axes={"rows": "dp"}), placed(x, "dp")
+    f, value = typed_jit(same_as, axes={"rows": "dp"}, rules=[("m", "tp")]), placed(x, "dp", "tp")
     for _ in range(2):
-        assert jax.block_until_ready(f(value)).sharding.spec == P("dp", None)
+        assert jax.block_until_ready(f(value)).sharding.spec == P("dp", "tp")
     with pytest.raises(MeshAxisError), jax.set_mesh(Mesh(jax.devices()[:4], "tp")):
         f(value)
-    assert jax.block_until_ready(f(value)).sharding.spec == P("dp", None)
+    assert jax.block_until_ready(f(value)).sharding.spec == P("dp", "tp")
 
     g = typed_jit(same_as, mesh=MESH)
     for axes in ("dp", "dp", ("dp", "tp"), "dp"):
@@ -888,19 +826,6 @@ def test_a_size_that_an_argument_gives_is_read_at_every_call() -> None:
     line = "Model.double: argument 'x' has size 16 in dim 1, '{self.width}', but its hint says 8"
     with fails(ShapeError, line):
         model.double(x)
-
-
-def test_a_call_like_one_before_knows_another_ambient_mesh() -> None:
-    jitted = Counted().jitted(mesh=None)
-    with jax.set_mesh(MESH):
-        jitted(x[:4], w), jitted(x[:4], w)
-    line = "count: argument 'x' has b=4, which does not divide over 'dp' (8 shards)"
-    with jax.set_mesh(mesh_of(8, 1)), fails(ShapeError, line):
-        jitted(x[:4], w)
-    with fails(
-        MeshAxisError, "count: no mesh is known: mesh= is not given, none is ambient, and no argument was placed on one"
-    ):
-        jitted(x[:4], w)
 
 
 def test_it_is_traced_again_when_jax_forgets_it() -> None:
@@ -952,30 +877,18 @@ def test_a_jitted_function_inside_is_traced_for_the_mesh_of_each_call() -> None:
     assert shapes[0] == (2, 16) and shapes[-1] == (4, 16)
 
 
-def test_aliases_and_rules_of_the_decorator_hold() -> None:
-    def f(x: Float[Array, "[b/data] model"]) -> Float[Array, "[b/data] model"]:
-        return x
-
-    got = typed_jit(f, mesh=MESH, axes={"data": "dp"}, rules=[("model", "tp")])(x)
-    assert got.sharding.spec == P("dp", "tp")
-
-
 def test_a_decorator_around_is_part_of_what_is_traced() -> None:
     def f(x: Float[Array, "[b/data] m"]) -> Float[Array, "[b/data] m"]:
         return x + 1
 
+    def around(x: Float[Array, "b m"]) -> Any:
+        return inner(x)
+
     inner, given = typed_jit(f), jnp.asarray(x)
-
-    @typed(axes={"data": "dp"})
-    def by_dp(x: Float[Array, "b m"]) -> Any:
-        return inner(x)
-
-    @typed(axes={"data": "tp"})
-    def by_tp(x: Float[Array, "b m"]) -> Any:
-        return inner(x)
-
+    by = {axis: typed(around, axes={"data": axis}) for axis in ("dp", "tp")}
     with jax.set_mesh(MESH):
-        assert [g(given).sharding.spec for g in (by_dp, by_tp, by_dp)] == [P("dp", None), P("tp", None), P("dp", None)]
+        for axis in ("dp", "tp", "dp"):
+            assert by[axis](given).sharding.spec == P(axis, None)
 
 
 def test_what_is_closed_over_is_read_when_traced_as_with_jax_jit() -> None:
