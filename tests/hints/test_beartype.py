@@ -168,15 +168,6 @@ def test_in_a_manual_region_a_door_shows_global_and_shard_sizes(mesh, hint, clau
     assert f"as {clause}, under {hint.__name__}." in in_region(mesh, P("dp"), shut(hint))
 
 
-def test_a_decorated_function_refuses_a_shard_of_another_global_size(mesh):
-    @beartype
-    def halved(x: Float[Array, "[16/dp] 6"]) -> Float[Array, "[16/dp] 3"]:
-        return x[:, :3]
-
-    with pytest.raises(BeartypeCallHintViolation, match=re.escape("value has size 8 in dim 0 (2 per shard over 'dp')")):
-        in_region(mesh, P("dp"), halved)
-
-
 def scoped(ask):
     """What ``ask`` answers, and the sizes bound after it, in a call that binds b=2 and d=3."""
 
@@ -211,13 +202,6 @@ def test_in_a_call_a_door_shows_what_bound_the_size():
     message = re.escape("value has d=4, but argument 'x' has d=3 (got f32[5,4]), under Float[Array, \"n d\"].")
     with pytest.raises(BeartypeDoorHintViolation, match=message):
         scoped(lambda: die_if_unbearable(jnp.ones((5, 4)), Float[Array, "n d"]))
-
-
-def test_in_a_call_a_hint_reads_the_arguments():
-    def ask():
-        return is_bearable(jnp.ones(2), Float[Array, "{x.ndim}"]), is_bearable(jnp.ones(3), Float[Array, "{x.ndim}"])
-
-    assert scoped(ask)[0] == (True, False)
 
 
 def test_names_bound_by_beartype_hold_for_check():

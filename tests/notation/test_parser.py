@@ -125,13 +125,6 @@ def cut(source, item):
     return source[slice(*item.span)]
 
 
-@pytest.mark.parametrize(("source", "spec"), SPECS, ids=IDS)
-def test_the_span_of_each_item_is_its_text(source, spec):
-    found = parse(source)
-    assert [cut(source, item) for item in found.dims] == [str(item) for item in spec.dims]
-    assert [cut(source, item) for item in found.marks] == [str(item) for item in spec.marks]
-
-
 @pytest.mark.parametrize(
     ("source", "size", "axes"),
     [
@@ -145,16 +138,6 @@ def test_the_spans_of_a_size_and_of_its_axes_are_their_text(source, size, axes):
     (dim,) = (dim for dim in parse(source).dims if dim.axes is not None)
     assert source[slice(*dim.size_span)] == size
     assert cut(source, dim.axes) == axes
-
-
-def test_spans_point_into_text_with_any_spaces():
-    source = "  [ b / dp ]   ...\n -tp  "
-    spec = parse(source)
-    assert [cut(source, item) for item in (*spec.dims, *spec.marks)] == ["[ b / dp ]", "...", "-tp"]
-
-
-def test_a_spec_remembers_its_source():
-    assert parse(" [b/dp]  d ").source == " [b/dp]  d "
 
 
 @pytest.mark.parametrize(
