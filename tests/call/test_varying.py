@@ -1,10 +1,9 @@
 """Which values fit which hints in a manual region: the shards may differ only where the hint says so."""
 
-import operator
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -507,32 +506,6 @@ def with_four(x: Float[Array, "[b/dp] m"], m: int = 0) -> Float[Array, "[b/dp] m
     return check(x, "[b/dp] 4") if m else x
 
 
-class Layer(NamedTuple):
-    gain: Float[Array, " m"]
-    others: list[Float[Array, "..."]]
-
-
-@typed
-def scaled_twice(x: Float[Array, "[b/dp] m"], layer: Layer) -> tuple[Float[Array, "[b/dp] m"], Layer]:
-    return x * layer.gain, layer
-
-
-def through_layer(x: Any, gain: Any) -> Any:
-    return scaled_twice(x, Layer(gain, [jnp.ones(2)]))[0]
-
-
-GAINS: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "gathered": (lambda gain: jax.lax.all_gather(gain, "dp", tiled=True), ""),
-    "gathered, doubled": (lambda gain: 2 * jax.lax.all_gather(gain, "dp", tiled=True), ""),
-    "of a shard": (lambda gain: jnp.tile(gain, 4), "varies over 'dp'"),
-    "gathered, by shard": (
-        lambda gain: jax.lax.all_gather(gain, "dp", tiled=True) * jax.lax.axis_index("dp"),
-        "varies over 'dp'",
-    ),
-    "of another size": (lambda gain: jnp.tile(jax.lax.all_gather(gain, "dp", tiled=True), 2), "has m=8"),
-}
-
-
 def first_line_of(body: Callable[..., Any], *args: Any) -> str:
     """The first line of the error of a call; nothing where there is none."""
     try:
@@ -540,23 +513,6 @@ def first_line_of(body: Callable[..., Any], *args: Any) -> str:
     except TypedShmapError as error:
         return str(error).splitlines()[0]
     return ""
-
-
-@pytest.mark.parametrize("check_vma", [True, False])
-@pytest.mark.parametrize("then", GAINS)
-@pytest.mark.parametrize("helper", [scaled, through_layer])
-def test_after_what_fitted_a_helper_takes_what_fits(helper: Any, then: str, check_vma: bool, mesh: Mesh) -> None:
-    make, problem = GAINS[then]
-
-    @typed_shard_map(mesh=mesh, check_vma=check_vma)
-    def body(x: Float[Array, "[b/dp] m"], gain: Float[Array, "[m/dp]"]) -> Float[Array, "[b/dp] m"]:
-        for _ in range(3):
-            x = helper(x, GAINS["gathered"][0](gain))
-        return helper(x, make(gain))
-
-    found = first_line_of(body, numbers(8, 4), numbers(4))
-    assert problem in found
-    assert bool(problem) == bool(found)
 
 
 @pytest.mark.parametrize("shape", [(8, 4), (16, 4), (8, 6)])
@@ -590,17 +546,6 @@ def test_after_what_fitted_a_helper_in_another_region_is_looked_at_anew(mesh: Me
     traced(over_tp, numbers(8, 4), numbers(4))
     wrong = Mesh(mesh.devices, ("data", "tp"))
     assert "names mesh axis 'dp'" in first_line_of(typed_shard_map(body, mesh=wrong), numbers(8, 4), numbers(4))
-
-
-def test_after_what_fitted_a_tree_of_another_structure_is_looked_at_anew(mesh: Mesh) -> None:
-    @typed_shard_map(mesh=mesh)
-    def body(x: Float[Array, "[b/dp] m"], gain: Float[Array, " m"]) -> Float[Array, "[b/dp] m"]:
-        for others in ([gain], [gain], [gain, gain], [], [gain, x]):
-            x, layer = scaled_twice(x, Layer(gain, others))
-            assert all(map(operator.is_, layer.others, others))
-        return x
-
-    assert "'layer.others[1]' varies over 'dp'" in first_line_of(body, numbers(8, 4), numbers(4))
 
 
 def test_after_a_result_that_fitted_one_that_does_not_is_refused(mesh: Mesh) -> None:
