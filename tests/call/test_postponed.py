@@ -138,10 +138,6 @@ def test_a_method_of_a_local_class_may_name_its_own_class(mesh: Mesh) -> None:
         def plus(self: Point, other: Point, again: Point | None = None) -> Point:
             return Point(self.at + other.at)
 
-        @typed_shard_map(mesh=mesh)
-        def doubled(self) -> Point:
-            return Point(self.at[:2] * 0)
-
     same(Point(x).plus(Point(2 * x)).at, 3 * x)
     with fails(ShapeError, "Point.plus: argument 'other.at' has b=4, but argument 'self.at' has b=8"):
         Point(x).plus(Point(x[:4]))

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from expecting import fails
 
 from typedshmap import (
     AnnotationSyntaxError,
@@ -62,9 +63,8 @@ NUMBERS = [
 
 @pytest.mark.parametrize(("call", "line"), NUMBERS, ids=["huge", "large", "huge and placed"])
 def test_an_integer_that_fits_no_dtype_is_reported(call, line, mesh):
-    with pytest.raises(StructureError) as caught:
+    with fails(StructureError, line):
         call(mesh)
-    assert str(caught.value).splitlines()[0] == line
 
 
 @pytest.mark.parametrize(("value", "name"), [(np, "module"), (np.ndarray, "type")], ids=str)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from beartype.door import is_bearable
+from expecting import fails
 from jax.typing import ArrayLike
 from jaxtyping import jaxtyped
 
@@ -312,9 +313,8 @@ def test_a_hint_has_the_attributes_of_jaxtyping_hints():
 def test_there_are_no_instances_of_hints_as_in_jaxtyping(make, message):
     with pytest.raises((RuntimeError, jaxtyping.AnnotationError)):
         make(jaxtyping)
-    with pytest.raises(AnnotationSyntaxError) as caught:
+    with fails(AnnotationSyntaxError, message):
         make(typedshmap)
-    assert str(caught.value).splitlines()[0] == message
 
 
 @pytest.mark.parametrize(
