@@ -72,6 +72,10 @@ def compiled(*hints: str) -> Callable[[Any], Any]:
     return jax.jit(program)
 
 
+def checking(hint: Any) -> Callable[[Any], Any]:
+    return jax.jit(lambda x: check(x, hint))
+
+
 @contextlib.contextmanager
 def fails_to_compile(error: type[Exception], line: str) -> Any:
     """Expect an error of JAX with a whole message of ours in it, and ours to be found again."""
@@ -201,9 +205,8 @@ def test_an_array_committed_to_one_device_is_not_sharded_over_a_mesh_that_is_kno
     array = jax.device_put(x, jax.devices()[3])
     with jax.set_mesh(mesh):
         assert check(array, "b d") is array
-        with fails(
-            ShardingError, "check: checked value is on device 3, not on the mesh, but its hint says P('dp', None)"
-        ):
+        line = "check: checked value is on device 3, not on the mesh, but its hint says P('dp', None)"
+        with fails(ShardingError, line):
             check(array, "[b/dp] d")
 
 
@@ -274,7 +277,7 @@ def test_a_rule_that_applies_says_how_the_whole_array_is_sharded(mesh: Mesh) -> 
     ):
         with axis_rules(rules):
             assert isinstance(array, hint) is fits
-            assert (message(lambda: jax.jit(lambda x: check(x, hint))(array)) is None) is fits
+            assert (message(lambda: checking(hint)(array)) is None) is fits
 
 
 def test_a_hint_without_sharding_asks_nothing() -> None:
@@ -441,15 +444,12 @@ SAID: dict[str, tuple[Callable[[], Any], str | None]] = {
     "two checks": (lambda: compiled("[b/dp] d", "[b/dp] d")(ROWS), None),
     "the second of two": (lambda: compiled("[b/dp] d", "b [d/tp]")(ROWS), wrong("P('dp', None)", "P(None, 'tp')")),
     "a leaf": (
-        lambda: jax.jit(lambda tree: check(tree, PyTree[Float[Array, "[b/dp] d"]]))({"a": ROWS, "b": [ROWS, COLUMNS]}),
+        lambda: checking(PyTree[Float[Array, "[b/dp] d"]])({"a": ROWS, "b": [ROWS, COLUMNS]}),
         wrong("P(None, 'tp')", "P('dp', None)", "['b'][1]"),
     ),
-    "keys": (lambda: jax.jit(lambda keys: check(keys, "[b/dp]"))(KEYS), None),
-    "keys of another sharding": (lambda: jax.jit(lambda keys: check(keys, "[b/]"))(KEYS), wrong("P('dp')", "P(None)")),
-    "what may be absent": (
-        lambda: jax.jit(lambda pair: check(pair, PAIR))((ROWS, ROWS)),
-        wrong("P('dp', None)", "P(None, 'dp')", "[1]"),
-    ),
+    "keys": (lambda: checking("[b/dp]")(KEYS), None),
+    "keys of another sharding": (lambda: checking("[b/]")(KEYS), wrong("P('dp')", "P(None)")),
+    "what may be absent": (lambda: checking(PAIR)((ROWS, ROWS)), wrong("P('dp', None)", "P(None, 'dp')", "[1]")),
     "a gradient that is worked out at once": (
         lambda: jax.grad(lambda x: check(x, "[b/] d").sum())(ROWS),
         wrong("P('dp')", "P(None, None)"),
@@ -581,11 +581,7 @@ PAIRS = tuple[Float[Array, "b [d/dp]"], int] | tuple[Float[Array, "[b/dp] d"], i
     ("wrap", "hint"), [(lambda x: x, UNION), (lambda x: [x], list[UNION]), (lambda x: (x, 1), PAIRS)]
 )
 def test_any_member_of_a_union_may_say_how_a_value_is_sharded(wrap: Callable[[Any], Any], hint: Any) -> None:
-    @jax.jit
-    def program(x: Any) -> Any:
-        check(wrap(x), hint)
-        return x
-
+    program = jax.jit(lambda x: check(wrap(x), hint))
     assert message(lambda: program(ROWS)) is None
     assert message(lambda: program(put(P(None, "dp")))) is None
     problem = "is sharded P('tp', None), but its hint says"
@@ -683,7 +679,7 @@ MIXED = [
 def test_axes_of_both_types_are_compared(spec: P, hint: str, fits: bool, kinds: tuple[AxisType, AxisType]) -> None:
     array = put(spec, mesh_of(*kinds))
     assert isinstance(array, Float[Array, hint]) is fits
-    assert (message(lambda: jax.jit(lambda x: check(x, hint))(array)) is None) is fits
+    assert (message(lambda: checking(hint)(array)) is None) is fits
 
 
 @pytest.mark.parametrize("kind", [AUTO, EXPLICIT])
@@ -718,7 +714,7 @@ def test_a_value_whose_type_knows_no_mesh_bears_no_mark(sign: str) -> None:
     program = jax.jit(lambda x: check(x, f"b d {sign}dp"), in_shardings=NamedSharding(mesh, P()))
     assert message(lambda: program(x)) == line
     with jax.set_mesh(mesh):
-        assert message(lambda: jax.jit(lambda x: check(x, f"b d {sign}dp"))(x)) == line
+        assert message(lambda: checking(f"b d {sign}dp")(x)) == line
 
 
 def test_of_axes_of_both_types_only_explicit_ones_are_known_at_trace_time() -> None:

@@ -333,13 +333,11 @@ def test_a_value_is_unreduced_where_its_hint_says_so_and_nowhere_else() -> None:
     take = typed_shard_map(lambda y: y, in_types=whole, out_types=whole)
     with jax.set_mesh(EXPLICIT):
         y = typed_shard_map(rows_unreduced)(shard(x, XY))
-        with fails(
-            ShardingError, "<lambda>: argument 'y' is sharded P('dp', unreduced={'tp'}), but its hint says P('dp')"
-        ):
+        line = "<lambda>: argument 'y' is sharded P('dp', unreduced={'tp'}), but its hint says P('dp')"
+        with fails(ShardingError, line):
             take(y)
-        with fails(
-            ShardingError, "rows_summed: argument 'y' is sharded P('dp'), but its hint says P('dp', unreduced={'tp'})"
-        ):
+        line = "rows_summed: argument 'y' is sharded P('dp'), but its hint says P('dp', unreduced={'tp'})"
+        with fails(ShardingError, line):
             typed_shard_map(rows_summed)(shard(x[:, 0], whole))
 
 
