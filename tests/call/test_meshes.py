@@ -114,33 +114,12 @@ def test_sizes_that_make_no_mesh_are_refused_at_decoration(mesh: Any) -> None:
         typed_shard_map(mesh=mesh)
 
 
-@pytest.mark.parametrize(
-    ("wrap", "traces"), [(lambda f: f, [(2, 4), (4, 4), (2, 4)]), (jax.jit, [(2, 4), (4, 4)])], ids=["unjitted", "jit"]
-)
-def test_one_callable_follows_the_ambient_mesh(wrap: Any, traces: list[tuple[int, ...]]) -> None:
-    shapes: list[tuple[int, ...]] = []
-    look = wrap(looking(shapes))
-    for rows, columns in [(4, 2), (2, 4), (4, 2)]:
-        with jax.set_mesh(mesh_of(rows, columns)):
-            same(look(x), x * 0.3)
-    assert shapes == traces
-
-
 def test_one_callable_follows_the_mesh_of_its_arguments() -> None:
     shapes: list[tuple[int, ...]] = []
     look = looking(shapes)
     for rows, columns in [(4, 2), (2, 4)]:
         same(look(shard(x, X, mesh_of(rows, columns))), x * 0.3)
     assert shapes == [(2, 4), (4, 4)]
-
-
-def test_two_orders_of_devices_share_one_trace(mesh: Mesh) -> None:
-    shapes: list[tuple[int, ...]] = []
-    look = jax.jit(looking(shapes, mesh=mesh.abstract_mesh))
-    other = Mesh(mesh.devices[::-1], mesh.axis_names)
-    same(look(shard(x, X, mesh)), x * 0.3)
-    same(look(shard(x, X, other)), x * 0.3)
-    assert shapes == [(2, 4)]
 
 
 def test_a_mesh_of_one_device_is_a_mesh_like_others() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, NotRequired, TypedDict, TypeVar
@@ -241,23 +240,3 @@ def test_a_generic_class_in_a_generic_class_and_its_subclass_stand_for_their_arg
     same(add(Boxes(Box(x), [Box(x), Box(x)]), RowBox(x, np.float32(2))).value, 4 * x)
     with fails(ShapeError, "add: argument 'boxes.rest[0].value' has b=4, but argument 'boxes.first.value' has b=8"):
         add(Boxes(Box(x), [Box(x[:4])]))
-
-
-# What is kept
-
-
-def test_nothing_of_the_frame_is_kept(mesh: Mesh) -> None:
-    class Big:
-        pass
-
-    def make() -> tuple[Any, Any]:
-        big = Big()
-
-        @typed_shard_map(mesh=mesh)
-        def double(x: Nowhere) -> None: ...
-
-        return double, weakref.ref(big)
-
-    double, big = make()
-    assert callable(double)
-    assert big() is None

@@ -11,10 +11,8 @@ from expecting import fails, numbers, traced
 from jax.sharding import Mesh
 
 from typedshmap import (
-    AnnotationSyntaxError,
     Array,
     Float,
-    MeshAxisError,
     PyTree,
     ShapeError,
     check,
@@ -147,20 +145,6 @@ def test_a_failed_check_binds_nothing(mesh: Mesh) -> None:
         assert sizes() == {"b": 8, "d": 4}
 
     traced(body, x)
-
-
-@pytest.mark.parametrize(
-    ("hint", "error", "line"),
-    [
-        ("b/dp", AnnotationSyntaxError, "\"b/dp\": 'b/dp' is sharded without brackets"),
-        ("[b/dp] [d/dp]", MeshAxisError, "\"[b/dp] [d/dp]\": mesh axis 'dp' is used twice"),
-        (5, AnnotationSyntaxError, "5 is not a hint"),
-    ],
-)
-def test_check_refuses_what_is_no_hint(hint: Any, error: Any, line: str) -> None:
-    with pytest.raises(error) as caught:
-        check(x, hint)
-    assert line in str(caught.value).splitlines()[0]
 
 
 def test_outside_of_a_call_a_name_holds_for_one_check() -> None:

@@ -520,23 +520,6 @@ def test_jax_refuses_the_shardings_that_are_refused_here() -> None:
             by_hand(array, w)
 
 
-def test_all_that_is_wrong_is_reported_at_once() -> None:
-    with pytest.raises(ShapeError) as caught:
-        Counted().jitted()(placed(x, None, "dp"), w[:8], "n")
-    assert str(caught.value) == (
-        "count: argument 'w' has m=8, but argument 'x' has m=16\n"
-        "\n"
-        '    w: Float[Array, "m [f/tp]"]\n'
-        "                     ^\n"
-        "    got f32[8,32]\n"
-        "\n"
-        "Mesh: dp=4, tp=2\n"
-        "Sizes: b=8 (x dim 0), m=16 (x dim 1)\n"
-        "Also: argument 'n' is 'n' (str), but its hint says int\n"
-        "Also: argument 'x' is sharded P(None, 'dp'), but its hint says P('dp', None)"
-    )
-
-
 def test_a_wrong_leaf_is_named_by_its_path_under_grad_too() -> None:
     line = "affine: argument 'weights.bias' is sharded P(), but its hint says P('tp')"
     for call in (lambda f: f, jax.grad):

@@ -236,19 +236,3 @@ def test_no_rules_and_an_unknown_fallback_are_refused(rules: Any, options: Any, 
     with pytest.raises(MeshAxisError) as caught:
         axis_rules(rules, **options)
     assert unplaced(caught.value) == message
-
-
-def test_a_rule_whose_axes_do_not_divide_is_reported_in_full(mesh: Mesh) -> None:
-    rules = {"batch": ("dp", "tp"), "model": None}
-    call = typed_shard_map(lambda x: None, mesh=mesh, rules=rules, in_types=Float[Array, "model batch"], out_types=None)
-    message = """<lambda>: argument 'x' has batch=12, which does not divide over 'dp', 'tp' (8 shards)
-
-    x: Float[Array, "model batch"]
-                           ^^^^^
-    got f32[8,12]
-
-Mesh: dp=4, tp=2; rules: batch=(dp, tp), model=None
-Hint: make batch a multiple of 8, or pad it and mask the rest"""
-    with pytest.raises(ShapeError) as caught:
-        call(x[:, :12])
-    assert unplaced(caught.value) == message
