@@ -138,18 +138,6 @@ def test_a_bound_method_and_a_callable_instance_have_the_hints_of_their_class(ve
         scaled(array[0])
 
 
-# Closures
-
-
-def test_a_closed_over_tracer_is_part_of_the_program(mesh: Mesh) -> None:
-    @jax.jit
-    def scale(x: Any, gain: Any) -> Any:
-        return typed_shard_map(lambda x: x * gain, mesh=mesh, in_types=(X,), out_types=X)(x)
-
-    same(scale(x, 2.0), x * 2)
-    same(scale(x, 3.0), x * 3)
-
-
 # functools.partial
 
 

@@ -261,9 +261,7 @@ DECORATIONS = [
 
 
 @pytest.mark.parametrize(("decorate", "line", "name"), DECORATIONS, ids=lambda value: getattr(value, "__name__", ""))
-def test_an_error_of_decoration_names_the_hint_or_the_def(
-    decorate: Callable[[Mesh], None], line: int, name: str, mesh: Mesh
-) -> None:
+def test_an_error_of_decoration_names_the_hint_or_the_def(decorate: Any, line: int, name: str, mesh: Mesh) -> None:
     first = decorate.__code__.co_firstlineno
     assert line_of(lambda: decorate(mesh)) == f"test_error_lines.py:{first + line} ({name})"
 

@@ -156,9 +156,7 @@ def verdict(ask: Callable[[Any, str], None], array: Any, hint: str) -> bool:
 
 @ASKED
 @pytest.mark.parametrize(("spec", "hint", "fits"), LIES)
-def test_all_agree_on_a_committed_array(
-    spec: P, hint: str, fits: bool, ask: Callable[[Any, str], None], mesh: Mesh
-) -> None:
+def test_all_agree_on_a_committed_array(spec: P, hint: str, fits: bool, ask: Any, mesh: Mesh) -> None:
     assert verdict(ask, put(spec), hint) is fits
     with jax.set_mesh(mesh):
         assert verdict(ask, put(spec), hint) is fits
@@ -167,9 +165,7 @@ def test_all_agree_on_a_committed_array(
 @pytest.mark.sample(3)
 @ASKED
 @pytest.mark.parametrize(("spec", "hint", "fits"), LIES)
-def test_all_agree_on_an_array_on_explicit_axes(
-    spec: P, hint: str, fits: bool, ask: Callable[[Any, str], None]
-) -> None:
+def test_all_agree_on_an_array_on_explicit_axes(spec: P, hint: str, fits: bool, ask: Any) -> None:
     array = put(spec, mesh_of(EXPLICIT, EXPLICIT))
     found = [verdict(ask, array, hint)]
     run(jax.jit(lambda x: found.append(verdict(ask, x, hint)) or x), array)
@@ -190,9 +186,7 @@ def test_an_array_that_is_not_on_a_mesh_fits_any_sharding(array: Any, ask: Calla
 
 
 @ASKED
-def test_what_fitted_before_says_nothing_of_an_array_that_is_placed_otherwise(
-    ask: Callable[[Any, str], None], mesh: Mesh
-) -> None:
+def test_what_fitted_before_says_nothing_of_an_array_that_is_placed_otherwise(ask: Any, mesh: Mesh) -> None:
     meshes = (mesh, Mesh(mesh.devices.reshape(2, 4), mesh.axis_names))
     shardings = [NamedSharding(on, spec) for spec in (P("dp"), P("tp"), P("dp"), P()) for on in meshes]
     arrays = [*(jax.device_put(jnp.ones((8, 16)), sharding) for sharding in shardings), jnp.ones((8, 16))]

@@ -377,9 +377,7 @@ def two(x: X, n: int) -> X:
     ],
     ids=str,
 )  # fmt: skip
-def test_wrong_options_are_refused_when_decorating(
-    options: dict[str, Any], error: type[Exception], line: str | None
-) -> None:
+def test_wrong_options_are_refused_when_decorating(options: Any, error: Any, line: Any) -> None:
     with pytest.raises(error) as caught:
         typed_jit(two, mesh=MESH, **options)
     assert line is None or unplaced(caught.value) == line

@@ -184,9 +184,7 @@ BRACKETS = [
 
 @pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")  # a sum of different rows
 @pytest.mark.parametrize(("make", "hint", "problem"), BRACKETS)
-def test_a_value_may_vary_over_the_axes_that_shard_it(
-    make: Callable[[Any], Any], hint: str, problem: str | None, mesh: Mesh
-) -> None:
+def test_a_value_may_vary_over_the_axes_that_shard_it(make: Any, hint: str, problem: Any, mesh: Mesh) -> None:
     def use(x: Any) -> None:
         check(make(x), hint)
 
@@ -364,9 +362,7 @@ def test_an_unjitted_region_checks_the_rule_all_the_same(mesh: Mesh) -> None:
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("type_", "hint", "problem"), [row for row in RULE if "U" not in row[0] and "R" not in row[0]])
 @pytest.mark.parametrize("ask", [by_check, of_argument])
-def test_without_check_vma_the_same_is_inferred(
-    ask: Any, type_: str, hint: str, problem: str | None, mesh: Mesh
-) -> None:
+def test_without_check_vma_the_same_is_inferred(ask: Any, type_: str, hint: str, problem: Any, mesh: Mesh) -> None:
     def use(x: Any) -> None:
         ask(VALUES[type_](x), hint)
 

@@ -103,9 +103,7 @@ def test_a_model_from_a_file_is_fine_tuned_resumed_on_another_mesh_and_served() 
         slow(("optimizer", "fsdp=8")),
     ],
 )
-def test_the_command_finds_an_example_well_typed(
-    name: str, mesh: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_finds_an_example_well_typed(name: str, mesh: str, monkeypatch: Any, capsys: Any) -> None:
     for variable in ("XLA_FLAGS", "JAX_PLATFORMS"):  # which a program sets for itself
         monkeypatch.setenv(variable, os.environ.get(variable, ""))
     assert main(["check", str(EXAMPLES / f"{name}.py"), "--mesh", mesh]) == 0, capsys.readouterr().out
@@ -292,9 +290,7 @@ def test_ctrl_c_ends_a_run_with_a_complete_checkpoint_and_one_sentence(
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_on_another_mesh(
-    uninterrupted: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_goes_on_on_another_mesh(uninterrupted: Training, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
     training = copied(uninterrupted, tmp_path / "copy", up_to=8)
     code, out = training.finish("--mesh", "fsdp=2,tp=2")

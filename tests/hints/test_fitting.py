@@ -177,9 +177,7 @@ def said(f: Callable[[Any], Any], value: Any) -> str | None:
 
 
 @pytest.mark.parametrize(("make", "right", "wrong"), CASES.values(), ids=CASES)
-def test_what_only_looks_like_a_value_that_fitted_is_found(
-    make: Callable[[], Callable[[Any], Any]], right: Any, wrong: Any
-) -> None:
+def test_what_only_looks_like_a_value_that_fitted_is_found(make: Any, right: Any, wrong: Any) -> None:
     alone, f = said(make(), wrong), make()
     assert alone is not None
     assert [said(f, right), said(f, wrong), said(f, right)] == [None, alone, None]

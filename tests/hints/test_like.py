@@ -117,9 +117,7 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, P]]] = {
 
 
 @pytest.mark.parametrize(("optimizer", "specs"), OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_the_state_of_an_optimizer_is_sharded_as_its_parameters_are(
-    optimizer: Any, specs: dict[str, P], mesh: Mesh
-) -> None:
+def test_the_state_of_an_optimizer_is_sharded_as_its_parameters_are(optimizer: Any, specs: Any, mesh: Mesh) -> None:
     state, structs = optimizer.init(params), jax.eval_shape(optimizer.init, params)
     assert specs_of(State, state) == specs_of(State, structs) == specs
     placed = shard(state, State, mesh)
