@@ -404,34 +404,26 @@ def test_a_check_vma_that_is_neither_true_nor_false_is_refused_at_decoration() -
         typed_shard_map(check_vma=np.ones(2))
 
 
-def nested(seen: list[Any], mesh: Mesh, inner_mesh: Any = None) -> Callable[..., Any]:
-    """Three functions with the same hints, each in the region of the one before."""
-
-    def note(x: Any) -> None:
-        seen.append((x.shape, size("b"), size("d"), shard_size("b"), shard_size("[d/tp]")))
-
-    @typed
-    def helper(x: XY) -> XY:
-        note(x)
-        return x * size("b")
-
-    @typed_shard_map(mesh=inner_mesh, axis_names={"tp"})
-    def inner(x: XY) -> XY:
-        note(x)
-        return helper(x) + 1
-
-    @typed_shard_map(mesh=mesh, axis_names={"dp"})
-    def outer(x: XY) -> XY:
-        note(x)
-        return inner(x * 2)
-
-    return outer
-
-
 @pytest.mark.parametrize("is_given", [False, True], ids=["ambient", "given"])
 def test_one_hint_is_true_in_nested_regions(is_given: bool, mesh: Mesh) -> None:
     seen: list[Any] = []
-    outer = nested(seen, mesh, mesh if is_given else None)
+
+    def noted(x: Any) -> Any:
+        seen.append((x.shape, size("b"), size("d"), shard_size("b"), shard_size("[d/tp]")))
+        return x
+
+    @typed
+    def helper(x: XY) -> XY:
+        return noted(x) * size("b")
+
+    @typed_shard_map(mesh=mesh if is_given else None, axis_names={"tp"})
+    def inner(x: XY) -> XY:
+        return helper(noted(x)) + 1
+
+    @typed_shard_map(mesh=mesh, axis_names={"dp"})
+    def outer(x: XY) -> XY:
+        return inner(noted(x) * 2)
+
     same(outer(x), 16 * x + 1)
     assert seen == [((2, 4), 8, 4, 2, 4), ((2, 2), 8, 4, 2, 2), ((2, 2), 8, 4, 2, 2)]
     same(jax.jit(outer)(x), 16 * x + 1)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -241,52 +242,57 @@ def await_half_a_checkpoint(training: Training, process: subprocess.Popen[str]) 
     raise AssertionError("no checkpoint was seen while it was written")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("moment", ["between two checkpoints", rare("within a checkpoint")])
-def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(
-    moment: str, uninterrupted: Training, tmp_path: Path
-) -> None:
-    training = Training(tmp_path)
+@contextmanager
+def running(training: Training, moment: str) -> Iterator[subprocess.Popen[str]]:
+    """A run that has saved a checkpoint, at that moment."""
     process = training.start()
     try:
         await_step(process, 4)
         if moment == "within a checkpoint":
             await_half_a_checkpoint(training, process)
+        yield process
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    assert process.returncode == -signal.SIGKILL and max(training.steps()) < 16
+        process.kill()
+
+
+def expect_to_go_on(training: Training, uninterrupted: Training) -> None:
     code, out = training.finish()
     assert code == 0, out
     assert out.startswith("from the checkpoint of step ")
     assert training.losses() == uninterrupted.losses()
 
 
+moments = pytest.mark.parametrize("moment", ["between two checkpoints", rare("within a checkpoint")])
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["between two checkpoints", rare("within a checkpoint")])
+@moments
+def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(
+    moment: str, uninterrupted: Training, tmp_path: Path
+) -> None:
+    training = Training(tmp_path)
+    with running(training, moment) as process:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert process.returncode == -signal.SIGKILL and max(training.steps()) < 16
+    expect_to_go_on(training, uninterrupted)
+
+
+@pytest.mark.slow
+@moments
 def test_ctrl_c_ends_a_run_with_a_complete_checkpoint_and_one_sentence(
     moment: str, uninterrupted: Training, tmp_path: Path
 ) -> None:
     training = Training(tmp_path / "run", noisy_at_the_end(tmp_path))
-    process = training.start()
-    try:
-        await_step(process, 4)
-        if moment == "within a checkpoint":
-            await_half_a_checkpoint(training, process)
+    with running(training, moment) as process:
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=SECONDS)
-    finally:
-        process.kill()
     assert process.returncode == 130, out
-    assert out.splitlines()[-1] == (
-        "Interrupted. With --checkpoints, the same command goes on from the last checkpoint."
-    ), out
+    last = "Interrupted. With --checkpoints, the same command goes on from the last checkpoint."
+    assert out.splitlines()[-1] == last, out
     assert "Traceback" not in out
     assert [path.name for path in training.directory.iterdir() if "tmp" in path.name] == []
-    code, out = Training(training.directory).finish()
-    assert code == 0, out
-    assert out.startswith("from the checkpoint of step ")
-    assert training.losses() == uninterrupted.losses()
+    expect_to_go_on(Training(training.directory), uninterrupted)
 
 
 @pytest.mark.slow
