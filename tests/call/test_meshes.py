@@ -420,10 +420,7 @@ def test_one_hint_is_true_in_nested_regions(is_given: bool, mesh: Mesh) -> None:
     def inner(x: XY) -> XY:
         return helper(noted(x)) + 1
 
-    @typed_shard_map(mesh=mesh, axis_names={"dp"})
-    def outer(x: XY) -> XY:
-        return inner(noted(x) * 2)
-
+    outer = typed_shard_map(lambda x: inner(noted(x) * 2), mesh=mesh, axis_names={"dp"}, in_types=XY, out_types=XY)
     same(outer(x), 16 * x + 1)
     assert seen == [((2, 4), 8, 4, 2, 4), ((2, 2), 8, 4, 2, 2), ((2, 2), 8, 4, 2, 2)]
     same(jax.jit(outer)(x), 16 * x + 1)
@@ -563,11 +560,7 @@ def test_aliases_of_a_decorator_hold_for_helpers_and_checks_in_its_body(mesh: Me
 def test_aliases_of_a_helper_are_its_own(mesh: Mesh) -> None:
     helper = typed(axes={"rows": "dp", "columns": "tp"})(lambda x: check(x, "[b/rows] [d/columns]"))
     same(typed_shard_map(helper, mesh=mesh, in_types=(XY,), out_types=XY)(x), x)
-
-    @typed_shard_map(mesh=mesh)
-    def outer(x: XY) -> XY:
-        return rows_of(helper(x))
-
+    outer = typed_shard_map(lambda x: rows_of(helper(x)), mesh=mesh, in_types=XY, out_types=XY)
     line = "rows_of: argument 'x' names mesh axis 'rows', which is not among the mesh's axes 'dp', 'tp'"
     with fails(MeshAxisError, line):
         traced(outer, x)

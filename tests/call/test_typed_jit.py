@@ -474,11 +474,7 @@ def test_a_mesh_on_other_devices_than_the_ambient_one_is_an_error(verb: Any) -> 
 
 def test_a_call_inside_a_manual_region_is_an_error() -> None:
     inner = typed_jit(scanned, mesh=MESH)
-
-    @typed_shard_map(mesh=MESH)
-    def outer(x: X) -> X:
-        return inner(x)
-
+    outer = typed_shard_map(lambda x: inner(x), mesh=MESH, in_types=X, out_types=X)
     line = "scanned: is a typed_jit, called inside a manual region over 'dp', 'tp', where arrays are shards"
     with fails(MeshAxisError, line):
         outer(x)

@@ -94,10 +94,7 @@ def test_what_is_wrong_is_reported_in_the_same_words_whatever_came_before(value:
 
 
 def test_one_class_is_named_by_each_argument_that_it_is(mesh: Mesh) -> None:
-    @typed_shard_map(mesh=mesh)
-    def first(a: Layer, b: Layer) -> Float[Array, "m [f/tp]"]:
-        return a.up
-
+    first = typed_shard_map(lambda a, b: a.up, mesh=mesh, in_types=(Layer, Layer), out_types=Float[Array, "m [f/tp]"])
     assert reported(lambda pair: first(*pair), (layer(), layer())) is None
     for wrong, name in (((layer(4, 8), layer()), "b.up"), ((layer(), layer(4, 8)), "b.up")):
         message = reported(lambda pair: first(*pair), wrong)
