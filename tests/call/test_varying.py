@@ -28,6 +28,8 @@ from typedshmap import (
 
 XY = Float[Array, "[b/dp] [d/tp]"]
 OWED = Float[Array, "[b/dp] +tp"]
+M = Float[Array, "[b/dp] m"]
+BY_ROWS, Row = Float[Array, "[b/dp]"], Float[Array, "[d/tp]"]
 x = numbers(8, 4)
 
 
@@ -192,7 +194,6 @@ def test_a_value_may_vary_over_the_axes_that_shard_it(make: Any, hint: str, prob
 
 
 EXPLICIT = mesh_of(4, 2, kind=AxisType.Explicit)
-BY_ROWS = Float[Array, "[b/dp]"]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +205,7 @@ BY_ROWS = Float[Array, "[b/dp]"]
     [
         (lambda x: x.sum(1), BY_ROWS, "return value", TP),
         (lambda x: (x, x.sum()), tuple[XY, Float[Array, ""]], "return[1]", BOTH),
-        (lambda x: {"a": [x.sum(0)]}, dict[str, list[Float[Array, "[d/tp]"]]], "return['a'][0]", DP),
+        (lambda x: {"a": [x.sum(0)]}, dict[str, list[Row]], "return['a'][0]", DP),
     ],
 )
 def test_what_leaves_a_region_may_not_vary_over_what_its_hint_does_not_mention(
@@ -216,12 +217,7 @@ def test_what_leaves_a_region_may_not_vary_over_what_its_hint_does_not_mention(
 
 
 def test_every_leaf_that_varies_is_reported(mesh: Mesh) -> None:
-    body = typed_shard_map(
-        lambda x: (x.sum(0), x.sum(1)),
-        mesh=mesh,
-        in_types=(XY,),
-        out_types=tuple[Float[Array, "[d/tp]"], Float[Array, "[b/dp]"]],
-    )
+    body = typed_shard_map(lambda x: (x.sum(0), x.sum(1)), mesh=mesh, in_types=(XY,), out_types=tuple[Row, BY_ROWS])
     with pytest.raises(VaryingError) as caught:
         traced(body, x)
     assert [str(failure.subject) for failure in caught.value.failures] == ["return[0]", "return[1]"]
@@ -244,7 +240,7 @@ def test_a_value_may_stay_unreduced_at_the_boundary_over_explicit_axes_only(kind
 
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_a_cure_names_the_axes_of_one_argument(mesh: Mesh, check_vma: bool) -> None:
-    hints = (Float[Array, "[b/dp]"], Float[Array, "[d/tp]"])
+    hints = (BY_ROWS, Row)
     outer = typed_shard_map(
         lambda x, y: x[:, None] * y, mesh=mesh, check_vma=check_vma, in_types=hints, out_types=Float[Array, "_ _"]
     )
@@ -348,7 +344,7 @@ def test_an_unjitted_gradient_goes_through_a_partial_sum(mesh: Mesh) -> None:
 
 
 def test_an_unjitted_region_checks_the_rule_all_the_same(mesh: Mesh) -> None:
-    loss = typed_shard_map(lambda x: x.sum(1), mesh=mesh, in_types=(XY,), out_types=Float[Array, "[b/dp]"])
+    loss = typed_shard_map(lambda x: x.sum(1), mesh=mesh, in_types=(XY,), out_types=BY_ROWS)
     with fails(VaryingError, f"<lambda>: return value {TP}"):
         jax.grad(lambda x: loss(x).sum())(x)
     with jax.disable_jit(), fails(VaryingError, f"<lambda>: return value {TP}"):
@@ -387,9 +383,6 @@ def test_without_check_vma_shapes_are_checked(mesh: Mesh) -> None:
 
 
 # Partial-manual and nested regions
-
-
-Row = Float[Array, "[d/tp]"]
 
 
 @pytest.mark.parametrize(
@@ -437,7 +430,7 @@ def test_a_plain_shard_map_inside_is_a_region_like_others(mesh: Mesh) -> None:
     @typed
     def helper(x: XY) -> XY:
         check(x, "[b/dp] [d/tp]")
-        seen.append(isinstance(x.sum(1), Float[Array, "[b/dp]"]))
+        seen.append(isinstance(x.sum(1), BY_ROWS))
         return x
 
     @typed_shard_map(mesh=mesh, axis_names={"dp"})
@@ -454,7 +447,7 @@ def test_a_plain_shard_map_outside_is_a_region_like_others(mesh: Mesh) -> None:
     @typed
     def helper(x: XY) -> OWED:
         seen.append(isinstance(x, XY))
-        seen.append(isinstance(x.sum(1), Float[Array, "[b/dp]"]))
+        seen.append(isinstance(x.sum(1), BY_ROWS))
         return x.sum(1)
 
     def body(x: Any) -> Any:
@@ -467,7 +460,7 @@ def test_a_plain_shard_map_outside_is_a_region_like_others(mesh: Mesh) -> None:
 
 
 @typed
-def rows(x: XY) -> Float[Array, "[b/dp]"]:
+def rows(x: XY) -> BY_ROWS:
     return x.sum(1)
 
 
@@ -493,12 +486,12 @@ def test_a_plain_shard_map_without_check_vma_gives_no_types(mesh: Mesh) -> None:
 
 
 @typed
-def scaled(x: Float[Array, "[b/dp] m"], gain: Float[Array, " m"]) -> Float[Array, "[b/dp] m"]:
+def scaled(x: M, gain: Float[Array, " m"]) -> M:
     return x * gain
 
 
 @typed
-def with_four(x: Float[Array, "[b/dp] m"], m: int = 0) -> Float[Array, "[b/dp] m"]:
+def with_four(x: M, m: int = 0) -> M:
     return check(x, "[b/dp] 4") if m else x
 
 
@@ -516,12 +509,12 @@ def test_after_what_fitted_sizes_are_those_of_the_call(shape: tuple[int, int], m
     seen: list[Any] = []
 
     @typed
-    def noted(x: Float[Array, "[b/dp] m"]) -> Float[Array, "[b/dp] m"]:
+    def noted(x: M) -> M:
         seen.append(sizes())
         return x
 
     @typed_shard_map(mesh=mesh)
-    def body(x: Float[Array, "[b/dp] m"]) -> Float[Array, "[b/dp] m"]:
+    def body(x: M) -> M:
         first = noted(noted(x))
         noted(x[:, :2])
         return noted(first)
@@ -532,7 +525,7 @@ def test_after_what_fitted_sizes_are_those_of_the_call(shape: tuple[int, int], m
 
 
 def test_after_what_fitted_a_helper_in_another_region_is_looked_at_anew(mesh: Mesh) -> None:
-    def body(x: Float[Array, "[b/dp] m"], gain: Float[Array, " m"]) -> Float[Array, "[b/dp] m"]:
+    def body(x: M, gain: Float[Array, " m"]) -> M:
         return scaled(x, gain)
 
     other = Mesh(mesh.devices.reshape(2, 4), ("dp", "tp"))
@@ -548,11 +541,11 @@ def test_after_a_result_that_fitted_one_that_does_not_is_refused(mesh: Mesh) -> 
     values = iter([lambda x: x, lambda x: x, lambda x: x * (1 + jax.lax.axis_index("tp"))])
 
     @typed
-    def made(x: Float[Array, "[b/dp] m ~tp"]) -> Float[Array, "[b/dp] m"]:
+    def made(x: Float[Array, "[b/dp] m ~tp"]) -> M:
         return next(values)(x)
 
     @typed_shard_map(mesh=mesh)
-    def body(x: Float[Array, "[b/dp] m"], w: Float[Array, "[m/tp]"]) -> Float[Array, "[b/dp] m"]:
+    def body(x: M, w: Float[Array, "[m/tp]"]) -> M:
         x = x * jax.lax.all_gather(w, "tp", tiled=True)
         return jax.lax.pmean(made(made(x)) + made(x), "tp")
 
@@ -561,7 +554,7 @@ def test_after_a_result_that_fitted_one_that_does_not_is_refused(mesh: Mesh) -> 
 
 def test_a_default_is_among_the_arguments_of_each_call(mesh: Mesh) -> None:
     @typed_shard_map(mesh=mesh)
-    def body(x: Float[Array, "[b/dp] m"]) -> Float[Array, "[b/dp] m"]:
+    def body(x: M) -> M:
         return with_four(with_four(with_four(with_four(x)), 1), m=1)
 
     traced(body, numbers(8, 4))
@@ -569,7 +562,7 @@ def test_a_default_is_among_the_arguments_of_each_call(mesh: Mesh) -> None:
 
 
 @typed
-def row_product(x: Float[Array, "[b/dp] d"], w: Float[Array, "d"]) -> Float[Array, "[b/dp]"]:
+def row_product(x: Float[Array, "[b/dp] d"], w: Float[Array, "d"]) -> BY_ROWS:
     return x @ w
 
 
@@ -607,8 +600,6 @@ def test_a_helper_that_is_called_for_each_row_of_a_sharded_dim_is_told_to_mark_i
 
 
 def test_a_helpers_result_that_is_the_callers_too_is_listed_once(mesh: Mesh) -> None:
-    Row = Float[Array, "[d/tp]"]
-
     @typed
     def moments(x: XY) -> tuple[XY, Row, Row]:
         return x, x.mean(0), (x**2).mean(0)
