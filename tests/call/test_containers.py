@@ -164,12 +164,8 @@ def test_every_wrong_leaf_is_reported(mesh: Mesh) -> None:
     model = Model([Dense(w[0]), Dense(w, w)], {"in": b}, Pair(x.astype(int), w))
     with pytest.raises(ShapeError) as caught:
         typed_shard_map(lambda model: None, mesh=mesh, in_types=(Model,), out_types=None)(model)
-    assert [str(failure.subject) for failure in caught.value.failures] == [
-        "model.layers[0].w",
-        "model.layers[1].b",
-        "model.scales['in']",
-        "model.pair.x",
-    ]
+    subjects = [str(failure.subject) for failure in caught.value.failures]
+    assert subjects == ["model.layers[0].w", "model.layers[1].b", "model.scales['in']", "model.pair.x"]
     assert "Also: argument 'model.pair.x' has dtype int32, but its hint says Float" in str(caught.value)
 
 

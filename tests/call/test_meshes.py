@@ -198,9 +198,8 @@ def test_an_abstract_mesh_refuses_an_array_on_another_mesh(mesh: Mesh) -> None:
 
 
 def test_an_abstract_mesh_without_any_array_is_refused(mesh: Mesh) -> None:
-    make = typed_shard_map(
-        lambda n: jnp.zeros(n), mesh=mesh.abstract_mesh, in_types=(int,), out_types=Float[Array, " n"]
-    )
+    hints = {"in_types": int, "out_types": Float[Array, " n"]}
+    make = typed_shard_map(lambda n: jnp.zeros(n), mesh=mesh.abstract_mesh, **hints)
     with fails(ShardingError, "<lambda>: mesh= is an AbstractMesh, which has no devices to run on"):
         make(3)
 
@@ -269,10 +268,8 @@ def test_a_reduced_argument_must_be_placed_beside_auto_axes_too() -> None:
 
 
 def test_an_explicit_mesh_takes_any_array_whose_hint_shards_nothing() -> None:
-    double = typed_shard_map(
-        lambda x: x * 2, mesh=EXPLICIT, in_types=(Float[Array, "b d"],), out_types=Float[Array, "b d"]
-    )
-    same(double(x), 2 * x)
+    whole = Float[Array, "b d"]
+    same(typed_shard_map(lambda x: x * 2, mesh=EXPLICIT, in_types=whole, out_types=whole)(x), 2 * x)
 
 
 def test_an_array_of_an_explicit_mesh_on_an_auto_mesh_is_refused(mesh: Mesh) -> None:
@@ -334,13 +331,11 @@ def test_a_reduced_value_enters_as_reduced() -> None:
     assert seen == ["float32[4,6]{R:tp}"]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        pytest.param(lambda x: jax.lax.pcast(jax.lax.psum(x.sum(1), "tp"), "tp", to="reduced"), id="reduced"),
-        pytest.param(lambda x: jax.lax.psum(x.sum(1), "tp"), id="invarying"),
-    ],
-)
+def reduced(x: Any) -> Any:
+    return jax.lax.pcast(jax.lax.psum(x.sum(1), "tp"), "tp", to="reduced")
+
+
+@pytest.mark.parametrize("body", [reduced, lambda x: jax.lax.psum(x.sum(1), "tp")], ids=["reduced", "invarying"])
 def test_a_reduced_value_leaves_as_reduced(body: Callable[[Any], Any]) -> None:
     total = typed_shard_map(body, mesh=EXPLICIT, in_types=(XY,), out_types=Float[Array, "[b/dp] -tp"])
     got = total(shard(x, XY, EXPLICIT))
@@ -349,14 +344,9 @@ def test_a_reduced_value_leaves_as_reduced(body: Callable[[Any], Any]) -> None:
 
 
 def test_a_reduced_value_is_refused_where_the_hint_does_not_say_so() -> None:
-    total = typed_shard_map(
-        lambda x: jax.lax.pcast(jax.lax.psum(x.sum(1), "tp"), "tp", to="reduced"),
-        mesh=EXPLICIT,
-        in_types=(XY,),
-        out_types=Float[Array, "[b/dp]"],
-    )
-    line = "return value is reduced over 'tp' in JAX's type, which its hint does not mention"
-    with fails(VaryingError, f"<lambda>: {line}"):
+    total = typed_shard_map(reduced, mesh=EXPLICIT, in_types=XY, out_types=Float[Array, "[b/dp]"])
+    line = "reduced: return value is reduced over 'tp' in JAX's type, which its hint does not mention"
+    with fails(VaryingError, line):
         total(shard(x, XY, EXPLICIT))
 
 
@@ -383,9 +373,8 @@ def test_axes_that_are_not_manual_must_divide_a_dim_too(mesh: Mesh) -> None:
 
 
 def test_an_axis_that_is_not_manual_is_known_all_the_same(mesh: Mesh) -> None:
-    look = typed_shard_map(
-        lambda x: None, mesh=mesh, axis_names={"dp"}, in_types=(Float[Array, "[b/dp] [d/pp]"],), out_types=None
-    )
+    hints = {"in_types": Float[Array, "[b/dp] [d/pp]"], "out_types": None}
+    look = typed_shard_map(lambda x: None, mesh=mesh, axis_names={"dp"}, **hints)
     line = "<lambda>: argument 'x' names mesh axis 'pp', which is not among the mesh's axes 'dp', 'tp'"
     with fails(MeshAxisError, line):
         look(x)
