@@ -1005,7 +1005,7 @@ def test_on_an_explicit_mesh_it_is_mapped_over_what_is_not_placed_yet(count: int
     many = numbers(count, 8, 16)
     got = jax.vmap(typed_jit(scanned, mesh=EXPLICIT))(give(many))
     assert got.sharding.is_equivalent_to(NamedSharding(EXPLICIT, P(None, "dp", None)), 3)
-    same(got, jax.vmap(scanned)(many))
+    same(got, np.tanh(np.tanh(np.tanh(many))))
 
 
 def test_on_an_explicit_mesh_reduced_values_enter() -> None:
