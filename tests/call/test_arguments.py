@@ -50,7 +50,6 @@ from typedshmap import (
     TypedShmapError,
     UInt8,
     VaryingError,
-    size,
     sizes,
     typed,
     typed_jit,
@@ -81,6 +80,14 @@ def chosen(x: X, **named: X) -> X:
     return x - named["minus"] if named else x
 
 
+def same_name(x: X, /, **named: X) -> X:
+    return x + named["x"]
+
+
+def maybe_scaled(x: X, scale: Optional[Float[Array, " d"]] = None) -> X:
+    return x if scale is None else x * scale
+
+
 def every_kind(x: X, /, y: X, power: int = 1, *zs: X, scale: Float[Array, " d"], **named: X) -> X:
     return (x - y) ** power + sum(zs) * scale + sum(named.values())
 
@@ -97,6 +104,11 @@ BOUND = [
     pytest.param(summed, (x, 2 * x, 3 * x), {}, 6 * x, id="several"),
     pytest.param(chosen, (x,), {}, x, id="no named ones"),
     pytest.param(chosen, (x,), {"minus": 3 * x}, -2 * x, id="a named one"),
+    pytest.param(maybe_scaled, (x,), {}, x, id="an optional one, absent"),
+    pytest.param(maybe_scaled, (x, None), {}, x, id="an optional one, None"),
+    pytest.param(maybe_scaled, (x, d), {}, x * d, id="an optional one, given"),
+    pytest.param(same_name, (x,), {"x": 2 * x}, 3 * x, id="named as a positional-only one"),
+    pytest.param(matmul, (x[:0], w), {}, x[:0] @ w, id="without rows"),
     pytest.param(every_kind, (x, -x), {"scale": d}, 2 * x, id="every kind, the least"),
     pytest.param(
         every_kind, (x, -x, 2, x, x), {"scale": d, "a": x, "b": x}, 4 * x**2 + 2 * x * d + 2 * x, id="every kind"
@@ -109,19 +121,8 @@ def test_arguments_are_bound_as_python_binds_them(
     function: Any, args: Any, kwargs: Any, expected: Any, mesh: Mesh
 ) -> None:
     same(typed_shard_map(function, mesh=mesh)(*args, **kwargs), expected)
-
-
-@pytest.mark.parametrize(("function", "args", "kwargs", "expected"), BOUND)
-def test_typed_binds_arguments_as_python_does(function: Any, args: Any, kwargs: Any, expected: Any) -> None:
     args, kwargs = jax.tree.map(lambda a: a if isinstance(a, int) else jnp.asarray(a), (args, kwargs))
     same(typed(function)(*args, **kwargs), expected)
-
-
-def test_a_named_argument_may_bear_the_name_of_a_positional_only_one(mesh: Mesh) -> None:
-    def add(x: X, /, **named: X) -> X:
-        return x + named["x"]
-
-    same(typed_shard_map(add, mesh=mesh)(x, x=2 * x), 3 * x)
 
 
 class Options(TypedDict):
@@ -164,16 +165,14 @@ def test_arguments_that_do_not_fit_the_signature_are_refused(
 
 
 def test_a_positional_only_argument_by_keyword_is_refused(mesh: Mesh) -> None:
-    def double(x: X, /) -> X:
-        return x * 2
-
-    with pytest.raises(StructureError, match=r"^double: .*\n\n    double\(x, /\)$"):
-        typed_shard_map(double, mesh=mesh)(x=x)
+    with pytest.raises(StructureError, match=r"^<lambda>: .*\n\n    <lambda>\(x, /\)$"):
+        typed_shard_map(lambda x, /: x, mesh=mesh, in_types=X, out_types=X)(x=x)
 
 
 MISFITS = [
     pytest.param(scaled, (x, w), {}, "scaled: argument 'scale' has 2 dims, but its hint has 1", id="position"),
     pytest.param(scaled, (x,), {"shift": d}, "scaled: argument 'shift' has 1 dim, but its hint has 0", id="name"),
+    pytest.param(scaled, (x[:, :3],), {}, "scaled: argument 'scale' has d=4, but argument 'x' has d=3", id="a default"),
     pytest.param(
         summed, (x, x[:4]), {}, "summed: argument 'xs[1]' has b=4, but argument 'xs[0]' has b=8", id="one of several"
     ),
@@ -191,11 +190,6 @@ def test_an_argument_that_does_not_fit_is_named_as_it_was_given(
         typed_shard_map(function, mesh=mesh)(*args, **kwargs)
 
 
-def test_a_default_is_checked_as_an_argument_is(mesh: Mesh) -> None:
-    with fails(ShapeError, "scaled: argument 'scale' has d=4, but argument 'x' has d=3"):
-        typed_shard_map(scaled, mesh=mesh)(x[:, :3])
-
-
 def windows(x: Float[Array, "[b/dp] n+1"], y: Float[Array, "[b/dp] n"]) -> Float[Array, "[b/dp] 2*n"]:
     return jnp.concatenate([x[:, 1:], y], axis=1)
 
@@ -208,16 +202,12 @@ def test_an_expression_may_stand_before_the_names_in_it(mesh: Mesh) -> None:
 
 def test_an_expression_reads_the_arguments_of_the_call(mesh: Mesh) -> None:
     def repeat(x: X, times: int) -> Float[Array, "[b/dp] {times}*d"]:
-        return jnp.tile(x, (1, times))
+        return jnp.tile(x, (1, abs(times)))
 
-    same(typed_shard_map(repeat, mesh=mesh)(x, 3), np.tile(x, (1, 3)))
-
-    def wrong(x: X, times: int) -> Float[Array, "[b/dp] {times}*d"]:
-        return x
-
-    line = "wrong: return value has size 4 in dim 1, '{times}*d', but its hint says 12"
-    with fails(ShapeError, line):
-        typed_shard_map(wrong, mesh=mesh)(x, 3)
+    mapped = typed_shard_map(repeat, mesh=mesh)
+    same(mapped(x, 3), np.tile(x, (1, 3)))
+    with fails(ShapeError, "repeat: return value has size 4 in dim 1, '{times}*d', but its hint says -4"):
+        mapped(x, -1)
 
 
 # Static parameters
@@ -265,20 +255,13 @@ STATIC = [
     (int, True),
     (float, 0.5),
     (float, 3),
-    (complex, 0.5),
-    (bool, False),
     (str, "relu"),
-    (bytes, b"relu"),
     (type(None), None),
     (Callable[[Any], Any], jnp.tanh),
     (Callable, abs),
     (Config, Config()),
     (Mode, Mode.FAST),
     (Literal["fast", "slow"], "fast"),
-    (tuple[int, str], (3, "relu")),
-    (list[int], [3, 4]),
-    (dict[str, int], {"a": 3}),
-    (int | str, "relu"),
     (Optional[int], None),
     (Bag, Bag()),
     (type, Bag),
@@ -329,24 +312,18 @@ WRONG_STATIC = [
     (list[Callable[..., Any]], [max] * 1000 + [1], "a list with 1 (int) in it",
      "list[collections.abc.Callable[..., Any]]"),
     (int, 0.5, "0.5 (float)", "int"),
-    (int, "3", "'3' (str)", "int"),
     (int, None, "None", "int"),
     (int, np.int64(3), "a NumPy int64", "int"),
     (int, [0] * 100, "a list", "int"),
     (int, endless(), "[[...]] (list)", "int"),
     (float, "0.5", "'0.5' (str)", "float"),
-    (float, 1j, "1j (complex)", "float"),
     (bool, 1, "1 (int)", "bool"),
     (bool, np.bool_(True), "a NumPy bool", "bool"),
-    (str, 3, "3 (int)", "str"),
     (type(None), 3, "3 (int)", "None"),
     (Callable[[Any], Any], 3, "3 (int)", "collections.abc.Callable[[Any], Any]"),
     (Config, 3, "3 (int)", "Config"),
-    (Mode, 1, "1 (int)", "Mode"),
     (Literal["fast", "slow"], "quick", "'quick' (str)", "Literal['fast', 'slow']"),
     (tuple[int, str], (3,), "(3,) (tuple)", "tuple[int, str]"),
-    (tuple[int, str], ("relu", 3), "a tuple with 'relu' (str) in it", "tuple[int, str]"),
-    (list[int], [3, "relu"], "a list with 'relu' (str) in it", "list[int]"),
     (list[tuple[int, ...]], [(1,), (2, None)], "a list with None in it", "list[tuple[int, ...]]"),
     (dict[str, int], [3], "[3] (list)", "dict[str, int]"),
     (dict[str, int] | None, {"a": "b"}, "a dict with 'b' (str) in it", "dict[str, int] | None"),
@@ -366,13 +343,34 @@ def test_a_static_value_of_another_type_is_refused(
         verb(mesh)(with_static(hint, []))(jnp.asarray(x), value)
 
 
+HOLDS_NONE = "apply: argument 'option' is an array, but its hint {} holds none, so the argument is static"
+
+
 @pytest.mark.parametrize("array", [np.ones(3), jnp.ones(3), [np.ones(3)], {"a": (jnp.ones(3),)}], ids=repr)
-@pytest.mark.parametrize("hint", [int, float, str, list[int], Config, Mode, Callable, Bag, int | str], ids=str)
+@pytest.mark.parametrize("hint", [int, str, list[int], Config, Mode, Callable, int | str], ids=str)
 def test_an_array_given_to_a_static_parameter_is_refused(hint: Any, array: Any, mesh: Mesh) -> None:
     name = hint.__name__ if isinstance(hint, type) and hint != list[int] else str(hint)
-    line = f"apply: argument 'option' is an array, but its hint {name} holds none, so the argument is static"
-    with fails(StructureError, line.replace("typing.", "")):
+    with fails(StructureError, HOLDS_NONE.format(name)):
         typed_shard_map(with_static(hint, []), mesh=mesh)(x, array)
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "name"),
+    [
+        (int, 0.5, "int"),
+        (bool, True, "bool"),
+        (float, 1j, "float"),
+        (int, True, "int"),
+        (str | int, np.ones(3, int), "str | int"),
+        (tuple[str, ...], (3,), "tuple[str, ...]"),
+    ],
+    ids=str,
+)
+def test_another_traced_value_given_to_a_static_parameter_is_refused(
+    hint: Any, value: Any, name: str, mesh: Mesh
+) -> None:
+    with fails(StructureError, HOLDS_NONE.format(name)):
+        jax.jit(typed_shard_map(with_static(hint, []), mesh=mesh))(x, value)
 
 
 # Numbers, which under jit are arrays
@@ -417,18 +415,14 @@ NUMBERS_WITHIN = [
 
 @pytest.mark.parametrize(("hint", "wrap", "unwrap"), NUMBERS_WITHIN, ids=["tuple", "dict", "list", "named", "nested"])
 def test_numbers_in_a_container_may_be_traced(hint: Any, wrap: Any, unwrap: Any, mesh: Mesh) -> None:
-    @typed_shard_map(mesh=mesh)
-    def apply(x: X, rates: hint) -> X:
-        return x * unwrap(rates)
-
+    apply = typed_shard_map(lambda x, rates: x * unwrap(rates), mesh=mesh, in_types=(X, hint), out_types=X)
     same(apply(x, wrap(0.5)), x * unwrap(wrap(0.5)))
     same(jax.jit(lambda x, rate: apply(x, wrap(rate)))(x, 0.5), x * unwrap(wrap(0.5)))
 
 
 def test_a_traced_number_in_the_wrong_place_of_a_container_is_named(mesh: Mesh) -> None:
     apply = typed_shard_map(with_static(Rates, []), mesh=mesh)
-    line = "apply: argument 'option.warmup' is an array, but its hint int holds none, so the argument is static"
-    with fails(StructureError, line):
+    with fails(StructureError, HOLDS_NONE.format("int").replace("option", "option.warmup")):
         jax.jit(lambda x, rate: apply(x, Rates(rate, warmup=rate)))(x, 0.5)
 
 
@@ -446,34 +440,12 @@ def test_the_numbers_of_a_result_may_be_traced(mesh: Mesh) -> None:
         traced(typed_shard_map(lambda x: {"total": x.sum()}, mesh=mesh, in_types=X, out_types=dict[str, float]), x)
 
 
-WRONG_NUMBERS = [
-    (int, 0.5, "int"),
-    (bool, True, "bool"),
-    (float, 1j, "float"),
-    (int, True, "int"),
-    (str | int, np.ones(3, int), "str | int"),
-    (tuple[str, ...], (3,), "tuple[str, ...]"),
-]
-
-
-@pytest.mark.parametrize(("hint", "value", "name"), WRONG_NUMBERS, ids=str)
-def test_another_traced_value_given_to_a_static_parameter_is_refused(
-    hint: Any, value: Any, name: str, mesh: Mesh
-) -> None:
-    line = f"apply: argument 'option' is an array, but its hint {name} holds none, so the argument is static"
-    with fails(StructureError, line):
-        jax.jit(typed_shard_map(with_static(hint, []), mesh=mesh))(x, value)
-
-
 def test_a_number_of_a_helper_may_not_differ_between_shards(mesh: Mesh) -> None:
     @typed
     def scaled(x: X, by: float) -> X:
         return x * by
 
-    @typed_shard_map(mesh=mesh)
-    def apply(x: X) -> X:
-        return scaled(x, x.sum())
-
+    apply = typed_shard_map(lambda x: scaled(x, x.sum()), mesh=mesh, in_types=X, out_types=X)
     with fails(VaryingError, "scaled: argument 'by' varies over 'dp', which its hint does not mention"):
         traced(apply, x)
 
@@ -604,19 +576,14 @@ def test_a_helper_says_nothing_of_the_arrays_in_a_bare_container(mesh: Mesh) -> 
     ("hint", "value", "got"), [(dict, [D], "a list"), (list, D, "an array"), (tuple, 3, "3 (int)")]
 )
 def test_another_value_in_the_place_of_a_bare_container_is_refused(hint: Any, value: Any, got: str, mesh: Mesh) -> None:
-    def apply(x: X, tree: hint) -> X:
-        return x
-
-    with fails(StructureError, f"apply: argument 'tree' is {got}, but its hint says {hint.__name__}"):
-        typed_shard_map(apply, mesh=mesh)(x, value)
+    with fails(StructureError, f"<lambda>: argument 'tree' is {got}, but its hint says {hint.__name__}"):
+        typed_shard_map(lambda tree: None, mesh=mesh, in_types=(hint,), out_types=None)(value)
 
 
-def test_a_container_of_any_is_no_hint_of_a_result(mesh: Mesh) -> None:
-    def apply(x: X) -> dict[str, Any]:
-        return {"x": x}
-
-    with fails(AnnotationSyntaxError, "apply: the result, or a part of it, annotated as Any, has no hint"):
-        typed_shard_map(apply, mesh=mesh)
+@pytest.mark.parametrize("hint", [Any, dict[str, Any]], ids=str)
+def test_any_is_no_hint_of_a_result(hint: Any, mesh: Mesh) -> None:
+    with fails(AnnotationSyntaxError, "<lambda>: the result, or a part of it, annotated as Any, has no hint"):
+        typed_shard_map(lambda x: x, mesh=mesh, in_types=X, out_types=hint)
 
 
 def test_static_arguments_of_jit_are_static(mesh: Mesh) -> None:
@@ -638,15 +605,6 @@ def test_an_argument_of_any_type_is_closed_over_unsharded(mesh: Mesh) -> None:
 
     same(minus_mean(x, {"y": 2 * x, "n": 3}), x - 2 * x.mean() + 3)
     same(jax.jit(lambda x, y: minus_mean(x, {"y": y, "n": 3}))(x, 2 * x), x - 2 * x.mean() + 3)
-
-
-def test_a_result_of_any_type_is_refused_at_decoration(mesh: Mesh) -> None:
-    def anything(x: X) -> Any:
-        return x
-
-    line = "anything: the result, or a part of it, annotated as Any, has no hint"
-    with fails(AnnotationSyntaxError, line):
-        typed_shard_map(anything, mesh=mesh)
 
 
 # NumPy arrays and Python scalars
@@ -672,15 +630,10 @@ SCALARS = [
 def test_numpy_arrays_and_python_scalars_enter_as_jax_makes_them(
     hint: Any, value: Any, inside: str, mesh: Mesh
 ) -> None:
-    seen: list[str] = []
-
-    @typed_shard_map(mesh=mesh)
-    def look(value: hint) -> hint:
-        seen.append(str(jax.typeof(value)).removeprefix("~"))
-        return value
-
+    seen: list[Any] = []
+    look = typed_shard_map(lambda value: seen.append(value) or value, mesh=mesh, in_types=hint, out_types=hint)
     same(look(value), value)
-    assert seen == [inside]
+    assert str(jax.typeof(seen[0])).removeprefix("~") == inside
 
 
 WRONG_SCALARS = [
@@ -691,13 +644,11 @@ WRONG_SCALARS = [
     (Float[Array, " n"], 0.5, ShapeError, "has 0 dims, but its hint has 1"),
     (Float[Array, ""], "0.5", StructureError, "is '0.5' (str), but its hint says Array"),
     (Float[Array, ""], None, StructureError, "is None, but its hint says Array"),
-    (
-        Float[Array, " n"],
-        jax.ShapeDtypeStruct((3,), np.float32),
-        StructureError,
-        "is a ShapeDtypeStruct, but its hint says Array",
-    ),
-]
+    (Float[Array, " n"], jax.ShapeDtypeStruct((3,), "f4"), StructureError,
+     "is a ShapeDtypeStruct, but its hint says Array"),
+    (Float[Array, " n"], np.array(["a"]), DtypeError, "has dtype <U1, but its hint says Float"),
+    (Float[Array, " n"], np.array([None]), DtypeError, "has dtype object, but its hint says Float"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -706,12 +657,6 @@ WRONG_SCALARS = [
 def test_a_scalar_that_does_not_fit_is_refused(hint: Any, value: Any, error: Any, problem: str, mesh: Mesh) -> None:
     with fails(error, f"<lambda>: argument 'value' {problem}"):
         typed_shard_map(lambda value: None, mesh=mesh, in_types=(hint,), out_types=None)(value)
-
-
-@pytest.mark.parametrize("array", [np.full((8, 4), "a"), np.full((8, 4), None)], ids=["text", "objects"])
-def test_an_array_of_a_dtype_that_jax_does_not_have_is_refused(array: np.ndarray, mesh: Mesh) -> None:
-    with fails(DtypeError, f"summed: argument 'xs[0]' has dtype {array.dtype}, but its hint says Float"):
-        typed_shard_map(summed, mesh=mesh)(array)
 
 
 def test_typed_takes_only_the_array_type_of_the_hint() -> None:
@@ -759,37 +704,7 @@ def test_a_bare_array_type_takes_any_array_unsharded(hint: Any, mesh: Mesh) -> N
         look("x")
 
 
-def test_an_array_without_rows_is_taken(mesh: Mesh) -> None:
-    empty = typed_shard_map(lambda x: x * size("b"), mesh=mesh, in_types=(X,), out_types=X)(x[:0])
-    assert empty.shape == (0, 4)
-
-
 # Optional and union
-
-
-def maybe_scaled(x: X, scale: Optional[Float[Array, " d"]] = None) -> X:
-    return x if scale is None else x * scale
-
-
-@pytest.mark.parametrize(("args", "expected"), [((), x), ((None,), x), ((d,), x * d)], ids=["absent", "None", "given"])
-def test_an_optional_argument_may_be_absent(args: Any, expected: Any, mesh: Mesh) -> None:
-    same(typed_shard_map(maybe_scaled, mesh=mesh)(x, *args), expected)
-    same(jax.jit(typed_shard_map(maybe_scaled, mesh=mesh))(x, *args), expected)
-
-
-OPTIONAL_MISFITS = [
-    (d[:3], ShapeError, "has d=3, but argument 'x' has d=4"),
-    (x, ShapeError, "has 2 dims, but its hint has 1"),
-    (d.astype(int), DtypeError, "has dtype int32, but its hint says Float"),
-]
-
-
-@pytest.mark.parametrize(("value", "error", "problem"), OPTIONAL_MISFITS)
-def test_an_optional_array_that_does_not_fit_is_refused_as_an_array(
-    value: Any, error: Any, problem: str, mesh: Mesh
-) -> None:
-    with fails(error, f"maybe_scaled: argument 'scale' {problem}"):
-        typed_shard_map(maybe_scaled, mesh=mesh)(x, value)
 
 
 def either(x: X, y: Union[Float[Array, ""], Int[Array, " k"], str, None]) -> X:
@@ -816,7 +731,11 @@ class Scales(TypedDict):
     by: tuple[int, ...]
 
 
+ROW = Float[Array, " d"]
 OPTIONAL = [
+    (ROW, d[:3], "has d=3, but argument 'x' has d=4"),
+    (ROW, x, "has 2 dims, but its hint has 1"),
+    (ROW, d.astype(int), "has dtype int32, but its hint says Float"),
     (Scales, {"rows": x[:, 0]}, "lacks 'by'"),
     (Scales, 3, "is 3 (int), but its hint says Scales"),
     (Scales, x, "is a NumPy array, but its hint says Scales"),
@@ -843,31 +762,22 @@ def test_what_may_be_absent_and_is_wrong_is_reported_as_if_it_were_asked_for(
 
 def test_names_bound_by_a_failed_member_are_rolled_back(mesh: Mesh) -> None:
     seen: list[dict[str, int]] = []
-
-    @typed_shard_map(mesh=mesh)
-    def look(y: Union[Float[Array, "n n"], Float[Array, "m n"]]) -> None:
-        seen.append(sizes())
-
-    look(x)
+    hint = Float[Array, "n n"] | Float[Array, "m n"]
+    typed_shard_map(lambda y: seen.append(sizes()), mesh=mesh, in_types=hint, out_types=None)(x)
     assert seen == [{"m": 8, "n": 4}]
 
 
 def test_a_union_splits_its_members_each_in_its_own_way(mesh: Mesh) -> None:
     seen: list[tuple[int, ...]] = []
-
-    @typed_shard_map(mesh=mesh)
-    def look(y: Union[Float[Array, "[b/dp] [d/tp]"], Int[Array, "[b/tp] d"]]) -> None:
-        seen.append(y.shape)
-
+    hint = Float[Array, "[b/dp] [d/tp]"] | Int[Array, "[b/tp] d"]
+    look = typed_shard_map(lambda y: seen.append(y.shape), mesh=mesh, in_types=hint, out_types=None)
     look(x)
     look(x.astype(int))
     assert seen == [(2, 2), (4, 4)]
 
 
 @pytest.mark.parametrize("order", [("y", "x"), ("x", "y")])
-def test_a_union_over_an_expression_does_not_depend_on_the_order_of_arguments(
-    order: tuple[str, str], mesh: Mesh
-) -> None:
+def test_a_union_over_an_expression_does_not_depend_on_the_order_of_arguments(order: Any, mesh: Mesh) -> None:
     hints = {"x": Float[Array, "n+1"] | Float[Array, " n"], "y": Float[Array, " n"]}
     values = {"x": d, "y": 2 * d}
     add = typed_shard_map(

@@ -72,13 +72,13 @@ def own(x: Any) -> Any:
     return x + jax.lax.axis_index("tp")
 
 
-WRONG: dict[str, tuple[Callable[..., Any], Any, Any]] = {
-    "a dtype": (lambda x: x, Float[Array, "[b/dp] m"], Float[Array, "[b/dp] m"]),
-    "a name of two sizes": (lambda x: x.T, Float[Array, "[b/dp] b"], Float[Array, "b [b/dp]"]),
-    "a value that is not the same": (own, Float[Array, "[b/dp] m"], Float[Array, "[b/dp] m"]),
-    "a check": (lambda x: check(x, "b c d"), Float[Array, "[b/dp] m"], Float[Array, "[b/dp] m"]),
-    "an order": (lambda x: x, Float[Array, "[b/dp,tp] m"], Float[Array, "[b/tp,dp] m"]),
-    "a static value": (lambda x, n="three": x * len(n), Float[Array, "[b/dp] m"], Float[Array, "[b/dp] m"]),
+WRONG: dict[str, tuple[Callable[..., Any], str, str]] = {
+    "a dtype": (lambda x: x, "[b/dp] m", "[b/dp] m"),
+    "a name of two sizes": (lambda x: x.T, "[b/dp] b", "b [b/dp]"),
+    "a value that is not the same": (own, "[b/dp] m", "[b/dp] m"),
+    "a check": (lambda x: check(x, "b c d"), "[b/dp] m", "[b/dp] m"),
+    "an order": (lambda x: x, "[b/dp,tp] m", "[b/tp,dp] m"),
+    "a static value": (lambda x, n="three": x * len(n), "[b/dp] m", "[b/dp] m"),
 }
 
 
@@ -86,7 +86,8 @@ WRONG: dict[str, tuple[Callable[..., Any], Any, Any]] = {
 def test_what_does_not_fit_is_taken(name: str, mesh: Mesh) -> None:
     body, given, result = WRONG[name]
     x = X.astype(np.int32) if name == "a dtype" else X
-    f = typed_shard_map(body, mesh=mesh, in_types=given, out_types=result, check_vma=False)
+    hints = {"in_types": Float[Array, given], "out_types": Float[Array, result]}
+    f = typed_shard_map(body, mesh=mesh, check_vma=False, **hints)
     assert jax.block_until_ready(f(x)).size == x.size
 
 
@@ -129,6 +130,7 @@ f(np.ones((4, 3), np.float32))
 """
 
 
+@pytest.mark.slow
 def test_the_environment_turns_checks_off_in_a_program() -> None:
     environment = os.environ | {"TYPEDSHMAP_CHECKS": "off"}
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, encoding="utf-8")

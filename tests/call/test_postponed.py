@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, NotRequired, Required, TypedDict, TypeVar
+from typing import Any, Generic, NamedTuple, NotRequired, TypedDict, TypeVar
 
 import jax
 import numpy as np
@@ -32,16 +31,6 @@ X = Float[Array, "[b/dp] d"]
 Y = Float[Array, "[b/dp] [f/tp]"]
 
 
-def test_a_global_name_is_found(mesh: Mesh) -> None:
-    @typed_shard_map(mesh=mesh)
-    def double(x: X) -> X:
-        return x * 2
-
-    same(double(x), x * 2)
-    with fails(ShapeError, "double: argument 'x' has 1 dim, but its hint has 2"):
-        double(x[0])
-
-
 def test_a_local_name_hides_a_global_one(mesh: Mesh) -> None:
     X = Float[Array, " d"]  # noqa: F841 (the string names it)
 
@@ -50,32 +39,6 @@ def test_a_local_name_hides_a_global_one(mesh: Mesh) -> None:
         return x * 2
 
     same(double(x[0]), x[0] * 2)
-
-
-def test_a_parameter_of_the_enclosing_function_is_found(mesh: Mesh) -> None:
-    def doubling(hint: Any) -> Callable[..., Any]:
-        @typed_shard_map(mesh=mesh)
-        def double(x: hint) -> hint:
-            return x * 2
-
-        return double
-
-    same(doubling(X)(x), x * 2)
-    same(doubling(Float[Array, "d"])(x[0]), x[0] * 2)
-
-
-def test_a_name_of_a_function_further_out_is_found_where_the_function_uses_it(mesh: Mesh) -> None:
-    Rows = Float[Array, "[b/dp] d"]
-
-    def make() -> Callable[..., Any]:
-        @typed_shard_map(mesh=mesh)
-        def double(x: Rows) -> Rows:
-            assert Rows
-            return x * 2
-
-        return double
-
-    same(make()(x), x * 2)
 
 
 def test_a_name_of_a_function_further_out_that_nothing_uses_is_reported(mesh: Mesh) -> None:
@@ -92,16 +55,13 @@ def test_a_name_of_a_function_further_out_that_nothing_uses_is_reported(mesh: Me
         double(x)
 
 
-Wide = Float[Array, "[b/dp] d"]
-
-
-def global_double(x: Wide) -> Wide:
+def global_double(x: X) -> X:
     return x * 2
 
 
 def test_a_local_name_does_not_hide_the_global_one_of_a_global_function(mesh: Mesh) -> None:
-    Wide = x[0]
-    same(typed_shard_map(global_double, mesh=mesh)(Wide + x), 2 * (x[0] + x))
+    X = x[0]
+    same(typed_shard_map(global_double, mesh=mesh)(X + x), 2 * (x[0] + x))
 
 
 def decorated(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
@@ -109,38 +69,20 @@ def decorated(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
     return jax.jit(typed_shard_map(function, mesh=mesh))
 
 
-DECORATIONS = [
-    pytest.param(decorated, id="by a helper"),
-    pytest.param(lambda function, mesh: typed_shard_map(function, mesh=mesh), id="by a lambda"),
-]
-
-
-@pytest.mark.parametrize("decorate", DECORATIONS)
-def test_local_names_are_found_from_wherever_the_function_is_decorated(
-    decorate: Callable[..., Any], mesh: Mesh
-) -> None:
-    Rows = Float[Array, "[b/dp] d"]
-
-    def double(x: Rows) -> Rows:
-        return x * 2
-
-    same(decorate(double, mesh)(x), x * 2)
-
-
-def test_each_call_of_a_function_resolves_its_own_names(mesh: Mesh) -> None:
-    def look(rows: str, seen: list[tuple[int, ...]]) -> Callable[..., Any]:
-        Rows = Float[Array, rows]
-
-        @typed_shard_map(mesh=mesh)
-        def inner(x: Rows) -> None:
-            seen.append(x.shape)
-
-        return inner
-
+@pytest.mark.parametrize("decorate", [decorated, lambda f, mesh: typed_shard_map(f, mesh=mesh)])
+def test_local_names_and_parameters_are_those_of_each_call_wherever_it_is_decorated(decorate: Any, mesh: Mesh) -> None:
     shapes: list[tuple[int, ...]] = []
-    by_rows, by_columns = look("[b/dp] d", shapes), look("b [d/tp]", shapes)
-    traced(by_rows, x)
-    traced(by_columns, x)
+
+    def look(dims: str, result: Any) -> None:
+        Rows = Float[Array, dims]
+
+        def inner(x: Rows) -> result:
+            shapes.append(x.shape)
+
+        traced(decorate(inner, mesh), x)
+
+    look("[b/dp] d", None)
+    look("b [d/tp]", None)
     assert shapes == [(2, 4), (8, 2)]
 
 
@@ -195,36 +137,23 @@ def test_a_method_of_a_local_class_may_name_its_own_class(mesh: Mesh) -> None:
         def plus(self: Point, other: Point, again: Point | None = None) -> Point:
             return Point(self.at + other.at)
 
-        @typed_shard_map(mesh=mesh)
-        def doubled(self) -> Point:
-            return Point(self.at[:2] * 0)
-
     same(Point(x).plus(Point(2 * x)).at, 3 * x)
     with fails(ShapeError, "Point.plus: argument 'other.at' has b=4, but argument 'self.at' has b=8"):
         Point(x).plus(Point(x[:4]))
 
 
-def test_a_method_may_name_what_its_class_body_defines(mesh: Mesh) -> None:
-    class Layer:
-        Rows = Float[Array, "[b/dp] d"]
-
-        @typed_shard_map(mesh=mesh)
-        def double(self, x: Rows) -> Rows:
-            return x * 2
-
-    same(Layer().double(x), x * 2)
-
-
-def test_a_method_may_name_what_is_around_its_class(mesh: Mesh) -> None:
+def test_a_method_may_name_what_its_class_body_and_the_function_around_define(mesh: Mesh) -> None:
     Rows = Float[Array, "[b/dp] d"]
 
     class Outer:
         class Inner:
-            @typed_shard_map(mesh=mesh)
-            def double(self, x: Rows) -> Rows:
-                return x * 2
+            Columns = Float[Array, "b [d/tp]"]
 
-    same(Outer.Inner().double(x), x * 2)
+            @typed_shard_map(mesh=mesh)
+            def shapes(self, x: Rows, y: Columns) -> None:
+                assert (x.shape, y.shape) == ((2, 4), (8, 2))
+
+    traced(Outer.Inner().shapes, x, x)
 
 
 def test_a_local_class_may_name_local_hints(mesh: Mesh) -> None:
@@ -277,20 +206,6 @@ class Some(TypedDict):
     scale: NotRequired[Float[Array, " d"]]
 
 
-class Few(TypedDict, total=False):
-    x: Required[X]
-    scale: Float[Array, " d"]
-
-
-@pytest.mark.parametrize("hint", [Some, Few])
-def test_keys_of_a_typed_dict_are_required_as_their_hints_say(hint: Any, mesh: Mesh) -> None:
-    first = typed_shard_map(lambda value: value["x"], mesh=mesh, in_types=(hint,), out_types=X)
-    same(first({"x": x}), x)
-    same(first({"x": x, "scale": x[0]}), x)
-    with fails(StructureError, "<lambda>: argument 'value' lacks 'x'"):
-        first({"scale": x[0]})
-
-
 @jax.tree_util.register_dataclass
 @dataclass
 class Box(Generic[T]):
@@ -310,39 +225,18 @@ class RowBox(Box[X]):
     scale: Float[Array, ""]
 
 
-def test_a_generic_class_in_a_generic_class_stands_for_its_argument(mesh: Mesh) -> None:
-    @typed_shard_map(mesh=mesh)
-    def add(boxes: Boxes[X]) -> Box[X]:
-        return Box(boxes.first.value + sum(box.value for box in boxes.rest))
+def test_keys_of_a_typed_dict_are_required_as_their_hints_say(mesh: Mesh) -> None:
+    first = typed_shard_map(lambda value: value["x"], mesh=mesh, in_types=(Some,), out_types=X)
+    same(first({"x": x}), x)
+    with fails(StructureError, "<lambda>: argument 'value' lacks 'x'"):
+        first({"scale": x[0]})
 
-    same(add(Boxes(Box(x), [Box(x), Box(x)])).value, 3 * x)
+
+def test_a_generic_class_in_a_generic_class_and_its_subclass_stand_for_their_argument(mesh: Mesh) -> None:
+    @typed_shard_map(mesh=mesh)
+    def add(boxes: Boxes[X], more: RowBox | None = None) -> Box[X]:
+        return Box(boxes.first.value + sum(box.value for box in [*boxes.rest, *([more] if more else [])]))
+
+    same(add(Boxes(Box(x), [Box(x), Box(x)]), RowBox(x, np.float32(2))).value, 4 * x)
     with fails(ShapeError, "add: argument 'boxes.rest[0].value' has b=4, but argument 'boxes.first.value' has b=8"):
         add(Boxes(Box(x), [Box(x[:4])]))
-
-
-def test_a_subclass_of_a_generic_class_stands_for_its_argument(mesh: Mesh) -> None:
-    @typed_shard_map(mesh=mesh)
-    def scale(box: RowBox) -> X:
-        return box.value * box.scale
-
-    same(scale(RowBox(x, np.float32(2))), 2 * x)
-
-
-# What is kept
-
-
-def test_nothing_of_the_frame_is_kept(mesh: Mesh) -> None:
-    class Big:
-        pass
-
-    def make() -> tuple[Any, Any]:
-        big = Big()
-
-        @typed_shard_map(mesh=mesh)
-        def double(x: Nowhere) -> None: ...
-
-        return double, weakref.ref(big)
-
-    double, big = make()
-    assert callable(double)
-    assert big() is None

@@ -31,26 +31,23 @@ def in_tuple(x: tuple["X", int]) -> tuple["X", "X"]:
     return x[0] * x[1], x[0]
 
 
-QUOTED = [
-    pytest.param(whole, x, x * 2, id="whole"),
-    pytest.param(in_list, [x], x * 2, id="in a list"),
-    pytest.param(in_optional, x, x * 2, id="in an optional"),
-    pytest.param(in_optional, None, None, id="an absent optional"),
-    pytest.param(in_tuple, (x, 3), (x * 3, x), id="in a tuple"),
-]
-
-
-@pytest.mark.parametrize(("function", "value", "expected"), QUOTED)
-def test_a_quoted_hint_is_resolved(function: Any, value: Any, expected: Any, mesh: Mesh) -> None:
-    same(typed_shard_map(function, mesh=mesh)(value), expected)
-
-
 @pytest.mark.parametrize(
-    ("function", "value", "name"), [(whole, x[0], "x"), (in_list, [x[0]], "x[0]"), (in_tuple, (x[0], 3), "x[0]")]
+    ("function", "value", "expected", "wrong", "name"),
+    [
+        (whole, x, x * 2, x[0], "x"),
+        (in_list, [x], x * 2, [x[0]], "x[0]"),
+        (in_tuple, (x, 3), (x * 3, x), (x[0], 3), "x[0]"),
+        (in_optional, x, x * 2, x[0], "x"),
+        (in_optional, None, None, x[0], "x"),
+    ],
 )
-def test_a_quoted_hint_is_checked(function: Any, value: Any, name: str, mesh: Mesh) -> None:
+def test_a_quoted_hint_is_resolved_and_checked(
+    function: Any, value: Any, expected: Any, wrong: Any, name: str, mesh: Mesh
+) -> None:
+    mapped = typed_shard_map(function, mesh=mesh)
+    same(mapped(value), expected)
     with fails(ShapeError, f"{function.__name__}: argument '{name}' has 1 dim, but its hint has 2"):
-        typed_shard_map(function, mesh=mesh)(value)
+        mapped(wrong)
 
 
 @jax.tree_util.register_dataclass
@@ -104,8 +101,7 @@ def test_a_string_that_cannot_be_read_is_reported(hint: Any, problem: str, mesh:
 
 
 def test_a_quoted_hint_that_cannot_be_read_is_reported_as_any_other(mesh: Mesh) -> None:
-    def double(x: "Float[Array, 'b/dp d']") -> X:
-        return x
+    def double(x: "Float[Array, 'b/dp d']") -> X: ...
 
     with fails(AnnotationSyntaxError, "Float[Array, \"b/dp d\"]: 'b/dp' is sharded without brackets"):
         typed_shard_map(double, mesh=mesh)

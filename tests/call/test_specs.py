@@ -61,40 +61,59 @@ def over_items(*xs):
     return [x * 2 for x in xs]
 
 
+def of_other_meaning(x: jax.Array, n: "a name of ours", tree: dict[str, Array]) -> "Nowhere":
+    return x * n + tree["w"]
+
+
+@functools.wraps(optional)
+def by_two(x):
+    return optional(x, scale=2.0)
+
+
+class Scaled(NamedTuple):
+    scale: float
+
+    def __call__(self, x):
+        return x * self.scale
+
+
+def specs(given: Any, result: Any) -> dict[str, Any]:
+    return {"in_specs": given, "out_specs": result}
+
+
+ROWS = specs(P("dp"), P("dp"))
+
+
 SAME: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[Any, ...]]] = {
-    "one for all arguments": (lambda x, y: x * y, {"in_specs": P("dp"), "out_specs": P("dp")}, (x, x)),
-    "several results": (
-        both,
-        {"in_specs": (P("dp", "tp"), P("tp")), "out_specs": (P("dp"), {"x": P("dp", "tp"), "sum": P()})},
-        (x, w),
-    ),
+    "one for all arguments": (lambda x, y: x * y, ROWS, (x, x)),
+    "several results": (both, specs((P("dp", "tp"), P("tp")), (P("dp"), {"x": P("dp", "tp"), "sum": P()})), (x, w)),
     "a prefix of a tree": (
         lambda tree: jax.tree.map(jnp.sin, tree),
-        {"in_specs": ({"a": P("dp"), "b": P()},), "out_specs": {"a": P("dp"), "b": P()}},
+        specs(({"a": P("dp"), "b": P()},), {"a": P("dp"), "b": P()}),
         ({"a": [x, Pair(x, None)], "b": Layer(w, w[0])},),
     ),
     "None for a static argument": (
         lambda scale, x, name: x * scale if name == "mul" else x,
-        {"in_specs": (None, P("dp"), None), "out_specs": P("dp")},
+        specs((None, P("dp"), None), P("dp")),
         (3, x, "mul"),
     ),
     "None within an argument": (
         lambda pair: pair.first * pair.second,
-        {"in_specs": (Pair(P("dp"), None),), "out_specs": P("dp")},
+        specs((Pair(P("dp"), None),), P("dp")),
         (Pair(x, 2.0),),
     ),
-    "numbers that are arrays in the body": (
-        lambda n, x: x * n,
-        {"in_specs": (P(), P("dp")), "out_specs": P("dp")},
-        (3, x),
-    ),
-    "an argument that is None": (optional, {"in_specs": (P("dp"), P()), "out_specs": P("dp")}, (x, None)),
-    "defaults that are left out": (optional, {"in_specs": (P("dp"),), "out_specs": P("dp")}, (x,)),
-    "any number of arguments": (over_items, {"in_specs": P("dp"), "out_specs": P("dp")}, (x, x, x)),
-    "a partial": (partial(optional, y=w[0, :4], scale=3.0), {"in_specs": (P("dp"),), "out_specs": P("dp")}, (x,)),
-    "a partial by position": (partial(jnp.add, 1.0), {"in_specs": P("dp"), "out_specs": P("dp")}, (x,)),
-    "no result": (lambda x: None, {"in_specs": P("dp"), "out_specs": None}, (x,)),
-    "no arguments": (lambda: jnp.ones(4), {"in_specs": (), "out_specs": P()}, ()),
+    "numbers that are arrays in the body": (lambda n, x: x * n, specs((P(), P("dp")), P("dp")), (3, x)),
+    "an argument that is None": (optional, specs((P("dp"), P()), P("dp")), (x, None)),
+    "defaults that are left out": (optional, ROWS, (x,)),
+    "any number of arguments": (over_items, ROWS, (x, x, x)),
+    "a partial": (partial(optional, y=w[0, :4], scale=3.0), ROWS, (x,)),
+    "a partial by position": (partial(jnp.add, 1.0), ROWS, (x,)),
+    "annotations of other meaning": (of_other_meaning, specs((P("dp"), P(), P()), P("dp")), (x, 3, {"w": w[0, :4]})),
+    "other arguments than those it shows": (by_two, ROWS, (x,)),
+    "an instance": (Scaled(3.0), ROWS, (x,)),
+    "a method": (Scaled.__call__, specs((None, P("dp")), P("dp")), (Scaled(3.0), x)),
+    "no result": (lambda x: None, specs(P("dp"), None), (x,)),
+    "no arguments": (lambda: jnp.ones(4), specs((), P()), ()),
     "some axes only": (
         lambda x: lax.psum(x, "dp"),
         {"in_specs": P("dp"), "out_specs": P(), "axis_names": {"dp"}},
@@ -122,50 +141,14 @@ def test_a_call_that_is_replaced_by_its_name_is_the_same_program(name: str, mesh
     same(typed(*args), by_hand(*args))
 
 
-def test_it_is_a_decorator(mesh: Mesh):
-    @jax.jit
-    @typed_shard_map(mesh=mesh, in_specs=(P("dp"), P()), out_specs=P("dp"))
-    def scaled(x, scale):
-        return x * scale
-
-    same(scaled(x, 2.0), x * 2.0)
-
-
-def test_arguments_may_be_given_by_keyword(mesh: Mesh):
-    typed = typed_shard_map(lambda x, w: x @ w, mesh=mesh, in_specs=(P("dp"), P()), out_specs=P("dp"))
-    same(typed(w=w, x=x), x @ w)
-
-
-def test_an_instance_has_a_spec_like_another_argument(mesh: Mesh):
-    class Model:
-        scale = 3.0
-
-        @typed_shard_map(mesh=mesh, in_specs=(None, P("dp")), out_specs=P("dp"))
-        def apply(self, x):
-            return x * self.scale
-
-    same(Model().apply(x), x * 3.0)
-
-
 def test_a_body_that_asks_for_values_is_evaluated_as_jax_does(mesh: Mesh):
     def by_sign(x):
         return x * 2 if lax.psum(x.sum(), "dp") > 0 else -x
 
-    options: dict[str, Any] = {"mesh": mesh, "in_specs": P("dp"), "out_specs": P("dp")}
+    options = {"mesh": mesh, **ROWS}
     same(typed_shard_map(by_sign, **options)(x), jax.shard_map(by_sign, **options)(x))
     with pytest.raises(jax.errors.TracerBoolConversionError):
         jax.jit(typed_shard_map(by_sign, **options))(x)
-
-
-def test_a_wrapper_may_take_other_arguments_than_what_it_shows(mesh: Mesh):
-    def scaled(scale, x):
-        return x * scale
-
-    @functools.wraps(scaled)
-    def by_two(x):
-        return scaled(2.0, x)
-
-    same(typed_shard_map(by_two, mesh=mesh, in_specs=(P("dp"),), out_specs=P("dp"))(x), x * 2.0)
 
 
 def test_specs_are_inferred_over_explicit_axes():
@@ -175,14 +158,6 @@ def test_specs_are_inferred_over_explicit_axes():
         typed, by_hand = (f(lambda x: x * 2, out_specs=P("dp", "tp")) for f in (typed_shard_map, jax.shard_map))
         expect_same_program(typed, by_hand, placed)
         same(typed(placed), by_hand(placed))
-
-
-def test_annotations_of_other_meaning_are_left_to_the_spec(mesh: Mesh):
-    def scaled(x: jax.Array, n: int, *, name: "a name of ours" = "") -> "Nowhere":
-        return x * n
-
-    typed = typed_shard_map(scaled, mesh=mesh, in_specs=(P("dp"), P()), out_specs=P("dp"))
-    same(typed(x, 3), x * 3)
 
 
 # The body is read
@@ -205,37 +180,44 @@ def test_a_forgotten_sum_is_an_error_with_its_place(mesh: Mesh):
         assert place.startswith("test_specs.py:") and place.endswith("leaves partial sums: psum over 'tp' of x @ w")
 
 
-def test_a_tree_of_results_is_named_by_its_paths(mesh: Mesh):
-    typed = typed_shard_map(
+WRONG: dict[str, tuple[Callable[..., Any], dict[str, Any], Any, str]] = {
+    "a leaf that varies": (
         lambda x: {"mean": x.mean(0), "x": x},
-        mesh=mesh,
-        in_specs=P("dp"),
-        out_specs={"mean": P(), "x": P("dp")},
-        check_vma=False,
-    )
-    with pytest.raises(VaryingError, match=r"return\['mean'\] varies over 'dp'"):
-        typed(x)
+        specs(P("dp"), {"mean": P(), "x": P("dp")}),
+        VaryingError,
+        r"return\['mean'\] varies over 'dp'",
+    ),
+    "a deadlock": (
+        lambda x: lax.cond(x.sum() > 0, lambda x: lax.psum(x, "dp"), lambda x: x, x),
+        ROWS,
+        DivergenceError,
+        "psum over 'dp'",
+    ),
+    "another order": (
+        lambda x: x,
+        specs(P(("dp", "tp")), P(("tp", "dp"))),
+        ShardingError,
+        "over 'dp', 'tp' in dim 0, but its PartitionSpec says",
+    ),
+    "a check": (
+        lambda x: check(x, "[b/tp] d"),
+        ROWS,
+        VaryingError,
+        "varies over 'dp', which its hint does not mention",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "specs", "error", "words"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_in_a_body_is_an_error(body: Any, specs: Any, error: Any, words: str, mesh: Mesh):
+    with pytest.raises(error, match=words):
+        typed_shard_map(body, mesh=mesh, check_vma=False, **specs)(x)
 
 
 def test_what_varies_is_a_value_error_by_either_name(mesh: Mesh):
     for make in (typed_shard_map, jax.shard_map):
         with pytest.raises(ValueError, match=r"var(ies|ying)"):
             make(lambda x: x, mesh=mesh, in_specs=P("dp"), out_specs=P())(x)
-
-
-def test_a_deadlock_is_an_error(mesh: Mesh):
-    def branches(x):
-        return lax.cond(x.sum() > 0, lambda x: lax.psum(x, "dp"), lambda x: x, x)
-
-    typed = typed_shard_map(branches, mesh=mesh, in_specs=P("dp"), out_specs=P("dp"), check_vma=False)
-    with pytest.raises(DivergenceError):
-        typed(x)
-
-
-def test_a_wrong_order_of_axes_is_an_error(mesh: Mesh):
-    typed = typed_shard_map(lambda x: x, mesh=mesh, in_specs=P(("dp", "tp")), out_specs=P(("tp", "dp")))
-    with pytest.raises(ShardingError, match="over 'dp', 'tp' in dim 0, but its PartitionSpec says"):
-        typed(x)
 
 
 def test_a_result_that_grows_with_the_mesh_is_a_suspect(mesh: Mesh):
@@ -254,15 +236,6 @@ def test_what_a_callback_returns_is_what_its_spec_says(mesh: Mesh):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         jax.eval_shape(typed, x)
-
-
-def test_checks_know_how_shards_lie(mesh: Mesh):
-    def checked(x):
-        return check(x, "[b/tp] d")
-
-    typed = typed_shard_map(checked, mesh=mesh, in_specs=P("dp"), out_specs=P("dp"))
-    with pytest.raises(VaryingError, match="varies over 'dp', which its hint does not mention"):
-        typed(x)
 
 
 # Hints come one by one
@@ -284,20 +257,14 @@ def test_one_that_has_no_spec_has_a_hint(mesh: Mesh):
     def matmul(x: X, w: Float[Array, "d f"]):
         return x @ w
 
-    same(typed_shard_map(matmul, mesh=mesh, out_specs=P("dp"))(x, w), x @ w)
-
-
-def test_a_class_without_dims_takes_the_spec(mesh: Mesh):
-    def scaled(x: jax.Array, tree: dict[str, Array]) -> jax.Array:
-        return x * tree["scale"]
-
-    typed = typed_shard_map(scaled, mesh=mesh, in_specs=(P("dp"), P()), out_specs=P("dp"))
-    same(typed(x, {"scale": w[0, :4]}), x * w[0, :4])
+    same(typed_shard_map(matmul, mesh=mesh, out_specs=P("dp"))(w=w, x=x), x @ w)
+    with pytest.raises(ShardingError, match=r"is P\('dp'\) in in_specs, but its hint says P\(None, None\)"):
+        typed_shard_map(matmul, mesh=mesh, in_specs=P("dp"), out_specs=P("dp"))(x, w)
 
 
 DISAGREE = {
     "an argument": (
-        {"in_specs": (P("tp"), P()), "out_specs": P("dp")},
+        specs((P("tp"), P()), P("dp")),
         "matmul: argument 'x' is P('tp') in in_specs, but its hint says P('dp', None)\n\n"
         '    x: Float[Array, "[b/dp] d"]\n'
         "    got f32[8,4]\n\n"
@@ -305,7 +272,7 @@ DISAGREE = {
         'Hint: if in_specs is right, write "[b/tp] d" in the hint',
     ),
     "a static one": (
-        {"in_specs": (None, P()), "out_specs": P("dp")},
+        specs((None, P()), P("dp")),
         "matmul: argument 'x' is None (static) in in_specs, but its hint says P('dp', None)\n\n"
         '    x: Float[Array, "[b/dp] d"]\n'
         "    got f32[8,4]\n\n"
@@ -313,7 +280,7 @@ DISAGREE = {
         "Hint: make in_specs and the hint agree",
     ),
     "the result": (
-        {"in_specs": (P("dp"), P()), "out_specs": P(("dp", "tp"))},
+        specs((P("dp"), P()), P(("dp", "tp"))),
         "matmul: return value is P(('dp', 'tp')) in out_specs, but its hint says P('dp', None)\n\n"
         '    return: Float[Array, "[b/dp] f"]\n'
         "    got f32[2,6]{V:dp} per shard\n\n"
@@ -335,14 +302,6 @@ def test_a_hint_and_a_spec_that_disagree_are_shown_both(name: str, mesh: Mesh):
     assert str(caught.value) == message.replace("{place}", caught.value.place)
 
 
-def test_a_dim_without_brackets_is_unsharded_by_its_spec_too(mesh: Mesh):
-    def scaled(x: Float[Array, "b d"]):
-        return x * 2
-
-    with pytest.raises(ShardingError, match=r"is P\('dp'\) in in_specs, but its hint says P\(None, None\)"):
-        typed_shard_map(scaled, mesh=mesh, in_specs=P("dp"), out_specs=P("dp"))(x)
-
-
 # What is refused
 
 
@@ -356,8 +315,8 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[Any, ...], str]] = {
         "which has rank 0",
     ),
     "another number of arguments": ({"in_specs": (P(), P())}, (x,), "different lengths of tuple at key path"),
-    "another tree": ({"in_specs": P(), "out_specs": {"a": P()}}, (x,), "shard_map out_specs"),
-    "a result of lower rank": ({"in_specs": P(), "out_specs": P(None, None, "dp")}, (x,), "which has rank 2"),
+    "another tree": (specs(P(), {"a": P()}), (x,), "shard_map out_specs"),
+    "a result of lower rank": (specs(P(), P(None, None, "dp")), (x,), "which has rank 2"),
     "a string": ({"in_specs": "dp"}, (x,), "must be a pytree of"),
     "a string for an array": ({"in_specs": P()}, ("x",), "not a valid JAX type"),
     "no specs over Auto axes": ({}, (x,), "must be a pytree of"),

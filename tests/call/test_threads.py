@@ -190,5 +190,6 @@ with ThreadPoolExecutor(8) as pool:
 """
 
 
+@pytest.mark.slow
 def test_first_uses_may_race() -> None:
     subprocess.run([sys.executable, "-c", FIRST_USES], check=True, timeout=120)

@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from by_hand import text_of
 from expecting import fails, mesh_of, numbers, same, traced
@@ -153,31 +152,26 @@ def test_a_row_under_vmap_varies(mesh: Mesh) -> None:
 # Keys
 
 
-def test_a_key_enters_unsharded_and_gives_every_shard_the_same(mesh: Mesh) -> None:
+def test_a_key_is_the_same_on_every_shard_and_one_folded_with_its_index_varies(mesh: Mesh) -> None:
     @typed_shard_map(mesh=mesh)
-    def noise(key: Key[Array, ""], x: X) -> Float[Array, " d"]:
-        return check(jax.random.normal(key, (size("d"),)), "d")
+    def noise(key: Key[Array, ""], x: X) -> tuple[Float[Array, " d"], X]:
+        folded = check(jax.random.fold_in(key, jax.lax.axis_index("dp")), Key[Array, "~dp"])
+        same_on_all = check(jax.random.normal(key, (size("d"),)), "d")
+        return same_on_all, check(jax.random.normal(folded, x.shape), "[b/dp] d")
 
-    same(noise(jax.random.key(3), x), jax.random.normal(jax.random.key(3), (4,)))
+    @jax.jit
+    def by_hand(key: Any) -> Any:
+        keys = jax.vmap(lambda at: jax.random.fold_in(key, at))(jnp.arange(4))
+        return jax.random.normal(key, (4,)), jax.vmap(lambda key: jax.random.normal(key, (2, 4)))(keys).reshape(8, 4)
 
+    same(noise(jax.random.key(3), x), by_hand(jax.random.key(3)))
 
-def test_a_key_folded_with_the_shards_index_varies(mesh: Mesh) -> None:
     @typed_shard_map(mesh=mesh)
-    def noise(key: Key[Array, ""], x: X) -> X:
-        key = check(jax.random.fold_in(key, jax.lax.axis_index("dp")), Key[Array, "~dp"])
-        return check(jax.random.normal(key, x.shape), "[b/dp] d")
-
-    keys = [jax.random.fold_in(jax.random.key(3), at) for at in range(4)]
-    same(noise(jax.random.key(3), x), np.concatenate([jax.random.normal(key, (2, 4)) for key in keys]))
-
-
-def test_a_key_that_varies_without_a_mark_is_refused(mesh: Mesh) -> None:
-    @typed_shard_map(mesh=mesh)
-    def noise(key: Key[Array, ""]) -> None:
+    def unmarked(key: Key[Array, ""]) -> None:
         check(jax.random.fold_in(key, jax.lax.axis_index("dp")), Key[Array, ""])
 
-    with fails(VaryingError, "noise: checked value varies over 'dp', which its hint does not mention"):
-        traced(noise, jax.random.key(3))
+    with fails(VaryingError, "unmarked: checked value varies over 'dp', which its hint does not mention"):
+        traced(unmarked, jax.random.key(3))
 
 
 def test_keys_may_be_sharded(mesh: Mesh) -> None:

@@ -11,6 +11,7 @@ import jax.monitoring
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from expecting import mesh_of
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -113,7 +114,7 @@ BODIES: dict[str, Body] = {
 
 
 @pytest.mark.sample(4)
-@pytest.mark.parametrize("body", [pytest.param(body, id=name) for name, body in BODIES.items()])
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_a_function_that_computes_the_same_is_compiled_once(body: Body, lowered: Lowered, mesh: Mesh) -> None:
     first, again = (mapped(lambda x: body(x), mesh) for _ in range(2))
     jax.block_until_ready((first(x), by_hand(body, mesh, x)))
@@ -173,7 +174,7 @@ CHANGES: dict[str, tuple[Callable[[Any, Any], Any], tuple[Any, ...]]] = {
 
 
 @pytest.mark.sample(6)
-@pytest.mark.parametrize(("apply", "values"), [pytest.param(*each, id=what) for what, each in CHANGES.items()])
+@pytest.mark.parametrize(("apply", "values"), CHANGES.values(), ids=CHANGES)
 def test_a_change_of_what_is_closed_over_is_seen(apply: Any, values: tuple[Any, ...], mesh: Mesh) -> None:
     value: Any = None
     f = mapped(lambda x: apply(x, value), mesh, check_vma=False)
@@ -191,14 +192,14 @@ def test_an_array_that_is_written_in_place_is_seen(mesh: Mesh) -> None:
         np.testing.assert_array_equal(f(x), x * table)
 
 
-SETTINGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "as it is": nullcontext,
-    "64 bits": lambda: jax.enable_x64(True),
-    "another split of keys": lambda: jax.threefry_partitionable(False),
-    "another generator": lambda: jax.default_prng_impl("rbg"),
-    "checks for NaN": lambda: jax.debug_nans(True),
-    "other promotion": lambda: jax.numpy_dtype_promotion("strict"),
-}
+SETTINGS: list[Callable[[], AbstractContextManager[Any]]] = [
+    nullcontext,
+    lambda: jax.enable_x64(True),
+    lambda: jax.threefry_partitionable(False),
+    lambda: jax.default_prng_impl("rbg"),
+    lambda: jax.debug_nans(True),
+    lambda: jax.numpy_dtype_promotion("strict"),
+]
 
 
 @pytest.mark.slow
@@ -207,7 +208,7 @@ def test_a_change_of_jaxs_settings_is_seen(mesh: Mesh) -> None:
         return jnp.zeros(4) + x.astype(jnp.zeros(4).dtype) + jax.random.normal(jax.random.key(0), x.shape)
 
     f = mapped(body, mesh)
-    for setting in (*SETTINGS.values(), *SETTINGS.values()):
+    for setting in (*SETTINGS, *SETTINGS):
         with setting():
             assert_same(f(x), by_hand(body, mesh, x))
 
@@ -236,42 +237,34 @@ def test_a_change_of_an_option_of_the_compiler_is_seen(lowered: Lowered, mesh: M
     assert lowered.by(lambda: f(x)) == 0
 
 
-def meshes() -> dict[str, Mesh]:
-    devices, names = np.array(jax.devices()), ("dp", "tp")
-    return {
-        "in order": Mesh(devices.reshape(4, 2), names),
-        "in the opposite order": Mesh(devices[::-1].reshape(4, 2), names),
-        "of another shape": Mesh(devices.reshape(2, 4), names),
-        "of other axes": Mesh(devices.reshape(4, 2), ("dp", "sp")),
-        "of fewer devices": Mesh(devices[:4].reshape(4, 1), names),
-        "Explicit": Mesh(devices.reshape(4, 2), names, axis_types=(AxisType.Explicit,) * 2),
-    }
+MESHES = [
+    mesh_of(4, 2),
+    Mesh(mesh_of(4, 2).devices[::-1, ::-1], ("dp", "tp")),
+    mesh_of(2, 4),
+    mesh_of(4, 2, names=("dp", "sp")),
+    mesh_of(4, 1),
+    mesh_of(4, 2, kind=AxisType.Explicit),
+]
 
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("is_ambient", [False, True], ids=["given", "ambient"])
 def test_another_mesh_is_seen(is_ambient: bool) -> None:
-    f = mapped(lambda x: x + jax.lax.axis_index("dp"), None)
-    for mesh in (*meshes().values(), *meshes().values()):
+    def body(x: Any) -> Any:
+        return x + jax.lax.axis_index("dp")
+
+    f = mapped(body, None)
+    for mesh in (*MESHES, *MESHES):
         placed = jax.device_put(x, NamedSharding(mesh, P("dp", None)))
         for given in (placed,) if mesh.explicit_axes else (placed, x):
             with jax.set_mesh(mesh) if is_ambient else nullcontext():
-                ours = (f if is_ambient else mapped(lambda x: x + jax.lax.axis_index("dp"), mesh))(given)
-                assert_same(ours, by_hand(lambda x: x + jax.lax.axis_index("dp"), mesh, given))
+                assert_same((f if is_ambient else mapped(body, mesh))(given), by_hand(body, mesh, given))
 
 
-def placements(mesh: Mesh) -> dict[str, Any]:
-    rows = NamedSharding(mesh, P("dp", None))
-    return {
-        "NumPy": x,
-        "64 bits of NumPy": x.astype(np.float64),
-        "on no device of its own": jnp.asarray(x),
-        "on one device": jax.device_put(x, NamedSharding(Mesh(mesh.devices[:1, :1], ("dp", "tp")), P())),
-        "rows": jax.device_put(x, rows),
-        "columns": jax.device_put(x, NamedSharding(mesh, P(None, "tp"))),
-        "half as many": x[:4],
-        "other numbers": jnp.int32(x),
-    }
+def placements(mesh: Mesh) -> list[Any]:
+    shardings = NamedSharding(mesh_of(1, 1), P()), *(NamedSharding(mesh, spec) for spec in (P("dp"), P(None, "tp")))
+    put = [jax.device_put(x, sharding) for sharding in shardings]
+    return [x, x.astype(np.float64), jnp.asarray(x), *put, x[:4], jnp.int32(x)]
 
 
 def test_an_argument_of_another_type_or_place_is_seen(mesh: Mesh) -> None:
@@ -282,7 +275,7 @@ def test_an_argument_of_another_type_or_place_is_seen(mesh: Mesh) -> None:
             return type(error)
 
     f = mapped(lambda x: x + x, mesh)
-    for given in (*placements(mesh).values(), *placements(mesh).values()):
+    for given in (*placements(mesh), *placements(mesh)):
         ours, other = run(lambda given=given: f(given)), run(lambda given=given: by_hand(lambda x: x + x, mesh, given))
         if isinstance(other, type):
             assert isinstance(ours, type)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,26 +28,12 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 TRANSFORMER = EXAMPLES / "transformer.py"
 RESUMING = EXAMPLES / "resuming.py"
 SECONDS = 300
+PIPES: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8"}
 
 
-@pytest.fixture(scope="module")
-def environment() -> dict[str, str]:
-    """That of the tests, where what XLA compiles is kept for the next run."""
-    return dict(os.environ)
-
-
-def run(program: Path, *words: str, env: dict[str, str]) -> tuple[int, str]:
-    """The exit code, and all that was printed."""
-    command = [sys.executable, str(program), *words]
-    ended = subprocess.run(
-        command,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        timeout=SECONDS,
-        check=False,
-    )
+def run(program: Path, *words: str, env: dict[str, str] | None = None) -> tuple[int, str]:
+    """The exit code, and all that was printed; what XLA compiles is kept for the next run."""
+    ended = subprocess.run([sys.executable, str(program), *words], env=env, timeout=SECONDS, **PIPES)
     return ended.returncode, ended.stdout
 
 
@@ -58,22 +45,22 @@ def loaded(name: str) -> ModuleType:
     return module
 
 
-def with_site(program: str, directory: Path, environment: dict[str, str]) -> dict[str, str]:
+def with_site(program: str, directory: Path) -> dict[str, str]:
     """An environment in which every Python runs a program first."""
     (directory / "sitecustomize.py").write_text(program, encoding="utf-8")
-    path = os.pathsep.join(filter(None, [str(directory), environment.get("PYTHONPATH")]))
-    return environment | {"PYTHONPATH": path}
+    path = os.pathsep.join(filter(None, [str(directory), os.environ.get("PYTHONPATH")]))
+    return os.environ | {"PYTHONPATH": path}
 
 
-def without_orbax(directory: Path, environment: dict[str, str]) -> dict[str, str]:
+def without_orbax(directory: Path) -> dict[str, str]:
     """An environment in which it cannot be imported."""
-    return with_site("import sys\nsys.modules['orbax'] = None\n", directory, environment)
+    return with_site("import sys\nsys.modules['orbax'] = None\n", directory)
 
 
-def noisy_at_the_end(directory: Path, environment: dict[str, str]) -> dict[str, str]:
+def noisy_at_the_end(directory: Path) -> dict[str, str]:
     """An environment in which a library prints an error while the interpreter shuts down."""
     program = "import atexit, os\natexit.register(os.write, 2, b'RuntimeError: Event loop is closed\\n')\n"
-    return with_site(program, directory, environment)
+    return with_site(program, directory)
 
 
 @pytest.mark.parametrize(
@@ -85,8 +72,8 @@ def noisy_at_the_end(directory: Path, environment: dict[str, str]) -> dict[str, 
         slow(("microbatches", "All is as it should be: plain JAX differs by ")),
     ],
 )
-def test_an_example_agrees_with_plain_jax(name: str, line: str, environment: dict[str, str]) -> None:
-    code, out = run(EXAMPLES / f"{name}.py", env=environment)
+def test_an_example_agrees_with_plain_jax(name: str, line: str) -> None:
+    code, out = run(EXAMPLES / f"{name}.py")
     assert code == 0, out
     assert out.splitlines()[-1].startswith(line)
 
@@ -94,9 +81,9 @@ def test_an_example_agrees_with_plain_jax(name: str, line: str, environment: dic
 # Two minutes; CI compiles its functions one by one (tests/explain/test_examples_against_xla.py).
 @pytest.mark.slow
 @pytest.mark.rare
-def test_a_model_from_a_file_is_fine_tuned_resumed_on_another_mesh_and_served(environment: dict[str, str]) -> None:
+def test_a_model_from_a_file_is_fine_tuned_resumed_on_another_mesh_and_served() -> None:
     pytest.importorskip("safetensors")
-    code, out = run(EXAMPLES / "finetune.py", env=environment)
+    code, out = run(EXAMPLES / "finetune.py")
     assert code == 0, out
     first, second = out.index("on fsdp=4, tp=2:"), out.index("resumed on fsdp=2, tp=4:")
     assert first < out.index("steps 1 to 60") < second < out.index("steps 61 to 120")
@@ -107,7 +94,7 @@ def test_a_model_from_a_file_is_fine_tuned_resumed_on_another_mesh_and_served(en
     ("name", "mesh"),
     [
         ("vocabulary", "dp=16,tp=64"),
-        ("mixture_of_experts", "dp=16,ep=64"),
+        slow(("mixture_of_experts", "dp=16,ep=64")),
         slow(("transformer", "fsdp=4,tp=2")),
         slow(("decoding", "dp=4,tp=8,cp=32")),
         ("fft", "y=2,x=4"),
@@ -117,9 +104,7 @@ def test_a_model_from_a_file_is_fine_tuned_resumed_on_another_mesh_and_served(en
         slow(("optimizer", "fsdp=8")),
     ],
 )
-def test_the_command_finds_an_example_well_typed(
-    name: str, mesh: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_finds_an_example_well_typed(name: str, mesh: str, monkeypatch: Any, capsys: Any) -> None:
     for variable in ("XLA_FLAGS", "JAX_PLATFORMS"):  # which a program sets for itself
         monkeypatch.setenv(variable, os.environ.get(variable, ""))
     assert main(["check", str(EXAMPLES / f"{name}.py"), "--mesh", mesh]) == 0, capsys.readouterr().out
@@ -171,14 +156,14 @@ def test_a_weight_or_a_gradient_that_loses_its_tag_is_refused(microbatches: Any)
 def test_adamw_moves_as_its_paper_says() -> None:
     transformer, rng = loaded("transformer"), np.random.default_rng(0)
     drawn = lambda: jax.tree.map(lambda s: rng.normal(size=s.shape).astype(np.float32), structs)  # noqa: E731
-    structs = transformer.shape_structs(transformer.Weights, **transformer.SIZES)
+    structs = transformer.shape_structs(transformer.Weights, **dict.fromkeys(transformer.SIZES, 8))
     weights, zeros = drawn(), jax.tree.map(lambda s: np.zeros(s.shape, np.float32), structs)
     state = transformer.State(weights, zeros, zeros, np.int32(0))
-    m = v = 0.0
+    m, v, adamw = 0.0, 0.0, jax.jit(transformer.adamw)
     theta = weights.unembed.astype(np.float64)
     for t in (1, 2, 3):
         gradients = drawn()
-        state = transformer.adamw(state, gradients, np.float32(0.5))
+        state = adamw(state, gradients, np.float32(0.5))
         g = 0.5 * gradients.unembed.astype(np.float64)
         m, v, rate = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g**2, transformer.LEARNING_RATE * t / 20
         step = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.99**t)) + 1e-8)
@@ -192,7 +177,7 @@ def test_adamw_moves_as_its_paper_says() -> None:
 class Training:
     """Runs of the transformer with checkpoints, by `resuming.py`, every fourth step, up to step 16."""
 
-    def __init__(self, directory: Path, env: dict[str, str]) -> None:
+    def __init__(self, directory: Path, env: dict[str, str] | None = None) -> None:
         self.directory, self.env = directory, env
 
     def words(self, *more: str) -> tuple[str, ...]:
@@ -203,11 +188,10 @@ class Training:
 
     def start(self) -> subprocess.Popen[str]:
         command = [sys.executable, str(RESUMING), *self.words()]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         # A job in the background of a script ignores Ctrl-C, and so would what it starts.
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
-            return subprocess.Popen(command, env=self.env, encoding="utf-8", **pipes)
+            return subprocess.Popen(command, env=self.env, **PIPES)
         finally:
             signal.signal(signal.SIGINT, before)
 
@@ -222,7 +206,7 @@ class Training:
 def copied(training: Training, directory: Path, up_to: int) -> Training:
     """The same checkpoints but for those after a step."""
     shutil.copytree(training.directory, directory)
-    copy = Training(directory, training.env)
+    copy = Training(directory)
     for step in copy.steps():
         if step > up_to:
             shutil.rmtree(directory / str(step))
@@ -230,9 +214,9 @@ def copied(training: Training, directory: Path, up_to: int) -> Training:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Training:
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Training:
     pytest.importorskip("orbax.checkpoint", reason="checkpoints are orbax's")
-    training = Training(tmp_path_factory.mktemp("uninterrupted"), environment)
+    training = Training(tmp_path_factory.mktemp("uninterrupted"))
     code, out = training.finish()
     assert code == 0, out
     assert out.splitlines()[0] == "from the start to step 16"
@@ -258,58 +242,61 @@ def await_half_a_checkpoint(training: Training, process: subprocess.Popen[str]) 
     raise AssertionError("no checkpoint was seen while it was written")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("moment", ["between two checkpoints", rare("within a checkpoint")])
-def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(
-    moment: str, uninterrupted: Training, tmp_path: Path
-) -> None:
-    training = Training(tmp_path, uninterrupted.env)
+@contextmanager
+def running(training: Training, moment: str) -> Iterator[subprocess.Popen[str]]:
+    """A run that has saved a checkpoint, at that moment."""
     process = training.start()
     try:
         await_step(process, 4)
         if moment == "within a checkpoint":
             await_half_a_checkpoint(training, process)
+        yield process
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    assert process.returncode == -signal.SIGKILL and max(training.steps()) < 16
+        process.kill()
+
+
+def expect_to_go_on(training: Training, uninterrupted: Training) -> None:
     code, out = training.finish()
     assert code == 0, out
     assert out.startswith("from the checkpoint of step ")
     assert training.losses() == uninterrupted.losses()
 
 
+moments = pytest.mark.parametrize("moment", ["between two checkpoints", rare("within a checkpoint")])
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["between two checkpoints", rare("within a checkpoint")])
+@moments
+def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(
+    moment: str, uninterrupted: Training, tmp_path: Path
+) -> None:
+    training = Training(tmp_path)
+    with running(training, moment) as process:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert process.returncode == -signal.SIGKILL and max(training.steps()) < 16
+    expect_to_go_on(training, uninterrupted)
+
+
+@pytest.mark.slow
+@moments
 def test_ctrl_c_ends_a_run_with_a_complete_checkpoint_and_one_sentence(
     moment: str, uninterrupted: Training, tmp_path: Path
 ) -> None:
-    training = Training(tmp_path / "run", noisy_at_the_end(tmp_path, uninterrupted.env))
-    process = training.start()
-    try:
-        await_step(process, 4)
-        if moment == "within a checkpoint":
-            await_half_a_checkpoint(training, process)
+    training = Training(tmp_path / "run", noisy_at_the_end(tmp_path))
+    with running(training, moment) as process:
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=SECONDS)
-    finally:
-        process.kill()
     assert process.returncode == 130, out
-    assert out.splitlines()[-1] == (
-        "Interrupted. With --checkpoints, the same command goes on from the last checkpoint."
-    ), out
+    last = "Interrupted. With --checkpoints, the same command goes on from the last checkpoint."
+    assert out.splitlines()[-1] == last, out
     assert "Traceback" not in out
     assert [path.name for path in training.directory.iterdir() if "tmp" in path.name] == []
-    code, out = Training(training.directory, uninterrupted.env).finish()
-    assert code == 0, out
-    assert out.startswith("from the checkpoint of step ")
-    assert training.losses() == uninterrupted.losses()
+    expect_to_go_on(Training(training.directory), uninterrupted)
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_on_another_mesh(
-    uninterrupted: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_goes_on_on_another_mesh(uninterrupted: Training, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
     training = copied(uninterrupted, tmp_path / "copy", up_to=8)
     code, out = training.finish("--mesh", "fsdp=2,tp=2")
@@ -331,7 +318,7 @@ def damage(checkpoint: Path) -> None:
 def test_a_damaged_checkpoint_is_named(uninterrupted: Training, tmp_path: Path) -> None:
     training = copied(uninterrupted, tmp_path / "copy", up_to=12)
     damage(training.directory / "12")
-    training.env = noisy_at_the_end(tmp_path, training.env)
+    training.env = noisy_at_the_end(tmp_path)
     code, out = training.finish()
     assert code == 1
     assert f"{training.directory}: checkpoint 12 cannot be restored: " in out
@@ -368,25 +355,25 @@ def test_a_checkpoint_of_another_model_is_named(uninterrupted: Training, tmp_pat
     assert out.splitlines()[-1].endswith("checkpoint 16 is of another model: layers=3, here 2")
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["", "--checkpoints {}"])
-def test_checkpoints_without_orbax_say_what_to_install(words: str, tmp_path: Path, environment: dict[str, str]) -> None:
-    code, out = run(RESUMING, *words.format(tmp_path).split(), env=without_orbax(tmp_path, environment))
+def test_checkpoints_without_orbax_say_what_to_install(words: str, tmp_path: Path) -> None:
+    code, out = run(RESUMING, *words.format(tmp_path).split(), env=without_orbax(tmp_path))
     assert code == 1
     assert out.splitlines()[-1] == "checkpoints need orbax: pip install 'typedshmap[checkpoint]'"
 
 
 @pytest.mark.slow
-def test_the_transformer_trains_without_orbax(tmp_path: Path, environment: dict[str, str]) -> None:
-    code, out = run(TRANSFORMER, env=without_orbax(tmp_path, environment))
+def test_the_transformer_trains_without_orbax(tmp_path: Path) -> None:
+    code, out = run(TRANSFORMER, env=without_orbax(tmp_path))
     assert code == 0, out
     assert "the first step, compared with plain JAX in float32" in out and out.endswith("\nAll is as it should be.\n")
 
 
 @pytest.mark.slow
-def test_a_run_is_killed_and_resumed_by_itself(environment: dict[str, str]) -> None:
+def test_a_run_is_killed_and_resumed_by_itself() -> None:
     pytest.importorskip("orbax.checkpoint", reason="checkpoints are orbax's")
-    code, out = run(RESUMING, env=environment)
+    code, out = run(RESUMING)
     assert code == 0, out
     assert "\nended with exit code -9\n" in out and out.endswith("\nAll is as it should be.\n")
     # On the mesh of the killed run, and on another one.
@@ -404,12 +391,10 @@ def test_a_run_is_killed_and_resumed_by_itself(environment: dict[str, str]) -> N
     ],
     ids=["attention of another scale", "gradients that are not clipped", "data that begin anew"],
 )
-def test_a_mistake_ends_the_program_with_exit_code_1(
-    name: str, right: str, wrong: str, tmp_path: Path, environment: dict[str, str]
-) -> None:
+def test_a_mistake_ends_the_program_with_exit_code_1(name: str, right: str, wrong: str, tmp_path: Path) -> None:
     if name == "resuming":
         pytest.importorskip("orbax.checkpoint", reason="checkpoints are orbax's")
     with_a_mistake(name, right, wrong, tmp_path)
-    code, out = run(tmp_path / f"{name}.py", env=environment)
+    code, out = run(tmp_path / f"{name}.py")
     assert code == 1, out
     assert out.splitlines()[-1] == "FAILED: see above", out

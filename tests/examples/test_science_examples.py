@@ -10,7 +10,6 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from tiers import slow
 
 from typedshmap.testing import assert_mesh_invariant
 
@@ -56,7 +55,8 @@ def example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return __import__(request.param)
 
 
-@pytest.mark.parametrize("name", [name if name == "fft" else slow(name) for name in LAST_LINES])  # they take long
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAST_LINES)
 def test_the_program_agrees_with_its_reference(name: str) -> None:
     done = run(EXAMPLES / f"{name}.py")
     assert done.returncode == 0, done.stdout + done.stderr

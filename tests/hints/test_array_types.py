@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from expecting import fails
 
 from typedshmap import (
     AnnotationSyntaxError,
@@ -62,9 +63,8 @@ NUMBERS = [
 
 @pytest.mark.parametrize(("call", "line"), NUMBERS, ids=["huge", "large", "huge and placed"])
 def test_an_integer_that_fits_no_dtype_is_reported(call, line, mesh):
-    with pytest.raises(StructureError) as caught:
+    with fails(StructureError, line):
         call(mesh)
-    assert str(caught.value).splitlines()[0] == line
 
 
 @pytest.mark.parametrize(("value", "name"), [(np, "module"), (np.ndarray, "type")], ids=str)
@@ -93,14 +93,6 @@ def test_array_like_takes_scalars_of_the_dtype_that_jax_gives_them(value, taken)
 @pytest.mark.parametrize("dims", ["n+1", "?n", "{self.n}", "2//0"])
 def test_a_dim_without_a_size_fits_nothing(dims):
     assert not isinstance(jnp.ones(2), Float[Array, dims])
-
-
-def test_isinstance_sees_a_tracer_as_the_array_that_it_stands_for():
-    seen = []
-    jax.eval_shape(
-        lambda x: seen.append((isinstance(x, Float[Array, "2"]), isinstance(x, Float[Array, "3"]))), jnp.ones(2)
-    )
-    assert seen == [(True, False)]
 
 
 SCALARS = (jnp.ones(()), np.ones(()), np.float32(1), 1.0, 1, True, 1j)

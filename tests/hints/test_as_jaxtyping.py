@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from beartype.door import is_bearable
+from expecting import fails
 from jax.typing import ArrayLike
 from jaxtyping import jaxtyped
 
@@ -127,21 +128,11 @@ def test_braces_mean_what_they_mean_in_jaxtyping(dims, size):
         assert found == [True, False], library.__name__
 
 
-PAIR, KEYED = (1, 2), {"key": 3}
+PAIR = (1, 2)
+# What the law below does not draw.
 STRUCTURES = [
-    ([(int, "T"), (int, "T")], [PAIR, PAIR], True),
     ([(int, "T"), (int, " T ")], [PAIR, [1, 2]], False),
-    ([(int, "T"), (int, "S"), (int, "S T")], [PAIR, KEYED, {"key": PAIR}], True),
-    ([(int, "T"), (int, "S"), (int, "T S")], [PAIR, KEYED, {"key": PAIR}], False),
-    ([(int, "T"), (int, "T T")], [PAIR, (PAIR, PAIR)], True),
-    ([(int, "T"), (int, "T T")], [3, 4], True),
-    ([(int, "T"), (int, "T T")], [(), ()], True),
-    ([(int, "T"), (int, "T ...")], [PAIR, ({"a": 1}, 2)], True),
-    ([(int, "T"), (int, "T ...")], [PAIR, [1, 2]], False),
-    ([(int, "T"), (int, "... T")], [PAIR, {"a": PAIR, "b": [PAIR]}], True),
-    ([(int, "T"), (int, "... T")], [PAIR, {"a": PAIR, "b": [3]}], False),
     ([(int, "T"), (int, "... T T")], [PAIR, {"a": (PAIR, PAIR)}], True),
-    ([(int, "...")], [PAIR], True),
     ([(Any, "T"), (Any, "T")], [PAIR, ("a", None)], False),
     ([(Any, "T"), (Any, "T")], [PAIR, ("a", [])], False),
     ([(tuple[int, int], "T"), (int, "T")], [[PAIR], [3]], True),
@@ -322,9 +313,8 @@ def test_a_hint_has_the_attributes_of_jaxtyping_hints():
 def test_there_are_no_instances_of_hints_as_in_jaxtyping(make, message):
     with pytest.raises((RuntimeError, jaxtyping.AnnotationError)):
         make(jaxtyping)
-    with pytest.raises(AnnotationSyntaxError) as caught:
+    with fails(AnnotationSyntaxError, message):
         make(typedshmap)
-    assert str(caught.value).splitlines()[0] == message
 
 
 @pytest.mark.parametrize(

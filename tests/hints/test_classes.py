@@ -30,7 +30,9 @@ from typedshmap import (
     StructureError,
     TypedShmapError,
     UInt32,
+    audit,
     check,
+    choose_mesh,
     explain,
     from_callback,
     from_process_local,
@@ -38,11 +40,12 @@ from typedshmap import (
     shape_structs,
     shard,
     shardings,
+    show,
     typed,
     typed_jit,
     typed_shard_map,
 )
-from typedshmap.testing import inputs
+from typedshmap.testing import assert_cost, assert_mesh_invariant, inputs, prove
 
 W = Float[Array, "[b/dp] d"]
 A = TypeVar("A")
@@ -232,17 +235,17 @@ KINDS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
 }
 
 
+def echo(T: Any) -> Callable[[Any], Any]:
+    def f(value: Any) -> Any:
+        return value
+
+    f.__annotations__ = {"value": T, "return": T}
+    return f
+
+
 def through(decorate: Any) -> Callable[[Any, Any, Mesh], Any]:
     """What a function that returns its argument returns, decorated."""
-
-    def call(T: Any, value: Any, mesh: Mesh) -> Any:
-        def f(value: Any) -> Any:
-            return value
-
-        f.__annotations__ = {"value": T, "return": T}
-        return decorate(f, mesh)(value)
-
-    return call
+    return lambda T, value, mesh: decorate(echo(T), mesh)(value)
 
 
 def placed(verb: Any) -> Callable[[Any, Any, Mesh], Any]:
@@ -274,36 +277,27 @@ def is_instance(T: Any, value: Any, mesh: Mesh) -> Any:
 
 
 def explained(T: Any, value: Any, mesh: Mesh) -> Any:
-    def f(value: Any) -> Any:
-        return value
-
-    f.__annotations__ = {"value": T, "return": T}
-    explain(typed_shard_map(f, mesh=mesh), value, mesh=mesh)
+    explain(typed_shard_map(echo(T), mesh=mesh), value, mesh=mesh)
     return shard(value, T, mesh)
 
 
 def of_inputs(T: Any, value: Any, mesh: Mesh) -> Any:
-    def f(value: Any) -> Any:
-        return value
-
-    f.__annotations__ = {"value": T, "return": T}
-    return inputs(typed_shard_map(f, mesh=mesh), mesh=mesh, value=value)["value"]
+    return inputs(typed_shard_map(echo(T), mesh=mesh), mesh=mesh, value=value)["value"]
 
 
 VERBS: dict[str, Callable[[Any, Any, Mesh], Any]] = {
     "typed_shard_map": through(lambda f, mesh: typed_shard_map(f, mesh=mesh)),
     "jit of typed_shard_map": through(lambda f, mesh: jax.jit(typed_shard_map(f, mesh=mesh))),
     "typed_jit": through(lambda f, mesh: typed_jit(f, mesh=mesh)),
+    "typed_jit with donation": lambda T, value, mesh: through(
+        lambda f, mesh: typed_jit(f, mesh=mesh, donate_argnames="value")
+    )(T, shard(value, T, mesh), mesh),
+    "sanitized": through(lambda f, mesh: typed_shard_map(f, mesh=mesh, sanitize=1)),
     "typed": lambda T, value, mesh: shard(through(lambda f, mesh: typed(f))(T, value, mesh), T, mesh),
     "check": lambda T, value, mesh: shard(check(value, T), T, mesh),
-    "check in a region": through(
-        lambda f, mesh: typed_shard_map(
-            lambda value: check(value, f.__annotations__["value"]),
-            mesh=mesh,
-            in_types=(f.__annotations__["value"],),
-            out_types=f.__annotations__["value"],
-        )
-    ),
+    "check in a region": lambda T, value, mesh: typed_shard_map(
+        lambda value: check(value, T), mesh=mesh, in_types=(T,), out_types=T
+    )(value),
     "isinstance": is_instance,
     "shard": lambda T, value, mesh: shard(value, T, mesh),
     "jit of shard": lambda T, value, mesh: jax.jit(lambda value: shard(value, T, mesh))(value),
@@ -357,17 +351,13 @@ def test_a_field_that_does_not_fit_its_hint_is_refused_by_its_path(
 
 
 @pytest.mark.parametrize(("T", "make", "path"), KINDS.values(), ids=KINDS)
-def test_trees_like_a_class_are_sharded_by_its_fields(mesh: Mesh, T: Any, make: Any, path: str) -> None:
+def test_trees_like_a_class_and_stacked_ones_have_its_hints(mesh: Mesh, T: Any, make: Any, path: str) -> None:
     hint = Like[Any, T]
     tree = {"mu": make(jnp.ones((8, 4), jnp.bfloat16)), "count": jnp.ones(3)}
     specs = {leaf.sharding.spec for leaf in jax.tree.leaves(shard(tree, hint, mesh)) if leaf.shape == (8, 4)}
     assert specs == {P("dp", None)}
     with pytest.raises(ShapeError, match="b=6"):
         shard({"mu": make(jnp.ones((6, 4)))}, hint, mesh)
-
-
-@pytest.mark.parametrize(("T", "make", "path"), KINDS.values(), ids=KINDS)
-def test_a_class_may_be_stacked(mesh: Mesh, T: Any, make: Any, path: str) -> None:
     placed = shard(make(jnp.ones((3, 8, 4))), Stacked["n", T], mesh)
     assert {leaf.sharding.spec for leaf in jax.tree.leaves(placed) if leaf.ndim > 1} == {P(None, "dp", None)}
     with pytest.raises(ShapeError, match="has 2 dims, but its hint has 3"):
@@ -470,6 +460,37 @@ def test_the_state_of_a_module_has_the_hints_of_the_module(mesh: Mesh) -> None:
         }
 
 
+def scaled(u: ConvertingFlax, x: W) -> W:
+    u, _ = jax.lax.scan(lambda u, _: (check(u, ConvertingFlax), None), u, None, length=2)
+    return x * u.w
+
+
+def test_tools_take_a_class_that_makes_arrays_of_what_it_is_given(mesh: Mesh) -> None:
+    mapped, sizes = typed_shard_map(scaled, mesh=mesh), {"b": 8, "d": 4}
+    assert explain(typed_jit(scaled, mesh=mesh), mesh=mesh.abstract_mesh, **sizes).collectives == ()
+    assert "w" in str(show(ConvertingFlax, mesh, **sizes))
+    assert choose_mesh(mapped, devices=8, hardware="v5p", **sizes).best.mesh is not None
+    assert_cost(mapped, mesh=mesh, collectives={}, **sizes)
+    assert prove(typed_shard_map(scaled), **sizes).verdict == "proved"
+    assert_mesh_invariant(typed_shard_map(scaled), meshes=["dp=4", "dp=2,tp=2"], **sizes)
+    with audit() as report:
+        mapped(ConvertingFlax(np.ones((8, 4)), 1), np.ones((8, 4), np.float32))
+    assert report.findings == []
+
+
+def test_a_class_that_makes_arrays_adds_nothing_to_the_program(mesh: Mesh) -> None:
+    @flax.struct.dataclass
+    class Plain:
+        w: W
+        count: UInt32[Array, ""]
+
+    texts = []
+    for T in (Plain, ConvertingFlax):
+        f = typed_shard_map(lambda u: u.w * u.count, mesh=mesh, in_types=T, out_types=W)
+        texts.append(str(jax.make_jaxpr(f)(T(jnp.ones((8, 4)), jnp.uint32(1)))))  # JAX itself lowers none that converts
+    assert texts[0] == texts[1]
+
+
 def test_a_class_that_is_registered_after_its_hint_was_read_is_an_error(mesh: Mesh) -> None:
     class Late(OfNodeClass):
         pass
@@ -477,10 +498,9 @@ def test_a_class_that_is_registered_after_its_hint_was_read_is_an_error(mesh: Me
     f = typed_shard_map(lambda value, x: x, mesh=mesh, in_types=(Late, W), out_types=W)
     f(Late(jnp.ones((8, 4, 2))), jnp.ones((8, 4)))  # it is static
     jax.tree_util.register_pytree_node_class(Late)
-    with pytest.raises(StructureError) as caught:
-        f(Late(jnp.ones((8, 4, 2))), jnp.ones((8, 4)))
     first = "<lambda>: argument 'value' is of class Late, which was registered as a pytree after its hint was read"
-    assert str(caught.value).splitlines()[0] == first
+    with fails(StructureError, first):
+        f(Late(jnp.ones((8, 4, 2))), jnp.ones((8, 4)))
 
 
 def test_the_gradient_of_a_module_names_the_hint_of_its_state(mesh: Mesh) -> None:

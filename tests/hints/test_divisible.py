@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from beartype import beartype
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -82,16 +81,6 @@ def test_where_only_the_compiler_knows_the_mesh_it_is_refused_then(mesh: Mesh) -
         with pytest.raises(errors, match="has b=6, which does not divide over 'dp'"):
             jax.jit(lambda x, sliced=sliced: check(sliced(x), X))(placed)
     jax.block_until_ready(jax.jit(lambda x: check(x * 2, X))(placed))
-
-
-def test_beartype_refuses_it(mesh: Mesh) -> None:
-    @beartype
-    def checked(x: X) -> None: ...
-
-    with jax.set_mesh(mesh):
-        checked(shard(jnp.ones((8, 4)), X))
-        with pytest.raises(Exception, match="which does not divide over 'dp'"):
-            checked(jnp.ones((6, 4)))
 
 
 def test_what_is_not_sharded_need_not_divide(mesh: Mesh) -> None:

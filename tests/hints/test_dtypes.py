@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import typedshmap
-from typedshmap import Array, Key
+from typedshmap import Array, Key, PyTree
 from typedshmap._jax.array import FAMILIES, NAMES, class_name
 
 JAX_DTYPES = {jnp.dtype(t).name: jnp.dtype(t) for t in vars(jnp).values() if isinstance(t, type(jnp.float32))}
@@ -16,9 +16,9 @@ NEWER = {"float4_e2m1fn", "float8_e3m4", "float8_e4m3", "float8_e8m0fnu"}
 SHARED = [name for name in NAMES if hasattr(jaxtyping, name) and name not in ("Shaped", "Key")]
 
 
-def taken(name):
-    """The dtypes of JAX whose arrays fit a dtype name."""
-    hint = getattr(typedshmap, name)[np.ndarray, "2"]
+def taken(name, library=typedshmap):
+    """The dtypes of JAX whose arrays fit a dtype name, of either library."""
+    hint = PyTree[getattr(library, name)[np.ndarray, "2"]]
     return {dtype for dtype, kind in JAX_DTYPES.items() if isinstance(np.zeros(2, kind), hint)}
 
 
@@ -31,6 +31,7 @@ def test_a_name_takes_the_dtypes_that_it_takes_in_jaxtyping(name):
     theirs = set(getattr(jaxtyping, name).dtypes) & set(JAX_DTYPES)
     newer = NEWER if "float8_e5m2" in theirs and len(theirs) > 1 else set()
     assert taken(name) == theirs | newer
+    assert taken(name, jaxtyping) == theirs  # as we read it
 
 
 def test_every_name_of_jaxtyping_for_a_dtype_is_a_name_here():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -85,6 +86,42 @@ def of_varying() -> Callable[[Any], Any]:
     return lambda names: jax.eval_shape(lambda x, y: f(x, y, names), x, jnp.ones((32, 4)))
 
 
+class Layer(NamedTuple):
+    gain: Float[Array, "d"]
+    others: list[Float[Array, "..."]]
+
+
+def of_tree(check_vma: bool) -> Callable[[Any], Any]:
+    """Trees of which the arrays are gathered, or of one shard."""
+
+    @typed
+    def scaled(x: Wide, layer: Layer) -> tuple[Wide, Layer]:
+        return x * layer.gain, layer
+
+    @typed_shard_map(mesh=mesh_of(4, 2), check_vma=check_vma)
+    def f(x: Wide, gain: Float[Array, "[d/dp]"], kinds: list[str]) -> Wide:
+        whole = jax.lax.all_gather(gain, "dp", tiled=True)
+        layers = {
+            "gathered": Layer(whole, [whole]),
+            "doubled": Layer(2 * whole, [whole]),
+            "with more": Layer(whole, [whole, whole]),
+            "with less": Layer(whole, []),
+            "of a shard": Layer(jnp.tile(gain, 4), [whole]),
+            "by shard": Layer(whole * jax.lax.axis_index("dp"), [whole]),
+            "of another size": Layer(jnp.tile(whole, 2), [whole]),
+            "with one of a shard": Layer(whole, [whole, x]),
+        }
+        for kind in kinds:
+            x, layer = scaled(x, layers[kind])
+            assert layer.gain is layers[kind].gain
+        return x
+
+    return lambda kinds: jax.eval_shape(lambda x, gain: f(x, gain, kinds), x, jnp.ones(4))
+
+
+FITTED = ["gathered", "gathered", "doubled", "with more", "with less"]
+
+
 def of_stated() -> Callable[[Any], Any]:
     """Tracers of one type, of which the hints of the function state other shardings."""
 
@@ -123,6 +160,11 @@ CASES: dict[str, tuple[Callable[[], Callable[[Any], Any]], Any, Any]] = {
     "another object": (of_object, Config(), Config),
     "a shard of the type of a gathered one": (of_varying, "x", "y"),
     "the same in one trace": (of_varying, "xx", "xy"),
+    **{
+        f"a tree {kind}, {check_vma=}": (partial(of_tree, check_vma), FITTED, [*FITTED, kind])
+        for kind in ("of a shard", "by shard", "of another size", "with one of a shard")
+        for check_vma in (True, False)
+    },
 }
 
 
@@ -135,9 +177,7 @@ def said(f: Callable[[Any], Any], value: Any) -> str | None:
 
 
 @pytest.mark.parametrize(("make", "right", "wrong"), CASES.values(), ids=CASES)
-def test_what_only_looks_like_a_value_that_fitted_is_found(
-    make: Callable[[], Callable[[Any], Any]], right: Any, wrong: Any
-) -> None:
+def test_what_only_looks_like_a_value_that_fitted_is_found(make: Any, right: Any, wrong: Any) -> None:
     alone, f = said(make(), wrong), make()
     assert alone is not None
     assert [said(f, right), said(f, wrong), said(f, right)] == [None, alone, None]

@@ -37,25 +37,13 @@ def message_of(dtype, item, error):
     ("dtype", "item", "message"),
     [
         (
-            Int,
-            (np.ndarray, "a/dp"),
-            """
-            Int[np.ndarray, "a/dp"]: 'a/dp' is sharded without brackets
-
-                Int[np.ndarray, "a/dp"]
-                                 ^^^^
-
-            Hint: write [a/dp]
-            """,
-        ),
-        (
             Shaped,
-            (Float[Array, "c"], "a/dp"),
+            (Float[np.ndarray, "c"], "a/dp"),
             """
-            Shaped[Float[Array, "c"], "a/dp"]: 'a/dp' is sharded without brackets
+            Shaped[Float[np.ndarray, "c"], "a/dp"]: 'a/dp' is sharded without brackets
 
-                Shaped[Float[Array, "c"], "a/dp"]
-                                           ^^^^
+                Shaped[Float[np.ndarray, "c"], "a/dp"]
+                                                ^^^^
 
             Hint: write [a/dp]
             """,

@@ -92,26 +92,24 @@ def test_names_in_a_pattern_are_its_own(mesh: Mesh) -> None:
     np.testing.assert_allclose(jax.block_until_ready(f(x, w)), x @ w)
 
 
-def meaning(hint: Any = X) -> Any:
-    return partition_specs(hint)
-
-
 def test_inner_rules_replace_outer_ones_altogether() -> None:
-    with axis_rules({"batch": "dp", "model": "tp"}):
-        assert meaning() == P("dp", "tp")
+    with (rules := axis_rules({"batch": "dp", "model": "tp"})):
+        assert partition_specs(X) == P("dp", "tp")
         with axis_rules({"model": "dp"}):
-            assert meaning() == P(None, "dp")
+            assert partition_specs(X) == P(None, "dp")
             with axis_rules({}):
-                assert meaning() == P(None, None)
-        assert meaning() == P("dp", "tp")
-    assert meaning() == P(None, None)
+                assert partition_specs(X) == P(None, None)
+                with rules:  # again
+                    assert partition_specs(X) == P("dp", "tp")
+        assert partition_specs(X) == P("dp", "tp")
+    assert partition_specs(X) == P(None, None)
 
 
 def test_aliases_and_rules_are_set_apart_from_each_other() -> None:
     with axis_rules({"batch": "rows"}), axis_aliases(rows=("dp", "tp")):
-        assert meaning() == P(("dp", "tp"), None)
+        assert partition_specs(X) == P(("dp", "tp"), None)
         with axis_rules({"model": "rows"}):
-            assert meaning() == P(None, ("dp", "tp"))
+            assert partition_specs(X) == P(None, ("dp", "tp"))
 
 
 def test_rules_of_a_decorator_replace_those_of_the_contexts_around(mesh: Mesh) -> None:
@@ -135,13 +133,6 @@ def test_rules_hold_in_the_body_until_a_context_there_replaces_them(mesh: Mesh) 
     jax.block_until_ready(f(x))
 
 
-def test_a_context_manager_may_be_entered_again_inside_of_itself() -> None:
-    rules = axis_rules({"batch": "dp"})
-    with rules, axis_rules({}), rules:
-        assert meaning() == P("dp", None)
-    assert meaning() == P(None, None)
-
-
 def test_contexts_that_are_left_alternately_leave_nothing_behind() -> None:
     def steps(rules: Any) -> Generator[None]:
         with axis_rules(rules):
@@ -152,7 +143,7 @@ def test_contexts_that_are_left_alternately_leave_nothing_behind() -> None:
     next(second)
     first.close()
     second.close()
-    assert meaning() == P(None, None)
+    assert partition_specs(X) == P(None, None)
 
 
 def test_rules_are_left_in_the_thread_that_entered_them() -> None:
@@ -167,7 +158,7 @@ def test_rules_are_equal_by_what_they_say_and_can_be_pickled() -> None:
 
 
 def test_rules_decorate_a_function() -> None:
-    assert axis_rules({"batch": "dp"})(meaning)() == P("dp", None)
+    assert axis_rules({"batch": "dp"})(lambda: partition_specs(X))() == P("dp", None)
 
 
 def test_rules_show_as_they_are_written() -> None:
@@ -183,7 +174,7 @@ def test_other_rules_are_another_program_to_jit(mesh: Mesh) -> None:
 
     @jax.jit
     def f(x: Any) -> Any:
-        seen.append(meaning())
+        seen.append(partition_specs(X))
         return typed_shard_map(lambda x: x, mesh=mesh, in_types=(X,), out_types=X)(x)
 
     for rules in ({"batch": "dp"}, {"model": "tp"}, {"batch": "dp"}, {}):
@@ -230,34 +221,18 @@ def test_what_is_no_rule_is_refused(rules: Any, message: str) -> None:
         assert unplaced(caught.value) == message
 
 
-def test_no_rules_at_all_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("rules", "options", "message"),
+    [
+        (None, {}, "axis_rules: expects pairs of a dim's name and mesh axes, or a dict; got None"),
+        ({}, {"fallback": "replicated"},
+         "axis_rules: fallback='replicated' is not one of 'unsharded', 'unconstrained', 'error'"),
+        ({}, {"fallback": np.ones(2)},
+         "axis_rules: fallback=array([1., 1.]) is not one of 'unsharded', 'unconstrained', 'error'"),
+    ],
+    ids=["no rules", "another fallback", "an array"],
+)  # fmt: skip
+def test_no_rules_and_an_unknown_fallback_are_refused(rules: Any, options: Any, message: str) -> None:
     with pytest.raises(MeshAxisError) as caught:
-        axis_rules(None)  # type: ignore[arg-type]
-    assert unplaced(caught.value) == "axis_rules: expects pairs of a dim's name and mesh axes, or a dict; got None"
-
-
-def test_an_unknown_fallback_is_refused() -> None:
-    with pytest.raises(MeshAxisError) as caught:
-        axis_rules({}, fallback="replicated")  # type: ignore[arg-type]
-    assert (
-        unplaced(caught.value)
-        == "axis_rules: fallback='replicated' is not one of 'unsharded', 'unconstrained', 'error'"
-    )
-    with pytest.raises(MeshAxisError, match="is not one of 'unsharded', 'unconstrained', 'error'"):
-        axis_rules({}, fallback=np.ones(2))  # type: ignore[arg-type]
-
-
-def test_a_rule_whose_axes_do_not_divide_is_reported_in_full(mesh: Mesh) -> None:
-    rules = {"batch": ("dp", "tp"), "model": None}
-    call = typed_shard_map(lambda x: None, mesh=mesh, rules=rules, in_types=Float[Array, "model batch"], out_types=None)
-    message = """<lambda>: argument 'x' has batch=12, which does not divide over 'dp', 'tp' (8 shards)
-
-    x: Float[Array, "model batch"]
-                           ^^^^^
-    got f32[8,12]
-
-Mesh: dp=4, tp=2; rules: batch=(dp, tp), model=None
-Hint: make batch a multiple of 8, or pad it and mask the rest"""
-    with pytest.raises(ShapeError) as caught:
-        call(x[:, :12])
+        axis_rules(rules, **options)
     assert unplaced(caught.value) == message

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 from beartype.vale import Is
+from expecting import fails
 
 from typedshmap import (
     AnnotationSyntaxError,
@@ -37,12 +38,10 @@ def test_a_structure_may_be_composed_of_those_of_later_arguments():
 
 
 def test_a_structure_that_is_composed_otherwise_is_reported_with_its_parts():
-    with pytest.raises(StructureError) as caught:
+    line = "composed: argument 'z' has tree structure PyTreeDef({'key': [*, *]}), which is not 'S T' "
+    line += "for S=PyTreeDef({'key': *}) (y), T=PyTreeDef((*, *)) (x)"
+    with fails(StructureError, line):
         composed({"key": [4, 5]}, (1, 2), {"key": 3})
-    assert str(caught.value).splitlines()[0] == (
-        "composed: argument 'z' has tree structure PyTreeDef({'key': [*, *]}), which is not 'S T' "
-        "for S=PyTreeDef({'key': *}) (y), T=PyTreeDef((*, *)) (x)"
-    )
 
 
 def test_a_structure_of_a_name_that_nothing_binds_is_reported():
@@ -114,12 +113,12 @@ LONG = [
     (lambda: Float[Array, "+".join("a" * 10_000)], "a dim of more than 200 tokens"),
     (lambda: Float[Array, "(" * 10_000], "'(' is never closed"),
     (lambda: Float[Array, "a" * 10_000 + "/dp"], "is sharded without brackets"),
-    (lambda: Float[Array, " ".join(f"[n{at}/dp]" for at in range(10_000))], "mesh axis 'dp' is used twice"),
+    (lambda: Float[Array, " ".join(f"[n{at}/dp]" for at in range(1_000))], "mesh axis 'dp' is used twice"),
     (lambda: PyTree[int, "S" * 10_000 + "!"], "is not the name of a structure"),
     (lambda: check(3, PyTree[int, "S " * 10_000]), "but nothing binds 'S'"),
     (lambda: check(np.ones(2), Float[np.ndarray, "a" * 10_000 + " b"]), "has 1 dim, but its hint has 2"),
-    (lambda: check([3] * 10_000, tuple[PyTree[int, "S"], PyTree[int, "S"]]), "checked"),
-    (lambda: check(([3] * 10_000, [4] * 10_001), tuple[PyTree[int, "S"], PyTree[int, "S"]]), "another tree structure"),
+    (lambda: check([3] * 3_000, tuple[PyTree[int, "S"], PyTree[int, "S"]]), "checked"),
+    (lambda: check(([3] * 3_000, [4] * 3_001), tuple[PyTree[int, "S"], PyTree[int, "S"]]), "another tree structure"),
 ]
 
 

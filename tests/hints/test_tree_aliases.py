@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Optional, Union
 
@@ -142,19 +141,3 @@ def test_an_alias_with_dims_is_no_bare_tree() -> None:
 
         @typed
         def f(value: ShardedTree) -> None: ...
-
-
-def test_annotations_need_no_strings() -> None:
-    source = inspect.cleandoc(
-        """
-        import optax
-        from typedshmap import typed
-
-        @typed
-        def f(params: optax.Params, state: optax.OptState | None, updates: dict[str, optax.Updates]) -> optax.Params:
-            return params
-        """
-    )
-    namespace: dict[str, Any] = {"__name__": "plain_annotations"}
-    exec(compile(source, "plain_annotations.py", "exec"), namespace)
-    assert namespace["f"](params, opt_state, {"a": params}) is params

@@ -19,14 +19,12 @@ from typedshmap.notation.match import (
     RankMismatch,
     SizeMismatch,
     Sizes,
-    UnboundNames,
     compile_dims,
     match,
 )
 from typedshmap.notation.spec import Anything, Axes, Binary, Call, Dim, Group, Name, Negative, Number, Rest, Spec, parse
 
 X, Y = Subject("argument", "x"), Subject("argument", "y")
-MESH = {"dp": 4, "tp": 2}
 
 
 def known(**sizes):
@@ -39,48 +37,8 @@ def matched(dims, shape, sizes=Sizes(), *, held={}, split={}, arguments={}, leaf
     return match(shape, compile_dims(spec, resolve(spec, {}, None), {**held, **split}, held), sizes, Y, arguments, leaf)
 
 
-def bound_by(result):
-    assert isinstance(result, Match)
-    return {name: bound.size for name, bound in result.sizes}
-
-
 def dim(text):
     return parse(text).dims[0]
-
-
-@pytest.mark.parametrize(
-    ("dims", "shape", "sizes"),
-    [
-        ("4", (4,), {}),
-        ("a b", (2, 3), {"a": 2, "b": 3}),
-        ("rows=a", (2,), {"a": 2}),
-        ("a a", (2, 2), {"a": 2}),
-        ("a", (0,), {"a": 0}),
-        ("_ _n", (2, 3), {}),
-        ("...", (), {}),
-        ("...", (2, 3), {}),
-        ("a ... b", (1, 2, 3, 4), {"a": 1, "b": 4}),
-        ("a *n b", (1, 2, 3, 4), {"a": 1, "*n": (2, 3), "b": 4}),
-        ("n *n", (1, 2, 3), {"n": 1, "*n": (2, 3)}),
-        ("#a", (3,), {"a": 3}),
-        ("#a", (1,), {}),
-        ("#4", (1,), {}),
-        ("*#n", (2, 3), {"*#n": (2, 3)}),
-        ("*#n", (2, 1), {"*#n": (2, 1)}),
-    ],
-)
-def test_a_shape_that_fits_binds_its_names(dims, shape, sizes):
-    assert bound_by(matched(dims, shape)) == sizes
-
-
-def test_a_bound_size_remembers_who_bound_it_where_and_over_which_axes():
-    result = matched("_ [b/dp,tp]", (3, 16))
-    assert result.sizes.get("b") == Bound(16, Y, 1, frozenset({("dp", "tp")}))
-
-
-def test_a_size_seen_again_keeps_its_first_binder_and_adds_the_axes():
-    result = matched("[b/tp]", (16,), known(b=16))
-    assert result.sizes.get("b") == Bound(16, X, 0, frozenset({(), ("tp",)}))
 
 
 A4 = known(a=4).get("a")
@@ -96,6 +54,12 @@ A4 = known(a=4).get("a")
         ("a", (5,), known(a=4), SizeMismatch(dim("a"), 0, 5, None, (), 4, A4, (0, 1))),
         ("#a", (5,), known(a=4), SizeMismatch(dim("#a"), 0, 5, None, (), 4, A4, (1, 2))),
         ("a", (1,), known(a=4), SizeMismatch(dim("a"), 0, 1, None, (), 4, A4, (0, 1))),
+        ("a a", (2, 3), known(), SizeMismatch(dim("a"), 1, 3, None, (), 2, Bound(2, Y, 0, frozenset({()})), (2, 3))),
+        ("a *n", (9, 2, 4), matched("*n", (2, 3)).sizes,
+         SizeMismatch(dim("*n"), 1, (2, 4), None, (), (2, 3), Bound((2, 3), Y, 0), (2, 4))),
+        ("[a/dp] b", (6, 2), known(a=4), SizeMismatch(dim("[a/dp]"), 0, 6, None, (), 4, A4, (1, 2))),
+        ("d [a/dp,tp]", (2, 12), known(), Indivisible(dim("[a/dp,tp]"), 1, 12, ("dp", "tp"), 8, (2, 11))),
+        ("[a/sp,tp]", (3,), known(), Indivisible(dim("[a/sp,tp]"), 0, 3, ("tp",), 2, (0, 9))),
         ("a+1", (4,), known(a=4), SizeMismatch(dim("a+1"), 0, 4, None, (), 5, None, (0, 3))),
         ("?n", (4,), known(), OutsideTree(dim("?n"), (0, 2))),
         ("a//0", (4,), known(a=4), BadExpression(dim("a//0"), 0, "'a//0' divides by zero, since 0=0", (0, 4))),
@@ -108,61 +72,7 @@ A4 = known(a=4).get("a")
     ],
 )  # fmt: skip
 def test_a_shape_that_does_not_fit_is_one_mismatch(dims, shape, sizes, mismatch):
-    assert matched(dims, shape, sizes) == mismatch
-
-
-def test_dims_of_one_value_that_disagree_name_the_first_as_origin():
-    assert matched("a a", (2, 3)) == SizeMismatch(dim("a"), 1, 3, None, (), 2, Bound(2, Y, 0, frozenset({()})), (2, 3))
-
-
-def test_any_number_of_dims_of_other_sizes_are_a_mismatch_of_their_sizes():
-    first = matched("*n", (2, 3)).sizes
-    origin = Bound((2, 3), Y, 0)
-    assert matched("a *n", (9, 2, 4), first) == SizeMismatch(dim("*n"), 1, (2, 4), None, (), (2, 3), origin, (2, 4))
-
-
-@pytest.mark.parametrize(
-    ("dims", "shape", "size", "shard", "axes"),
-    [
-        ("[a/dp]", (2,), 8, 2, ("dp",)),
-        ("[a/dp,tp]", (3,), 24, 3, ("dp", "tp")),
-        ("[a/dp,sp]", (3,), 12, 3, ("dp",)),
-        ("a", (5,), 5, None, ()),
-    ],
-)
-def test_a_wrong_shard_reports_its_global_size_its_own_and_the_manual_axes(dims, shape, size, shard, axes):
-    result = matched(dims, shape, known(a=4), held=MESH)
-    assert (result.got, result.shard, result.axes, result.expected) == (size, shard, axes, 4)
-
-
-@pytest.mark.parametrize(
-    ("dims", "shape", "indivisible"),
-    [
-        ("[a/dp]", (6,), Indivisible(dim("[a/dp]"), 0, 6, ("dp",), 4, (0, 6))),
-        ("d [a/dp,tp]", (2, 12), Indivisible(dim("[a/dp,tp]"), 1, 12, ("dp", "tp"), 8, (2, 11))),
-        ("[a/sp,tp]", (3,), Indivisible(dim("[a/sp,tp]"), 0, 3, ("tp",), 2, (0, 9))),
-        ("a [a-1/dp]", (7, 6), Indivisible(dim("[a-1/dp]"), 1, 6, ("dp",), 4, (2, 10))),
-    ],
-)
-def test_a_dim_that_is_about_to_be_split_must_divide(dims, shape, indivisible):
-    assert matched(dims, shape, split=MESH) == indivisible
-
-
-@pytest.mark.parametrize(
-    ("dims", "shape"),
-    [("[a/dp]", (8,)), ("[a/dp,tp]", (16,)), ("[a/sp]", (3,)), ("[a/]", (3,)), ("a", (3,)), ("[a/dp]", (0,))],
-)
-def test_a_dim_that_divides_is_bound_at_its_global_size(dims, shape):
-    assert bound_by(matched(dims, shape, split=MESH)) == {"a": shape[0]}
-
-
-def test_of_a_wrong_size_and_an_indivisible_one_the_wrong_size_is_reported():
-    assert isinstance(matched("[a/dp]", (6,), known(a=4), split=MESH), SizeMismatch)
-
-
-def test_a_shard_is_split_further_over_the_axes_of_the_boundary_only():
-    result = matched("[a/dp,tp]", (6,), held={"dp": 4}, split={"tp": 2})
-    assert bound_by(result) == {"a": 24}
+    assert matched(dims, shape, sizes, split={"dp": 4, "tp": 2}) == mismatch
 
 
 @pytest.mark.parametrize(
@@ -207,24 +117,6 @@ def test_an_argument_that_gives_no_size_is_reported(text, reason):
 
     result = matched(text, (4,), arguments={"x": "text", "self": Config()})
     assert result == BadExpression(dim(text), 0, reason, (0, len(text)))
-
-
-@pytest.mark.parametrize(
-    ("dims", "shape", "index", "names"),
-    [
-        ("a b+1", (2, 3), 1, ("b",)),
-        ("*n n+1", (1, 2), 1, ("n",)),
-        ("a+1 a", (5, 4), 0, ("a",)),
-    ],
-)
-def test_an_expression_over_unbound_names_waits_for_them(dims, shape, index, names):
-    unbound = matched(dims, shape).unbound
-    assert isinstance(unbound, UnboundNames)
-    assert (unbound.index, unbound.names) == (index, names)
-
-
-def test_what_waits_does_not_keep_other_names_from_being_bound():
-    assert bound_by(matched("n+1 d", (4, 5))) == {"d": 5}
 
 
 names = st.sampled_from(("a", "b"))

@@ -39,50 +39,33 @@ def sharded(size, *axes, **rest):
 
 SPECS = [
     ("", Spec(())),
-    ("4", sized(Number(4))),
-    ("batch", sized(Name("batch"))),
     ("größe", sized(Name("größe"))),
-    ("_", sized(Anything())),
     ("_rows", sized(Anything("_rows"))),
     ("...", Spec((Rest(),))),
-    ("*n", Spec((Rest("n"),))),
     ("*#?n", Spec((Rest("n", broadcast=True, per_leaf=True),))),
     ("*", Spec((Rest(""),))),
     ("#d+1", sized(Binary(D, "+", ONE), broadcast=True)),
     ("#?n", sized(Name("n"), broadcast=True, per_leaf=True)),
-    ("rows=n", sized(Name("n"), label="rows")),
     ("rows=-d", sized(Negative(D), label="rows")),
-    ("a%2", sized(Binary(A, "%", TWO))),
     ("a-b+c", sized(Binary(Binary(A, "-", B), "+", C))),
-    ("a-(b+c)", sized(Binary(A, "-", Group(Binary(B, "+", C))))),
     ("a//b*c", sized(Binary(Binary(A, "//", B), "*", C))),
-    ("a*b+c", sized(Binary(Binary(A, "*", B), "+", C))),
     ("(a+b)*c", sized(Binary(Group(Binary(A, "+", B)), "*", C))),
     ("a*b**c", sized(Binary(A, "*", Binary(B, "**", C)))),
-    ("a**b**c", sized(Binary(A, "**", Binary(B, "**", C)))),
     ("2**-b", sized(Binary(TWO, "**", Negative(B)))),
     ("(-a**2)", sized(Group(Negative(Binary(A, "**", TWO))))),
     ("min(a,max(b,c))-1", sized(Binary(Call("min", (A, Call("max", (B, C)))), "-", ONE))),
     ("{self.sizes[1].n}", sized(Braces(Argument("self", ("sizes", 1, "n"))))),
-    ("{x.shape[-1]}", sized(Braces(Argument("x", ("shape", -1))))),
-    ("{kernel-1}", sized(Braces(Binary(Argument("kernel"), "-", ONE)))),
     (
         "{2*min(self.k,n)}-d",
         sized(Binary(Braces(Binary(TWO, "*", Call("min", (Argument("self", ("k",)), Argument("n"))))), "-", D)),
     ),
-    ("{n}//2", sized(Binary(Braces(Argument("n")), "//", TWO))),
     ("[batch/dp]", sharded(Name("batch"), "dp")),
-    ("[_rows/dp]", sharded(Anything("_rows"), "dp")),
     ("[rows=4/dp]", sharded(Number(4), "dp", label="rows")),
-    ("[a//2/dp]", sharded(Binary(A, "//", TWO), "dp")),
     ("[b/dp,tp]", sharded(B, "dp", "tp")),
     ("[b/(dp,tp)]", sized(B, axes=Axes(("dp", "tp"), parenthesised=True))),
-    ("[b/(dp)]", sized(B, axes=Axes(("dp",), parenthesised=True))),
     ("[b/]", sharded(B)),
     ("[#b/]", sharded(B, broadcast=True)),
-    ("+a +b", Spec((), (Mark("+", "a"), Mark("+", "b")))),
     ("b +tp -dp ~sp", Spec((Dim(B),), (Mark("+", "tp"), Mark("-", "dp"), Mark("~", "sp")))),
-    ("[b/dp] ... d", Spec((Dim(B, Axes(("dp",))), Rest(), Dim(D)))),
     (
         "[batch/dp] seqlen [heads/tp] d",
         Spec((Dim(Name("batch"), Axes(("dp",))), Dim(Name("seqlen")), Dim(Name("heads"), Axes(("tp",))), Dim(D))),
@@ -125,13 +108,6 @@ def cut(source, item):
     return source[slice(*item.span)]
 
 
-@pytest.mark.parametrize(("source", "spec"), SPECS, ids=IDS)
-def test_the_span_of_each_item_is_its_text(source, spec):
-    found = parse(source)
-    assert [cut(source, item) for item in found.dims] == [str(item) for item in spec.dims]
-    assert [cut(source, item) for item in found.marks] == [str(item) for item in spec.marks]
-
-
 @pytest.mark.parametrize(
     ("source", "size", "axes"),
     [
@@ -145,16 +121,6 @@ def test_the_spans_of_a_size_and_of_its_axes_are_their_text(source, size, axes):
     (dim,) = (dim for dim in parse(source).dims if dim.axes is not None)
     assert source[slice(*dim.size_span)] == size
     assert cut(source, dim.axes) == axes
-
-
-def test_spans_point_into_text_with_any_spaces():
-    source = "  [ b / dp ]   ...\n -tp  "
-    spec = parse(source)
-    assert [cut(source, item) for item in (*spec.dims, *spec.marks)] == ["[ b / dp ]", "...", "-tp"]
-
-
-def test_a_spec_remembers_its_source():
-    assert parse(" [b/dp]  d ").source == " [b/dp]  d "
 
 
 @pytest.mark.parametrize(
@@ -179,7 +145,6 @@ FAULTS = [
     ("... *n", "'...' and '*n' both stand for any number of dims", "*n", "keep one of them"),
     ("a +tp b", "'+tp' stands before a dim", "+tp", "move '+tp' to the end"),
     ("a, b", "a comma between dims", ",", "separate dims by spaces"),
-    ("[a/dp], b", "a comma between dims", ",", "separate dims by spaces"),
     ("batch!dp", "unexpected character '!'", "!", "write [batch/dp]"),
     ("batch@dp s", "unexpected character '@'", "@", "write [batch/dp]"),  # as JAX prints types
     ("8@(dp, tp) 4", "unexpected character '@'", "@", "write [8/dp, tp]"),
@@ -189,7 +154,6 @@ FAULTS = [
     ("(a [b/dp]", "'(' is never closed", "(", None),
     ("n/2", "a single '/' is not an operator", "/", "write n//2"),
     ("batch/dp s", "'batch/dp' is sharded without brackets", "batch/dp", "write [batch/dp]"),
-    ("b/dp,tp", "'b/dp,tp' is sharded without brackets", "b/dp,tp", "write [b/dp,tp]"),
     ("[a/dp]x", "unexpected 'x' after '[a/dp]'", "x", None),
     ("[a/dp]/tp", "unexpected '/' after '[a/dp]'", "/", None),
     ("{h}x", "unexpected 'x' after '{h}'", "x", None),
@@ -206,15 +170,12 @@ FAULTS = [
     ("9" * 101, "a size of 101 digits", "9" * 101, None),
     ("(" * 150 + "a" + ")" * 150, "a dim of more than 200 tokens", ")", None),
     ("a/b/c", "'a/b/c' is sharded without brackets", "a/b/c", "write [a/axis]"),
-    ("##a", "'#' is written twice", "#", None),
-    ("?4", "'?' expects a name", "?4", "write ?name"),
     ("#", "a dim is missing here", "#", None),
     ("[.../dp]", "'[.../dp]' shards any number of dims", "...", "brackets hold one dim; name the dim that is sharded"),
     ("a []", "brackets without a dim", "[]", "write [dim/axis]; _ is a dim of any size"),
     ("[a]", "'[a]' names no mesh axis", "[a]", "write [a/axis], or [a/] for a dim that is not sharded"),
     ("[#a/dp]", "'#a' may be of size 1, so it may not be sharded", "[#a/dp]", "write [a/dp], or #a"),
     ("[a/dp tp]", "unexpected 'tp' among mesh axes", "tp", "write [dim/a,b]"),
-    ("[a/(dp tp)]", "unexpected 'tp' among mesh axes", "tp", "write [dim/a,b]"),
     ("[a/2]", "'2' is not a mesh axis", "2", AXES),
     ("_+1", "'_' may be any size and cannot stand in an expression", "_+1", "give it a name"),
     ("[min(_n,2)/dp]", "'_n' may be any size and cannot stand in an expression", "min(_n,2)", "give it a name"),
@@ -232,7 +193,6 @@ FAULTS = [
     ("{{a}}", "braces inside of braces", "{", BRACES),
     ("{a[-x]}", "unexpected 'x' in braces", "x", BRACES),
     ("{a b}", "unexpected 'b' in braces", "b", BRACES),
-    ("{a[x]}", "unexpected 'x' in braces", "x", BRACES),
 ]
 
 
@@ -273,23 +233,20 @@ def test_of_two_faulty_places_the_first_is_reported():
 
 @settings(max_examples=10 * settings.default.max_examples, deadline=None)
 @given(specs())
-def test_what_a_spec_prints_parses_to_the_same_spec(spec):
-    assert parse(str(spec)) == spec
-
-
-@settings(max_examples=3 * settings.default.max_examples, deadline=None)
-@given(specs())
-def test_what_a_spec_prints_can_be_cut_out_by_its_spans(spec):
+def test_what_a_spec_prints_parses_to_the_same_spec_with_its_spans(spec):
     source = str(spec)
     found = parse(source)
+    assert found == spec
     assert [cut(source, item) for item in (*found.dims, *found.marks)] == [*map(str, spec.dims), *map(str, spec.marks)]
 
 
+# Few characters of many kinds: to draw from all, hypothesis first makes a table of them, which takes seconds.
+OF_MANY_KINDS = "aß一²٣ⅷ\U0001d7d9·_\u0301\u00a0\u200b\n\t\x00\ud800°‰"
 TOKENS = ("a", "dp", "min", "n1", "0", "17", " ", "...", "//", "**", *"[](){}/,+-*%=#?~._!$")
 noise = st.one_of(
     st.text(alphabet="ab_1 .,/+-*%=#?~()[]{}!", max_size=24),
     st.lists(st.sampled_from(TOKENS), max_size=16).map("".join),
-    st.text(max_size=12),
+    st.text(alphabet=OF_MANY_KINDS, max_size=12),
 )
 
 

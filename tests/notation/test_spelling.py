@@ -50,24 +50,17 @@ def test_a_signature_with_one_is_suspect() -> None:
         typed(scores)
     (warning,), line = caught, scores.__code__.co_firstlineno
     assert (warning.filename, warning.lineno) == (__file__, line)
-    assert (
-        str(warning.message)
-        == f"""\
-scores: dim 'seqlne' stands once, and looks like 'seqlen'
-
-At: test_spelling.py:{line} (scores)
-Hint: write 'seqlen', or a name that is less like it"""
+    assert str(warning.message) == (
+        "scores: dim 'seqlne' stands once, and looks like 'seqlen'\n\n"
+        f"At: test_spelling.py:{line} (scores)\n"
+        "Hint: write 'seqlen', or a name that is less like it"
     )
 
 
 def test_hints_that_are_given_are_read_too(mesh: Mesh) -> None:
+    hints = {"in_types": Float[Array, "[batch/dp] model"], "out_types": Float[Array, "[batch/dp] modle"]}
     with pytest.warns(SuspectWarning, match="dim 'modle' stands once, and looks like 'model'"):
-        typed_shard_map(
-            lambda x: x,
-            mesh=mesh,
-            in_types=(Float[Array, "[batch/dp] model"],),
-            out_types=Float[Array, "[batch/dp] modle"],
-        )
+        typed_shard_map(lambda x: x, mesh=mesh, **hints)
 
 
 def test_a_pattern_with_one_is_suspect() -> None:
