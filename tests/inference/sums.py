@@ -10,13 +10,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from right_and_wrong import kernel, repeated, ring
+from right_and_wrong import kernel
 
 from typedshmap import Array, Float, check, einsum, psum, reduce, repeat, take, typed
 
 B, K, N = 8, 16, 12
 X, W, Y = Float[Array, "[b/dp] [k/tp]"], Float[Array, "[k/tp] n"], Float[Array, "[b/dp] n"]
 ROWS, WHOLE, BIAS, NUMBER = Float[Array, "[b/dp] k"], Float[Array, "k n"], Float[Array, "n"], Float[Array, ""]
+
+
+def repeated(times: int, step: Callable[[Any], Any], x: Any) -> Any:
+    return lax.fori_loop(0, times, lambda _, c: step(c), x)
+
+
+def ring(axis: str, by: int = 1) -> list[tuple[int, int]]:
+    count = lax.axis_size(axis)
+    return [(at, (at + by) % count) for at in range(count)]
 
 
 def numbers(*shape: int) -> np.ndarray:
@@ -186,7 +195,9 @@ LOST: dict[str, Program] = {
     "a relu": of_xw(
         lambda x, w: tp(jax.nn.relu(marked(x, w))), "relu is not linear, and its operand is a partial sum over 'tp'"
     ),
-    "a gelu": of_xw(lambda x, w: tp(jax.nn.gelu(marked(x, w))), "is not linear, and its operand is a partial sum over 'tp'"),
+    "a gelu": of_xw(
+        lambda x, w: tp(jax.nn.gelu(marked(x, w))), "is not linear, and its operand is a partial sum over 'tp'"
+    ),
     "a tanh after a scaling": of_xw(lambda x, w: tp(jnp.tanh(marked(x, w) * 2)), "tanh is not linear, and its operand"),
     "a bias": of_xwb(
         lambda x, w, b: tp(marked(x, w) + b),
@@ -228,7 +239,8 @@ LOST: dict[str, Program] = {
         "relu is not linear",
     ),
     "an exp in a loop, of what comes in": of_xw(
-        lambda x, w: tp(repeated(2, jnp.exp, marked(x, w))), "exp is not linear, and its operand is a partial sum over 'tp', due"
+        lambda x, w: tp(repeated(2, jnp.exp, marked(x, w))),
+        "exp is not linear, and its operand is a partial sum over 'tp', due",
     ),
     "a branch that adds": of_xw(
         lambda x, w: tp(lax.cond(lax.pmax(x.max(), ("dp", "tp")) > 9, lambda y: y, lambda y: y + 1, marked(x, w))),

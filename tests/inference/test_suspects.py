@@ -47,7 +47,10 @@ def noisy(x: ROWS, w: WEIGHT) -> ROWS:
 KINDS: dict[str, tuple[Callable[..., Any], str]] = {
     "double-sum": (psum_of_means, "a result is 4 times too large on dp=4: it grows with 'dp'"),
     "summed-gradient": (gradient_of_own_mean, "a gradient is 4 times too large on dp=4: it grows with 'dp'"),
-    "lost-sum": (tanh_of_a_sum, "tanh is not linear, and its operand is a partial sum over 'dp', due since test_suspects.py:"),
+    "lost-sum": (
+        tanh_of_a_sum,
+        "tanh is not linear, and its operand is a partial sum over 'dp', due since test_suspects.py:",
+    ),
     "own-part": (cumulated, "cumsum works along a dim that is sharded over 'dp': each shard has only its own rows"),
     "copies": (copied, "a value that is the same on every shard of 'dp' is returned as the parts of a dim"),
     "same-draw": (noisy, "add uses the same random numbers on every shard of 'dp' as the parts of a sharded dim"),
