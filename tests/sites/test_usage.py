@@ -1,8 +1,8 @@
-"""How call sites write the call: at once, as a decorator, on closures, methods and partials, with many arguments."""
+"""How call sites write the call: at once, on closures and methods, with any number of arguments and nested hints."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,21 +20,8 @@ x, w = numbers(8, 4), numbers(4, 6)
 ROWS, COLUMNS, BOTH = P("dp", None), P(None, "tp"), P("dp", "tp")
 
 
-class Pair(NamedTuple):
-    """One program twice, and the arguments of both."""
-
-    by_hand: Callable[..., Any]
-    typed: Callable[..., Any]
-    args: tuple[Any, ...]
-
-
-PAIRS: dict[str, Callable[[], Pair]] = {}
-
-
-def pair(make: Callable[[], Pair]) -> Callable[[], Pair]:
-    """Enter a pair in the table under its function's name."""
-    PAIRS[make.__name__] = make
-    return make
+Pair = tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]
+"""One program twice, by hand and typed, and the arguments of both."""
 
 
 def by_hand(body: Callable[..., Any], in_specs: Any, out_specs: Any, **options: Any) -> Any:
@@ -45,16 +32,14 @@ def matmul(x: X, w: W) -> Y:
     return x @ w
 
 
-@pair
 def called_at_once() -> Pair:
-    return Pair(
+    return (
         lambda x, w: by_hand(matmul, (ROWS, COLUMNS), BOTH)(x, w),
         lambda x, w: typed_shard_map(matmul, mesh=MESH)(x, w),
         (x, w),
     )
 
 
-@pair
 def a_nested_function_that_closes_over_a_config_and_an_array() -> Pair:
     @dataclass(frozen=True)
     class Config:
@@ -66,10 +51,9 @@ def a_nested_function_that_closes_over_a_config_and_an_array() -> Pair:
     def body(x: X) -> X:
         return config.scale * x + bias + jax.lax.axis_index(config.axis)
 
-    return Pair(by_hand(body, ROWS, ROWS), typed_shard_map(mesh=MESH)(body), (x,))
+    return by_hand(body, ROWS, ROWS), typed_shard_map(mesh=MESH)(body), (x,)
 
 
-@pair
 def a_method() -> Pair:
     class Model:
         def __init__(self, w: Any) -> None:
@@ -80,18 +64,16 @@ def a_method() -> Pair:
             return jnp.tanh(x @ self.w)
 
     model = Model(w)
-    return Pair(by_hand(lambda x: jnp.tanh(x @ model.w), ROWS, ROWS), model, (x,))
+    return by_hand(lambda x: jnp.tanh(x @ model.w), ROWS, ROWS), model, (x,)
 
 
-@pair
 def any_number_of_arguments() -> Pair:
     def total(*parts: X) -> X:
         return sum(parts[1:], parts[0])
 
-    return Pair(by_hand(total, (ROWS,) * 3, ROWS), typed_shard_map(mesh=MESH)(total), (x, 2 * x, x * x))
+    return by_hand(total, (ROWS,) * 3, ROWS), typed_shard_map(mesh=MESH)(total), (x, 2 * x, x * x)
 
 
-@pair
 def hints_nested_as_specs_are() -> Pair:
     def body(tree: Any, scales: Any) -> Any:
         products = [a @ w for a, w in tree["layers"]]
@@ -106,12 +88,13 @@ def hints_nested_as_specs_are() -> Pair:
     )
     hand = by_hand(body, ({"layers": [rows] * 2}, [P(), None]), ([BOTH] * 2, {"total": BOTH, "scales": (P(), None)}))
     tree = {"layers": [(x, w), (2 * x, 2 * w)]}
-    return Pair(
-        lambda tree, scale: hand(tree, [scale, 3]), lambda tree, scale: typed(tree, [scale, 3]), (tree, np.float32(2))
+    return (
+        lambda tree, scale: hand(tree, [scale, 3]),
+        lambda tree, scale: typed(tree, [scale, 3]),
+        (tree, np.float32(2)),
     )
 
 
-@pair
 def collectives_of_every_kind() -> Pair:
     def body(x: X, w: W) -> tuple[Y, X, Float[Array, "b d"]]:
         shifted = jax.lax.ppermute(x, "dp", [(i, (i + 1) % 4) for i in range(4)])
@@ -120,14 +103,24 @@ def collectives_of_every_kind() -> Pair:
         whole = jax.lax.all_gather(x, "dp", axis=0, tiled=True, to="invarying")
         return (shifted + scattered) @ w, jax.lax.pmax(x, "tp") + jax.lax.axis_index("dp"), whole
 
-    return Pair(by_hand(body, (ROWS, COLUMNS), (BOTH, ROWS, P(None, None))), typed_shard_map(mesh=MESH)(body), (x, w))
+    return by_hand(body, (ROWS, COLUMNS), (BOTH, ROWS, P(None, None))), typed_shard_map(mesh=MESH)(body), (x, w)
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("name", PAIRS)
-def test_a_way_to_write_the_call_is_that_by_hand(name: str) -> None:
-    made = PAIRS[name]()
-    one_program(made.by_hand, made.typed, *made.args)
+@pytest.mark.parametrize(
+    "pair",
+    [
+        called_at_once,
+        a_nested_function_that_closes_over_a_config_and_an_array,
+        a_method,
+        any_number_of_arguments,
+        hints_nested_as_specs_are,
+        collectives_of_every_kind,
+    ],
+)
+def test_a_way_to_write_the_call_is_that_by_hand(pair: Callable[[], Pair]) -> None:
+    hand, typed, args = pair()
+    one_program(hand, typed, *args)
 
 
 def test_a_decorator_without_arguments_takes_the_ambient_mesh() -> None:
