@@ -237,25 +237,17 @@ def in_a_forward_rule(f: Body) -> Body:
     return jax.grad(loss(g), argnums=(0, 1))
 
 
+# Other transformations are in tests/call/test_control_flow.py.
 TRANSFORMED: dict[str, Callable[[Body], Body]] = {
-    "a hessian": lambda f: lambda x, w: jax.hessian(lambda s: f(x * s, w).sum())(1.0),
-    "jacrev": lambda f: lambda x, w: jax.jacrev(lambda s: f(x * s, w))(1.0),
-    "linearize": lambda f: lambda x, w: jax.linearize(f, x, w)[1](x, w),
     "a gradient of vmap": lambda f: (
         lambda x, w: jax.grad(lambda x: jax.vmap(f, (None, 0))(x, jnp.stack([w, w])).sum())(x)
     ),
-    "vmap of a gradient": lambda f: lambda x, w: jax.vmap(jax.grad(loss(f)), (0, None))(jnp.stack([x, x]), w),
     "a gradient in a scan": lambda f: (
         lambda x, w: lax.scan(lambda c, _: (jax.grad(loss(f))(c, w), None), x, None, length=2)[0]
     ),
     "a gradient of a scan": lambda f: jax.grad(
-        lambda x, w: lax.scan(lambda c, _: (c + f(c[:, None] * jnp.ones((8, 4)), w), None), x[:, 0], None, length=2)[
-            0
-        ].sum()
+        lambda x, w: scanned(lambda c: c + f(c[:, None] * jnp.ones((8, 4)), w))(x[:, 0]).sum()
     ),
-    "map": lambda f: lambda x, w: lax.map(lambda s: f(x * s, w), jnp.arange(2.0)),
-    "a while loop": lambda f: lambda x, w: lax.while_loop(lambda c: c.sum() < 3, lambda c: c + 1 + f(x, w), x[:, 0]),
-    "a checkpoint of jit": lambda f: jax.grad(loss(jax.checkpoint(jax.jit(f)))),
     "called twice": lambda f: jax.grad(lambda x, w: f(f(x, w)[:, None] * jnp.ones((8, 4)), w).sum()),
     "a root": with_own_root,
     "a backward rule": in_a_backward_rule,
