@@ -293,15 +293,16 @@ class Drawer:
             given["arguments"] = self.draw.choice([{name: value}, {name: lambda key, shape: value}, value])
             text += f", arguments={name}: {value_text}"
         over = {"meshes" if isinstance(mesh[1], list | tuple) else "mesh": mesh}
+        explained, value = self._explained_with_options(function), self.value()
         option = self.draw.choice(["meshes", "exclude", "seed", "trials", "rtol", "atol", "manual"])
-        compared = {"meshes": (mesh[0], [mesh[1]]), option: self.value()}
+        compared = {"meshes": (mesh[0], [mesh[1]]), option: value}
         several = ("several", [mesh[1], self.mesh])
         return self.draw.choice([
             call(inputs, function, mesh=mesh, given=(text, given)),
             call(strategies, function, mesh=mesh, given=(text, given)),
             call(explain, function, **over, given=(text, given)),
             call(explain, function, meshes=several, given=(text, given)),
-            self._explained_with_options(function),
+            explained,
             call(assert_mesh_invariant, function, **compared, given=(text, given)),
         ])  # fmt: skip
 
