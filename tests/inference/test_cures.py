@@ -418,7 +418,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(7)
 @pytest.mark.parametrize(("name", "check_vma"), CASES)
 def test_a_message_names_what_makes_the_value_the_same_on_every_shard(
     name: str, check_vma: bool, tmp_path: Path

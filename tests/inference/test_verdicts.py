@@ -8,7 +8,7 @@ from tables import expect_right, in_modes, refuse
 from typedshmap import TypedShmapError
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(8)
 @in_modes(RIGHT)
 def test_a_right_program_is_accepted_and_is_right(name: str, check_vma: bool, mesh: Mesh) -> None:
     expect_right(RIGHT[name], mesh, check_vma)

@@ -265,7 +265,7 @@ def test_no_wrong_body_is_proved(name: str, tmp_path: Path) -> None:
         assert name not in FOOLED and name not in FEW_BITS
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_body_beside_them_is_proved(name: str, tmp_path: Path) -> None:
     found = prove(function_of(RIGHT[name], tmp_path, check_vma=False))

@@ -272,7 +272,7 @@ def nothing_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proof, "assert_mesh_invariant", lambda *_, **__: None)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("name", PROVED)
 def test_a_right_body_is_proved(name: str, check_vma: bool, tmp_path: Path) -> None:

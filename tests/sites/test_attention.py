@@ -50,7 +50,7 @@ def heads_typed(batch: Any, kv: Any, rep: Any) -> Any:
     return typed_shard_map(mesh=SPLIT, axes=axes, check_vma=False)(attend_heads)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize(
     ("batch", "kv", "rep"),
