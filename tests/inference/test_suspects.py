@@ -14,7 +14,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
 from typedshmap import Array, Float, SuspectWarning, VaryingError, audit, psum, reduce, typed_shard_map
-from typedshmap.inference.kinds.region import Kinds
+from typedshmap.inference.kinds.region_kinds import Kinds
 
 ROWS, WEIGHT, ROW = Float[Array, "[b/dp] k"], Float[Array, "k"], Float[Array, "[b/dp]"]
 ARGUMENTS = (np.ones((16, 4), np.float32), np.ones(4, np.float32))
@@ -171,7 +171,7 @@ DECAY = 0.875
 def test_a_body_is_traced_again_where_a_verdict_depends_on_a_number(
     body: Any, is_again: bool, mesh: Mesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("typedshmap.inference.kinds.known._known", {})  # some have the same equations
+    monkeypatch.setattr("typedshmap.inference.kinds.region_cache._known", {})  # some have the same equations
     seen: list[Any] = []
 
     def noting(x: ROWS, w: WEIGHT) -> Float[Array, ""]:
@@ -382,7 +382,7 @@ def test_a_mistake_in_the_reading_ends_no_program(mesh: Mesh, monkeypatch: pytes
     monkeypatch.setattr(Kinds, "over", fail)
     with pytest.raises(KeyError, match="a mistake"):
         warned_of(psum_of_means, mesh)
-    monkeypatch.setattr("typedshmap.inference.region.raises_in_readings", False)
+    monkeypatch.setattr("typedshmap.inference.interpreted_region.raises_in_readings", False)
     assert warned_of(psum_of_means, mesh) == []
 
 

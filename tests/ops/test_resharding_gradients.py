@@ -16,7 +16,7 @@ from typedshmap import _jax
 from typedshmap._jax.versions import DROPS_UNUSED, HAS_MANUAL_TYPES
 from typedshmap.notation.layout import Layout
 from typedshmap.ops.resharding.plan import Plan, plan
-from typedshmap.ops.resharding.run import run
+from typedshmap.ops.resharding.run_plan import run
 
 AXES = ("a", "b", "c")
 SIZES = dict.fromkeys(AXES, 2)

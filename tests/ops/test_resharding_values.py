@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from typedshmap._jax.versions import HAS_MANUAL_TYPES
 from typedshmap.notation.layout import Layout
 from typedshmap.ops.resharding.plan import Plan, plan
-from typedshmap.ops.resharding.run import run
+from typedshmap.ops.resharding.run_plan import run
 
 BENCH = Path(__file__).parents[2] / "bench"
 AXES = ("a", "b", "c")
