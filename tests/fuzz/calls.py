@@ -54,6 +54,18 @@ PATTERN_VERBS = [
 REDUCTIONS = ["sum", "mean", "max", "min", "prod", "any", "all", "", "median", None, 3, np.sum]
 
 
+Drawn = tuple[str, Any]
+"""A name for the report of a failure, and the thing."""
+
+
+def call(verb: Callable[..., Any], *args: Drawn, given: Drawn = ("", {}), **options: Drawn) -> Case:
+    """A call of what was drawn."""
+    texts = [*(text for text, _ in args), *(f"{name}={text}" for name, (text, _) in options.items())]
+    keywords = {name: value for name, (_, value) in options.items()} | given[1]
+    values = [value for _, value in args]
+    return f"{verb.__name__}({', '.join([*texts, given[0]])})", lambda: verb(*values, **keywords)
+
+
 def body(*args: Any, **kwargs: Any) -> Any:
     """A body that is reached only by a call that is right."""
     raise Own("the body")
@@ -128,16 +140,13 @@ class Drawer:
     # Checks
 
     def check_string(self) -> Case:
-        text = string(self.draw)
-        value_text, value = named(self.draw, self.values, "f32[8,16]")
-        return f"check({value_text}, {shown(text)})", lambda: check(value, text)
+        return call(check, named(self.draw, self.values, "f32[8,16]"), as_shown(string(self.draw)))
 
     def check_hint(self) -> Case:
-        text, hint = self.hint()
-        value_text, value = self.value()
+        (text, hint), value = self.hint(), self.value()
         if self.draw.random() < 0.1:
-            return f"isinstance({value_text}, {text})", lambda: isinstance(value, _class(hint))
-        return f"check({value_text}, {text})", lambda: check(value, hint)
+            return f"isinstance({value[0]}, {text})", lambda: isinstance(value[1], _class(hint))
+        return call(check, value, (text, hint))
 
     def asked_size(self) -> Case:
         verb = self.draw.choice([size, shard_size])
@@ -148,7 +157,7 @@ class Drawer:
             return verb(name)
 
         if self.draw.random() < 0.5:
-            return f"{verb.__name__}({shown(name)})", lambda: verb(name)
+            return call(verb, as_shown(name))
         hints = {"x": Float[Array, self.draw.choice(["b s", "*r s", "[b/dp] s"])]}
         ask.__annotations__ = hints
         return f"{verb.__name__}({shown(name)}) under {hints}", lambda: typed(ask)(self.values["f32[8,16]"])
@@ -256,54 +265,46 @@ class Drawer:
     # Placement
 
     def placed(self) -> Case:
-        text, hint = self.hint()
-        mesh_text, mesh = self.any_mesh()
-        value_text, value = self.value()
-        sizes_text, given = self.some_sizes()
-        makers: list[tuple[str, Callable[[], Any]]] = [
-            (f"partition_specs({text})", lambda: partition_specs(hint)),
-            (f"partition_specs({text}, like={value_text})", lambda: partition_specs(hint, like=value)),
-            (f"partition_specs({value_text})", lambda: partition_specs(value)),
-            (f"shardings({text}, {mesh_text})", lambda: shardings(hint, mesh)),
-            (f"shardings({text}, {mesh_text}, like={value_text})", lambda: shardings(hint, mesh, like=value)),
-            (f"shape_structs({text}, {mesh_text}, {sizes_text})", lambda: shape_structs(hint, mesh, **given)),
-            (f"shard({value_text}, {text}, {mesh_text})", lambda: shard(value, hint, mesh)),
-            (f"shard({value_text})", lambda: shard(value)),
-            (
-                f"from_process_local({value_text}, {text}, {mesh_text}, {sizes_text})",
-                lambda: from_process_local(value, hint, mesh, **given),
-            ),
-            (
-                f"from_callback({value_text}, {text}, {mesh_text}, {sizes_text})",
-                lambda: from_callback(_callback(value), hint, mesh, **given),
-            ),
-        ]
-        return self.draw.choice(makers)
+        hint, mesh, value, given = self.hint(), self.any_mesh(), self.value(), self.some_sizes()
+        return self.draw.choice([
+            call(partition_specs, hint),
+            call(partition_specs, hint, like=value),
+            call(partition_specs, value),
+            call(shardings, hint, mesh),
+            call(shardings, hint, mesh, like=value),
+            call(shape_structs, hint, mesh, given=given),
+            call(shard, value, hint, mesh),
+            call(shard, value),
+            call(from_process_local, value, hint, mesh, given=given),
+            call(from_callback, (value[0], _callback(value[1])), hint, mesh, given=given),
+        ])  # fmt: skip
 
     # Tools
 
     def tool(self) -> Case:
         """Inputs, an explanation or a comparison of meshes, of a function whose hints, sizes and meshes are drawn."""
-        function_text, function = self.decorated_one()
-        mesh_text, mesh = named(self.draw, draws.WRITTEN_MESHES) if self.draw.random() < 0.5 else self.any_mesh()
-        sizes_text, given = self.some_sizes()
+        function = self.decorated_one()
+        mesh = named(self.draw, draws.WRITTEN_MESHES) if self.draw.random() < 0.5 else self.any_mesh()
+        text, given = self.some_sizes()
         given.pop("hint", None)
         if self.draw.random() < 0.4:
             name = self.draw.choice(["x", "y", "x.a", "zz"])
             value_text, value = self.value()
             given["arguments"] = self.draw.choice([{name: value}, {name: lambda key, shape: value}, value])
-            sizes_text += f", arguments={name}: {value_text}"
-        message = f"{function_text}; {mesh_text}; {sizes_text}"
-        over = {"meshes" if isinstance(mesh, list | tuple) else "mesh": mesh}
-        makers: list[tuple[str, Callable[[], Any]]] = [
-            (f"inputs({message})", lambda: inputs(function, mesh=mesh, **given)),
-            (f"strategies({message})", lambda: strategies(function, mesh=mesh, **given)),
-            (f"explain({message})", lambda: explain(function, **over, **given)),
-            (f"explain({message}; several)", lambda: explain(function, meshes=[mesh, self.mesh], **given)),
-            self._explained_with_options(function_text, function),
-            self._compared(message, function, mesh, given),
-        ]
-        return self.draw.choice(makers)
+            text += f", arguments={name}: {value_text}"
+        over = {"meshes" if isinstance(mesh[1], list | tuple) else "mesh": mesh}
+        explained, value = self._explained_with_options(function), self.value()
+        option = self.draw.choice(["meshes", "exclude", "seed", "trials", "rtol", "atol", "manual"])
+        compared = {"meshes": (mesh[0], [mesh[1]]), option: value}
+        several = ("several", [mesh[1], self.mesh])
+        return self.draw.choice([
+            call(inputs, function, mesh=mesh, given=(text, given)),
+            call(strategies, function, mesh=mesh, given=(text, given)),
+            call(explain, function, **over, given=(text, given)),
+            call(explain, function, meshes=several, given=(text, given)),
+            explained,
+            call(assert_mesh_invariant, function, **compared, given=(text, given)),
+        ])  # fmt: skip
 
     def decorated_one(self) -> tuple[str, Any]:
         """A function that a decorator takes, or something else."""
@@ -315,47 +316,33 @@ class Drawer:
             return self.value()
         return f"{verb.__name__}({text}, s)", verb(function, **options)
 
-    def _explained_with_options(self, text: str, function: Any) -> Case:
-        option = self.draw.choice(["bandwidth", "args", "grad"])
-        value_text, value = self.value()
+    def _explained_with_options(self, function: Drawn) -> Case:
+        option, (text, value) = self.draw.choice(["bandwidth", "args", "grad"]), self.value()
+        mesh = ("dp=4, tp=2", self.mesh)
         if option == "args" and not callable(value):
-            return f"explain({text}, {value_text})", lambda: explain(function, value, mesh=self.mesh)
+            return call(explain, function, (text, value), mesh=mesh)
         if option == "bandwidth":
             value = self.draw.choice([value, {"dp": value}, {"tp": "400GB/s"}, {"zz": 1}, {3: 4}])
-        return f"explain({text}, {option}={value_text})", lambda: explain(function, mesh=self.mesh, **{option: value})
-
-    def _compared(self, message: str, function: Any, mesh: Any, given: draws.Named) -> Case:
-        value_text, value = self.value()
-        option = self.draw.choice(["meshes", "exclude", "seed", "trials", "rtol", "atol", "manual"])
-        options = {"meshes": [mesh], option: value}
-        return (
-            f"assert_mesh_invariant({message}; {option}={value_text})",
-            lambda: assert_mesh_invariant(function, **options, **given),
-        )
+        return call(explain, function, mesh=mesh, **{option: (text, value)})
 
     # Operations
 
     def operation(self) -> Case:
-        value_text, value = self.value()
-        call_text, call = self.operation_on(value_text, value)
-        return call_text, call
+        return self.operation_on(*self.value())
 
     def plan(self) -> Case:
-        pattern = string(self.draw, PATTERNS)
         shape = self.draw.choice(
             [(8, 16), (8,), (), (6, 16), (0, 0), [8, 16], (2**70, 8), (8.0,), ("a",), None, "8", 8]
         )
-        mesh_text, mesh = self.any_mesh()
-        return f"plan_reshard({shown(pattern)}, {shape}, {mesh_text})", lambda: plan_reshard(pattern, shape, mesh)
+        return call(plan_reshard, as_shown(string(self.draw, PATTERNS)), as_shown(shape), self.any_mesh())
 
     def in_region(self, text: str, value: Any) -> Case:
         """An operation, a check or a size, on a value in a manual region."""
         kind, pattern = self.draw.randrange(10), string(self.draw)
         if kind == 0:
-            return f"check({text}, {shown(pattern)})", lambda: check(value, pattern)
+            return call(check, (text, value), as_shown(pattern))
         if kind == 1:
-            hint_text, hint = self.hint()
-            return f"check({text}, {hint_text})", lambda: check(value, hint)
+            return call(check, (text, value), self.hint())
         if kind == 2:
             name = pattern if self.draw.random() < 0.7 else self.draw.choice(["b", "s", "[b/dp]", "[s/tp]", "f"])
             return f"shard_size({shown(name)})", lambda: (size(name), shard_size(name))
@@ -365,36 +352,33 @@ class Drawer:
         """An operation on one value; its pattern, its sizes and its other operands are drawn."""
         draw = self.draw
         pattern = string(draw, PATTERNS) if draw.random() < 0.92 else self.value()[1]
-        other_text, other = self.value()
-        sizes_text, given = self.some_sizes() if draw.random() < 0.4 else ("", {})
-        given.pop("hint", None)
+        one, other, what = (text, value), self.value(), as_shown(pattern)
         verb = draw.choice([*PATTERN_VERBS, "reduce", "einsum", "take", "softmax", "ppermute"])
-        function, message = getattr(typedshmap, verb), f"{verb}({text}, {other_text}, {shown(pattern)}; {sizes_text})"
+        function, given = getattr(typedshmap, verb), self.some_sizes() if draw.random() < 0.4 else ("", {})
+        given[1].pop("hint", None)
         match verb:
             case "reduce":
-                reduction = draw.choice(REDUCTIONS)
-                return f"{message} {reduction}", lambda: function(value, pattern, reduction, **given)
+                return call(function, one, what, as_shown(draw.choice(REDUCTIONS)), given=given)
             case "einsum":
-                operands = draw.choice([(value, other), (value,), (value, other, value), ()])
-                return message, lambda: function(*operands, pattern)
+                return call(function, *draw.choice([(one, other), (one,), (one, other, one), ()]), what)
             case "take":
-                return message, lambda: function(value, other, pattern)
+                return call(function, one, other, what)
             case "softmax":
                 dims = draw.choice(["s", "b", "b s", "", "zz", 3, None, ("s",), "(b s)", "[s/tp]"])
-                return f"{message} {dims}", lambda: function(value, pattern, dims)
+                return call(function, one, what, as_shown(dims))
             case "ppermute":
                 shift, axis = (
                     draw.choice([1, -1, 0, 2**70, 1.5, None, "1", True]),
                     draw.choice([None, "dp", "zz", 3, ("dp",)]),
                 )
-                return f"{message} {shift} {axis}", lambda: function(value, pattern, shift=shift, axis=axis)
+                return call(function, one, what, shift=as_shown(shift), axis=as_shown(axis))
             case "rearrange" | "repeat":
-                return message, lambda: function(value, pattern, **given)
+                return call(function, one, what, given=given)
             case "psum" | "pmean" | "pmax" | "pmin":
                 axes = draw.choice([pattern, "dp", ("dp", "tp"), ["dp"], (), "zz", 3, None, {"dp"}, ("dp", 3)])
-                return f"{message} {shown(axes)}", lambda: function(value, axes)
+                return call(function, one, as_shown(axes))
             case _:
-                return message, lambda: function(value, pattern)
+                return call(function, one, what)
 
 
 def annotated(x: Any, result: Any, y: Any = None) -> Any:
@@ -426,6 +410,10 @@ def shown(thing: Any) -> str:
         return repr(thing)[:80]
     except Exception:
         return f"a {type(thing).__name__}"
+
+
+def as_shown(thing: Any) -> Drawn:
+    return shown(thing), thing
 
 
 def _class(hint: Any) -> Any:

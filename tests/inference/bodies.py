@@ -2,7 +2,7 @@
 
 ``dp _ tp,dp ? | dp tp +pp``: dim 0 is split over dp, dim 1 is whole, dim 2 is split over tp and dp in
 this order, of dim 3 nothing is known; the shards may differ over dp and tp, and over pp they are unreduced.
-``8/dp 6`` is an argument: a global array of 8 by 6, of which dim 0 is split over dp.
+``8/dp 6`` is an argument: a global array of 8 by 6, of which dim 0 is split over dp; ``int 8/dp`` is one of integers.
 """
 
 from collections.abc import Callable, Sequence
@@ -57,7 +57,6 @@ def known(
     body: Callable[..., Any],
     *arguments: str,
     check_vma: bool,
-    dtypes: Sequence[Any] = (),
     facts: Sequence[ShardingFact] | None = None,
 ) -> str:
     """What is known of the results of a body.
@@ -65,7 +64,8 @@ def known(
     Args:
       facts: what is known of the arguments, where it is not what their specs say.
     """
-    specs, shapes = zip(*map(argument, arguments), strict=True)
+    kinds = [np.int32 if each.startswith("int ") else np.float32 for each in arguments]
+    specs, shapes = zip(*(argument(each.removeprefix("int ")) for each in arguments), strict=True)
     found: list[ShardingFact] = []
 
     def traced(*shards: Any) -> tuple[()]:
@@ -76,7 +76,6 @@ def known(
         found.extend(interpreter.interpret(jaxpr, entered if facts is None else facts))
         return ()
 
-    kinds = [*dtypes, *[np.float32] * (len(shapes) - len(dtypes))]
     structs = [jax.ShapeDtypeStruct(shape, kind) for shape, kind in zip(shapes, kinds, strict=True)]
     mapped = jax.shard_map(traced, mesh=MESH, in_specs=tuple(specs), out_specs=(), check_vma=check_vma)
     jax.eval_shape(mapped, *structs)

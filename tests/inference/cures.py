@@ -84,13 +84,13 @@ def refusal(source: str, folder: Path, mesh: Mesh, check_vma: bool) -> str | Non
     return None
 
 
-def outcomes(source: str, folder: Path, check_vma: bool, counts_shard: bool, agrees: bool = False) -> set[str]:
+def outcomes(source: str, folder: Path, check_vma: bool, agrees: bool = False) -> set[str]:
     """The programs that are taken after the messages, one by one, were followed in all ways that they name."""
     taken, sources = set[str](), {source}
     for _ in range(MOST_EDITS):
         refused = {each: message for each in sources if (message := refusal(each, folder, meshes()[0], check_vma))}
         taken |= sources - refused.keys()
-        sources = {new for each, message in refused.items() for new in followed(each, message, counts_shard, agrees)}
+        sources = {new for each, message in refused.items() for new in followed(each, message, agrees)}
     return taken
 
 
@@ -104,12 +104,11 @@ def expect_right(taken: set[str], source: str, folder: Path, check_vma: bool) ->
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4 * scale, err_msg=each)
 
 
-def followed(source: str, message: str, counts_shard: bool, agrees: bool) -> Iterator[str]:
+def followed(source: str, message: str, agrees: bool) -> Iterator[str]:
     """The sources that follow from one's message: one for each way that its last line names.
 
     Args:
-      counts_shard: what a message may ask: whether a sum is divided by the number of a shard's elements.
-      agrees: and whether all shards have the same of what a kernel returns.
+      agrees: what a message may ask: whether all shards have the same of what a kernel returns.
     """
     lines = source.splitlines()
     cure = next((line for line in message.splitlines() if line.startswith("Hint: ")), "")
@@ -123,37 +122,9 @@ def followed(source: str, message: str, counts_shard: bool, agrees: bool) -> Ite
         return
     places = [int(at) for at in re.findall(r" at program\.py:(\d+)", cure)]
     reported = [int(at) for at in re.findall(r"^At: program\.py:(\d+)", message, re.M)]
-    if cure.startswith("Hint: take the sum (psum over"):
-        places = reported
-    elif cure.startswith(("Hint: take the ", "Hint: add it after ")):
-        since = [int(at) for at in re.findall(r" due since program\.py:(\d+)", message)]
-        places = [at for at in since if at not in reported]
-    if (
-        "with check_vma=True" in cure or "leave out check_vma=False" in cure
-    ):  # which changes what the program's gradients are
-        return
-    ways = [(verb, _names(axes), late) for verb, axes, late in _REDUCED.findall(cure)]
-    if "count the elements of all shards if it counts those of one" in cure and counts_shard:  # which is a mean
-        ways = [("pmean", axes, late) for _, axes, late in ways]
-    divided = re.search(r"and psum what is divided at program\.py:(\d+), too", cure)
-    if divided is not None:
-        (verb, axes, _), at = ways.pop(), int(divided[1])
-        name = re.findall(r"= (\w+) /", lines[at - 1])[0]
-        lines = _with_line(lines, at, f"    {name} = lax.psum({name}, {axes!r})", lines[at - 1]).splitlines()
-        yield _with_call(lines, places[0], f"lax.{verb}({{}}, {axes!r})")
-    outside = re.search(r" at program\.py:(\d+), outside of what is differentiated", cure)
-    if (mean := re.search(r"own mean at program\.py:(\d+)", message)) is not None and "pmean that mean over" in cure:
-        yield _with_call(lines, int(mean[1]), f"lax.pmean({{}}, {_names(cure)!r})")
-    if (dropped := re.search(r"drop the (psum|pmean):", cure)) is not None:
-        call = rf"\b(?:lax\.)?{dropped[1]}\((\w+), '\w+'\)"
-        yield _with_line(lines, reported[0], re.sub(call, r"\1", lines[reported[0] - 1]))
-    for verb, axes, late in ways:
-        if outside is not None:
-            yield _with_call(lines, int(outside[1]), f"lax.{verb}({{}}, {axes!r})", of=0)
-        elif ", in the place of " in cure:
-            yield _with_line(lines, places[-1], re.sub(r"'\w+'(?=\)\s*$)", repr(axes[0]), lines[places[-1] - 1]))
-        elif places and (not late or int(late) != places[0]):
-            yield _with_call(lines, places[0], f"lax.{verb}({{}}, {axes!r})")
+    for verb, axes, late in _REDUCED.findall(cure):
+        if places and (not late or int(late) != places[0]):
+            yield _with_call(lines, places[0], f"lax.{verb}({{}}, {_names(axes)!r})")
     if "gather it first" in cure or "gather the dim first" in cure or "or gather it (all_gather)" in cure:
         axis = re.findall(r"sharded over '(\w+)'", cure)[0]
         yield from _gathered(lines, axis)
@@ -169,8 +140,6 @@ def followed(source: str, message: str, counts_shard: bool, agrees: bool) -> Ite
     if agrees and "by assume(x, hint)" in cure:
         dims = re.findall(r'Array, "([^"]*)"\]', next(line for line in lines if line.startswith("def f(")))[-1]
         yield _with_call(lines, places[0], f'assume({{}}, "{dims}")')
-    if (taken := re.search(r"leave out ((?:'\w+'(?:, )?)+);", cure)) is not None:
-        yield _with_line(lines, reported[0], _without_axes(lines[reported[0] - 1], _names(taken[1])))
     if "take the mean (pmean)" in cure:
         yield _with_call(lines, places[0], "lax.pmean({}, ('dp',))")
     for mark in re.findall(r"write '([+~]\w+)'", cure):
@@ -182,27 +151,17 @@ def _names(axes: str) -> tuple[str, ...]:
     return tuple(re.findall(r"'(\w+)'", axes))
 
 
-def _without_axes(line: str, left_out: tuple[str, ...]) -> str:
-    """A line in which a psum is over fewer axes, or is left out."""
-
-    def over_others(call: re.Match[str]) -> str:
-        axes = tuple(axis for axis in _names(call[2]) if axis not in left_out)
-        return f"lax.psum({call[1]}, {axes!r})" if axes else call[1]
-
-    return re.sub(r"lax\.psum\((.*), (\([^)]*\)|'\w+')\)", over_others, line)
-
-
 def _with_line(lines: list[str], at: int, line: str, more: str = "") -> str:
     return "\n".join([*lines[: at - 1], line, *([more] if more else []), *lines[at:]]) + "\n"
 
 
-def _with_call(lines: list[str], at: int, call: str, of: int = -1) -> str:
-    """A source in which the value of a line goes through a call; of several, as a loss and its gradient, one."""
+def _with_call(lines: list[str], at: int, call: str) -> str:
+    """A source in which the value of a line goes through a call; of several, as a loss and its gradient, the last."""
     line = lines[at - 1]
     indent = line[: len(line) - len(line.lstrip())]
     if (returned := re.match(r"\s*return (.*)", line)) is not None:
         return _with_line(lines, at, f"{indent}return {call.format(returned[1])}")
-    name = line.split(" = ")[0].split(",")[of].strip()
+    name = line.split(" = ")[0].split(",")[-1].strip()
     return _with_line(lines, at, line, f"{indent}{name} = {call.format(name)}")
 
 

@@ -78,7 +78,7 @@ def draw_chain(random: Random, longest: int) -> Chain | None:
     spec, shape = argument(text)
     steps, rank = list[Step](), len(shape)
     for _ in range(random.randint(1, longest)):
-        step = KINDS[random.choice(sorted(KINDS))](random, rank)
+        step = KINDS[random.choice([*sorted(KINDS), "cut", "merged"])](random, rank)
         if step is not None and step.rank <= 5:
             steps.append(step)
             rank = step.rank
@@ -144,21 +144,11 @@ def cut(random: Random, rank: int) -> Step:
 
 
 @kind
-def cut_again(random: Random, rank: int) -> Step:
-    return cut(random, rank)  # twice as often as others
-
-
-@kind
 def merged(random: Random, rank: int) -> Step | None:
     if rank == 1:
         return None
     at = random.randrange(rank - 1)
     return Step(f"dim {at} merged", lambda x: x.reshape(*x.shape[:at], -1, *x.shape[at + 2 :]), rank - 1)
-
-
-@kind
-def merged_again(random: Random, rank: int) -> Step | None:
-    return merged(random, rank)
 
 
 @kind

@@ -38,17 +38,6 @@ class Value(NamedTuple):
     due: dict[str, str]
 
 
-class Program(NamedTuple):
-    """A program.
-
-    Attributes:
-      counts_shard: whether what its sums are divided by counts a shard's elements.
-    """
-
-    source: str
-    counts_shard: bool
-
-
 def text(dims: Dims) -> str:
     """``[b/dp] n``"""
     return " ".join(f"[{name}/{axis}]" if axis else name for name, axis in dims)
@@ -291,14 +280,14 @@ class Drawing:
         step = self.rng.choice(["q * 0.5", "q + {}", "jnp.tanh(q)", "q * {}"]).format(name)
         self.add(f"lax.fori_loop(0, 3, lambda i, q: {step}, {name})", dims, dict.fromkeys(due, ""))
 
-    def program(self) -> Program:
+    def program(self) -> str:
         """The program, which returns its last value, or its last two."""
         arguments = ", ".join(f'{name}: Float[Array, "{text(dims)}"]' for name, dims in ARGUMENTS.items())
         results = [*self.values][-2:] if self.rng.random() < 0.2 else [*self.values][-1:]
         hints = [f'Float[Array, "{text(self.values[name].dims)}"]' for name in results]
         result = hints[0] if len(hints) == 1 else f"tuple[{', '.join(hints)}]"
         lines = "".join(f"    {line}\n" for line in [*self.lines, f"return {', '.join(results)}"])
-        return Program(f"{BEGINNING}\n\ndef f({arguments}) -> {result}:\n{lines}", self.counts_shard)
+        return f"{BEGINNING}\n\ndef f({arguments}) -> {result}:\n{lines}"
 
 
 KINDS = (
@@ -310,7 +299,7 @@ MORE = (
 )  # fmt: skip
 
 
-def drawn(seed: int, has_vma: bool, more: tuple[str, ...] = MORE) -> Program:
+def drawn(seed: int, has_vma: bool, more: tuple[str, ...] = MORE) -> str:
     """A program of a few steps."""
     drawing = Drawing(seed, has_vma)
     for _ in range(drawing.rng.randint(2, 5)):

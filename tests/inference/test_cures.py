@@ -20,7 +20,6 @@ class Wrong(NamedTuple):
       names: what its message names.
       is_cured: whether following the messages ends in a program that is taken.
       modes: the settings of ``check_vma`` under which it is refused.
-      counts_shard: whether a number by which it divides a sum counts a shard's elements.
       agrees: whether all shards have the same of what its kernel returns.
       result: the hint of what it returns.
       more: what stands before it.
@@ -32,7 +31,6 @@ class Wrong(NamedTuple):
     names: str
     is_cured: bool = True
     modes: tuple[bool, ...] = (True, False)
-    counts_shard: bool = True
     agrees: bool = False
     more: str = ""
 
@@ -114,23 +112,18 @@ def loss_of(x):
 
 PROGRAMS = {
     "a contraction": Wrong(XW, "y = x @ w; return y * 2", "[b/dp] n", "psum over 'tp'"),
-    "a contraction, scattered": Wrong(XW, "y = jnp.einsum('bk,kn->nb', x, w); return y.T", "[b/dp] n", "psum over 'tp'"),
     "a contraction of both axes": Wrong(X, "y = jnp.einsum('bk,bk->', x, x); return y", "", "psum over 'dp', 'tp'"),
     "a sum": Wrong(ROWS, "y = x.sum(0); return y", "k", "psum over 'dp'"),
-    "a sum of a sum": Wrong(ROWS, "y = x.sum(0); return y.sum()", "", "psum over 'dp'"),
     "a sum of mixed elements": Wrong('x: Float[Array, "s [b/dp]"]', "y = x.reshape(-1); z = y.sum(); return z", "", "psum over 'dp'"),
     "a sum over both axes, one at a time": Wrong(X, "y = x.sum(0); z = y.sum(); return z", "", "psum over"),
     "a local mean": Wrong(ROWS, "y = jnp.mean(x**2); return y", "", "pmean over 'dp'"),
-    "a local mean over rows": Wrong(ROWS, "y = x.mean(0); return y", "k", "pmean over 'dp'"),
     "a local mean of means": Wrong(ROWS, "y = x.mean(1); z = y.mean(); return z", "", "pmean over 'dp'"),
     "a mean that a check names, and that is summed": Wrong(ROWS, "y = check(x.mean(0), 'k'); z = lax.psum(y, 'dp'); return z", "k", "pmean over 'dp'"),
     "a maximum that a check names, and that is summed": Wrong(ROWS, "y = check(x.max(0), 'k'); z = lax.psum(y, 'dp'); return z", "k", "pmax over 'dp'"),
     "a mean over two axes": Wrong(X, "y = (x**2).mean(); return y", "", "pmean over 'dp', 'tp'"),
     "a mean, squared": Wrong(ROWS, "y = x.mean(0); z = y**2; return z", "k", "program.py:10 is of each shard's part: pmean over 'dp'"),
-    "a mean, shifted": Wrong(ROWS, "y = x.mean(0); z = y - 1.0; return z", "k", "pmean over 'dp'"),
     "a sum divided by a shard's size": Wrong(ROWS, "y = x.sum(0); return y / x.shape[0]", "k", "program.py:10 is of each shard's part: pmean over 'dp'"),
-    "a sum divided by all elements of a shard": Wrong(ROWS, "y = x.sum(); return y / x.size", "", "program.py:10 is of each shard's part: pmean over 'dp'"),
-    "a sum divided by two": Wrong(ROWS, "y = x.sum(0); return y / 2", "k", "program.py:10 leaves partial sums: psum over 'dp'", counts_shard=False),
+    "a sum divided by two": Wrong(ROWS, "y = x.sum(0); return y / 2", "k", "program.py:10 leaves partial sums: psum over 'dp'"),
     "a sum divided by a global size": Wrong(ROWS, "y = x.sum(0); return y / size('b')", "k", "psum over 'dp'"),
     "a mean by multiplication": Wrong(ROWS, "y = x.sum(0); return y * (1 / x.shape[0])", "k", "program.py:10 is of each shard's part: pmean over 'dp'"),
     "a mean of the other dim, summed": Wrong(ROWS, "y = x.mean(1); z = y.sum(); return z", "", "psum over 'dp'"),
@@ -138,16 +131,13 @@ PROGRAMS = {
     "a variance": Wrong(ROWS, "y = x.var(0); return y", "k", "shard's part", is_cured=False),
     "a maximum": Wrong(ROWS, "y = x.max(); return y", "", "pmax over 'dp'"),
     "a minimum": Wrong(ROWS, "y = x.min(0); return y", "k", "pmin over 'dp'"),
-    "a maximum, negated": Wrong(ROWS, "y = x.max(0); z = -y; return z", "k", "program.py:10 is of each shard's part: pmax over 'dp'"),
     "a softmax by hand": Wrong(X, "m = x.max(1); e = jnp.exp(x - m[:, None]); s = e.sum(1); return s", "[b/dp]", "pmax over 'tp' at program.py:10"),
     "a log-sum-exp": Wrong(X, "y = jax.nn.logsumexp(x, axis=1); return y", "[b/dp]", "the logsumexp at program.py:10 is of each shard's part of k (sharded over 'tp'): gather it first"),
     "a gathered value": Wrong(ROWS, "y = lax.all_gather(x, 'dp', tiled=True); return y", "b k", "to='invarying'", modes=(True,)),
     "a value that is gathered to vary": Wrong(ROWS, "y = all_gather(x, '[b/dp] k -> b k ~dp'); return y", "b k", "all_gather without '~'", modes=(True,)),
     "what is computed of a gathered value": Wrong(ROWS, "y = lax.all_gather(x, 'dp', tiled=True); z = y.sum(0); return z", "k", "to='invarying'", modes=(True,)),
     "a sum over the wrong axis": Wrong(XW, "y = x @ w; z = lax.psum(y, 'dp'); return z", "[b/dp] n", "psum over 'tp' at program.py:10"),
-    "a constant added": Wrong(XW, "y = x @ w; z = y + 1.0; return z", "[b/dp] n", "program.py:10 leaves partial sums: psum over 'tp'"),
     "a bias added": Wrong(f'{XW}, c: Float[Array, "n"]', "y = x @ w; z = y + c; return z", "[b/dp] n", "program.py:10 leaves partial sums: psum over 'tp'"),
-    "zeros added": Wrong(XW, "y = x @ w; z = y + jnp.zeros_like(y); return z", "[b/dp] n", "psum over 'tp'"),
     "a nonlinear function": Wrong(XW, "y = x @ w; z = jax.nn.relu(y); return z", "[b/dp] n", "program.py:10 leaves partial sums: psum over 'tp'"),
     "a nonlinear function for the second time": Wrong(
         'x: Float[Array, "[b/dp] [k/tp]"], w: Float[Array, "[k/tp] d"]',
@@ -159,7 +149,6 @@ PROGRAMS = {
     "a sum, and a psum that fits it": Wrong(
         XV, 'm = check(x.sum(0), "k"); return lax.psum((m * w).sum(), "dp")', "", "whose sum is taken later: write '+dp'"
     ),
-    "a product of two sums": Wrong(XW, "y = x @ w; z = y * y; return z", "[b/dp] n", "program.py:10 leaves partial sums: psum over 'tp'"),
     "a quotient of two sums": Wrong(ROWS, "y = x.sum(0); n = (x**2).sum(0); return y / n", "k", "psum over 'dp' at program.py:11, and psum over 'dp' at program.py:10"),
     "updated weights": Wrong(
         XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum())(w); return w - 0.1 * g", "k", "program.py:10 leaves partial sums: psum over 'dp' of the gradient", modes=(False,)
@@ -183,9 +172,6 @@ PROGRAMS = {
     "a gradient of a pmean": Wrong(
         XV, "g = jax.grad(lambda w: lax.pmean(((x @ w) ** 2).mean(), 'dp'))(w); return g", "k", "pmean over 'dp'", modes=(False,)
     ),
-    "a gradient of a pmean of what is sliced": Wrong(
-        ENTRIES, "g = jax.grad(lambda w: lax.pmean(jax.nn.log_softmax(x @ w)[:, 0].mean(), 'dp'))(w); return g", "k n", "pmean over 'dp'", modes=(False,)
-    ),
     "a gradient of a pmean of entries": Wrong(
         f'{ENTRIES}, i: Int[Array, "[b/dp]"]',
         "j = i[:, None] % w.shape[1]; g = jax.grad(lambda w: lax.pmean(jnp.take_along_axis(x @ w, j, -1).mean(), 'dp'))(w); return g",
@@ -193,11 +179,6 @@ PROGRAMS = {
     ),
     "a gradient of a sum over the batch": Wrong(
         XV, "g = jax.grad(lambda w: lax.psum(((x @ w) ** 2).sum(), 'dp') / size('b'))(w); return g", "k", "pmean over 'dp'", modes=(False,)
-    ),
-    "a gradient of a mean over both axes": Wrong(
-        f'{X}, w: Float[Array, "[k/tp]"]',
-        "g = jax.grad(lambda w: lax.pmean((lax.pmean((x * w).mean(1), 'tp') ** 2).mean(), 'dp'))(w); return g",
-        "[k/tp]", "pmean over 'dp' of the gradient at program.py:10", modes=(False,),
     ),
     "a gradient through a psum over another axis": Wrong(
         f'{X}, w: Float[Array, "[k/tp]"]',
@@ -244,16 +225,8 @@ PROGRAMS = {
         f'{ROWS}, w: Float[Array, "k [n/tp]"]', "g = jax.grad(lambda w: loss_of(w, x))(w); return w - 0.1 * g",
         "k [n/tp]", "pmean over 'dp' at program.py:9", modes=(True,), more=LOSS,
     ),
-    "the same, without types": Wrong(
-        f'{ROWS}, w: Float[Array, "k [n/tp]"]', "g = jax.grad(lambda w: loss_of(w, x))(w); return w - 0.1 * g",
-        "k [n/tp]", "the gradient at program.py:13 leaves partial sums", is_cured=False, modes=(False,), more=LOSS,
-    ),
     "a gradient of a mean and of a sum": Wrong(
         XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return g", "k", "the gradient at program.py:13 leaves partial sums", is_cured=False, modes=(False,),
-        more="def loss_of(w, x):\n    y = x @ w\n    z = jnp.mean(y**2)\n    return z + y.sum()",
-    ),
-    "a gradient of a mean and of a sum, with types": Wrong(
-        XV, "g = jax.grad(lambda w: loss_of(w, x))(w); return g", "k", "if this is intended", is_cured=False, modes=(True,),
         more="def loss_of(w, x):\n    y = x @ w\n    z = jnp.mean(y**2)\n    return z + y.sum()",
     ),
     "a gradient of what is rematerialised": Wrong(
@@ -279,9 +252,6 @@ PROGRAMS = {
     "a step by a mean of the gradient of weights that are sharded": Wrong(
         SHARDED, "g = jax.grad(lambda w: lax.pmean(loss_of(lax.all_gather(w, 'dp', tiled=True), x), 'dp'))(w); s = lax.pmean(g, 'dp'); return w - 0.1 * s",
         "[k/dp]", "leave out the pmean over 'dp' at program.py:14", modes=(True,), more=LOSS,
-    ),
-    "a gradient of a checkpoint": Wrong(
-        XV, "loss = jax.checkpoint(lambda w: (jnp.tanh(x @ w) ** 2).mean()); g = jax.grad(loss)(w); return g", "k", "pmean over 'dp'", modes=(False,)
     ),
     "the loss and its gradient": Wrong(
         XV,
@@ -321,10 +291,6 @@ PROGRAMS = {
         ROWS, "y = lax.cond(x.max() > 0, lambda: jnp.ones(2), lambda: jnp.zeros(2)); return y", "2", "the predicate of the cond",
         is_cured=False, modes=(False,),
     ),
-    "a branch by any of a part": Wrong(
-        ROWS, "p = (x > 0).any(); y = lax.cond(p, lambda: jnp.ones(2), lambda: jnp.zeros(2)); return y", "2",
-        "the predicate of the cond", is_cured=False, modes=(False,),
-    ),
     "the product of a part": Wrong(ROWS, "y = x.prod(0); return y", "k", "gather it first"),
     "a shard sent on": Wrong(ROWS, "y = x.sum(0); z = lax.ppermute(y, 'dp', [(0, 1), (1, 2), (2, 3), (3, 0)]) if x.shape[0] < 8 else y; return z", "k", "the ppermute at program.py:11 sends on parts of", is_cured=False),
     "a ring that adds": Wrong(
@@ -337,7 +303,7 @@ PROGRAMS = {
     "a sum that a ring has taken": Wrong(ROWS, "y = ring(x, lax.axis_size('dp') - 1); return y", "k", "assume(x, hint)", agrees=True, more=RING),
     "a sum of what one neighbour sends": Wrong(ROWS, "y = ring(x, 1); return y", "k", "assume(x, hint)", is_cured=False, more=RING),
     "a callback": Wrong(
-        ROWS, "y = jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x); return y.sum(0)", "k", "state by assume(x, hint) what they are", is_cured=False
+        ROWS, "y = jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x); return y.sum(0)", "k", "state what it is by assume(x, hint)", is_cured=False
     ),
     "a kernel's second result": Wrong(
         f'{ROWS}, c: Float[Array, "s d"]',
@@ -352,9 +318,6 @@ PROGRAMS = {
     "a check of a partial sum": Wrong(XW, "y = x @ w; z = check(y, \"[b/dp] n\"); return lax.psum(z, 'tp')", "[b/dp] n", "whose sum is taken later: write '+tp'"),
     "a check, and then a pattern": Wrong(
         XW, "y = x @ w; z = check(y, \"[b/dp] n\"); return reduce(z, '[b/dp] n -> [b/dp]', 'sum')", "[b/dp]", "psum over 'tp'"
-    ),
-    "a check, and then a scalar": Wrong(
-        XW, "y = x @ w; z = check(y, \"[b/dp] n\"); return reduce(z, '[b/dp] n ->', 'mean')", "", "psum over 'tp'"
     ),
     "a check of a mean, and then a pattern": Wrong(
         ROWS, "y = x.mean(0); z = check(y, \"k\"); return reduce(z, 'k ->', 'sum')", "", "pmean over 'dp'"
@@ -385,9 +348,6 @@ PROGRAMS = {
     ),
     "a nonlinear function of rows over the shard's size": Wrong(
         ROWS, "y = x / x.shape[0]; z = jnp.cos(y); return z", "[b/dp] k", "if this is intended", is_cured=False
-    ),
-    "a nonlinear function of a sum of what a maximum made": Wrong(
-        ROWS, "m = x.max(0); y = x - m; z = y.sum(0); q = jnp.tanh(z); return lax.psum(q, 'dp')", "k", "if this is intended", is_cured=False
     ),
     "a norm of a part, summed": Wrong(ROWS, "y = jnp.linalg.norm(x); return lax.psum(y, 'dp')", "", "if this is intended", is_cured=False),
     "a sum that is scattered once more": Wrong(
@@ -458,7 +418,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(7)
 @pytest.mark.parametrize(("name", "check_vma"), CASES)
 def test_a_message_names_what_makes_the_value_the_same_on_every_shard(
     name: str, check_vma: bool, tmp_path: Path
@@ -473,7 +433,7 @@ def test_a_message_names_what_makes_the_value_the_same_on_every_shard(
 @pytest.mark.parametrize(("name", "check_vma"), [case if at % 6 == 0 else slow(case) for at, case in enumerate(CASES)])
 def test_a_program_that_follows_its_messages_is_right_or_refused(name: str, check_vma: bool, tmp_path: Path) -> None:
     wrong = PROGRAMS[name]
-    taken = outcomes(wrong.source, tmp_path, check_vma, wrong.counts_shard, wrong.agrees)
+    taken = outcomes(wrong.source, tmp_path, check_vma, wrong.agrees)
     expect_right(taken, wrong.source, tmp_path, check_vma)
     assert bool(taken) == wrong.is_cured
 
@@ -487,9 +447,9 @@ def test_a_random_program_that_follows_its_messages_is_right_or_refused(
 ) -> None:
     refused = 0
     for seed in seeds:
-        source, counts_shard = drawn(seed, check_vma)
+        source = drawn(seed, check_vma)
         message = refusal(source, tmp_path, meshes()[0], check_vma)
         if message is not None and not message.startswith("JAX: "):
-            expect_right(outcomes(source, tmp_path, check_vma, counts_shard), source, tmp_path, check_vma)
+            expect_right(outcomes(source, tmp_path, check_vma), source, tmp_path, check_vma)
             refused += 1
     assert refused > len(seeds) // 4

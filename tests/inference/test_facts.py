@@ -2,6 +2,7 @@
 
 from itertools import product
 from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,22 +82,22 @@ def test_axes_stand_among_others_in_their_order(axes: str, others: str, within: 
     assert is_within(tuple(axes), tuple(others)) is within
 
 
-def test_an_axis_that_splits_two_dims_makes_both_unknown() -> None:
-    assert drop_repeated_axes((A, UNSHARDED, AB, DimFact(("c",)))) == (UNKNOWN, UNSHARDED, UNKNOWN, DimFact(("c",)))
+@pytest.mark.parametrize(
+    ("known", "settled"),
+    [
+        ((A, UNSHARDED, AB, DimFact(("c",))), (UNKNOWN, UNSHARDED, UNKNOWN, DimFact(("c",)))),
+        ((A, UNKNOWN, B), (A, UNKNOWN, B)),
+    ],
+    ids=["two dims", "one each"],
+)
+def test_an_axis_that_splits_two_dims_makes_both_unknown(known: tuple[DimFact, ...], settled: Any) -> None:
+    assert drop_repeated_axes(known) == settled
 
 
-def test_axes_that_split_one_dim_each_stay() -> None:
-    assert drop_repeated_axes((A, UNKNOWN, B)) == (A, UNKNOWN, B)
-
-
-def test_an_axis_unreduced_on_one_side_only_is_varying() -> None:
-    one, other = ShardingFact(NO_AXES, frozenset("a"), (UNSHARDED,)), invarying(1)
-    assert join(one, other) == ShardingFact(frozenset("a"), NO_AXES, (UNSHARDED,))
-
-
-def test_an_axis_unreduced_on_both_sides_is_unreduced() -> None:
+def test_an_axis_is_unreduced_where_it_is_so_on_both_sides_and_else_varies() -> None:
     partial = ShardingFact(frozenset("b"), frozenset("a"), (B,))
     assert join(partial, ShardingFact(NO_AXES, frozenset("a"), (UNSHARDED,))) == partial
+    assert join(partial, invarying(1)) == ShardingFact(frozenset("ab"), NO_AXES, (B,))
 
 
 def test_what_a_condition_chooses_is_not_unreduced_where_that_differs() -> None:
@@ -129,38 +130,19 @@ def known_of(dim: DimFact) -> int:
     return 0 if dim == UNSHARDED else 1 if dim.axes or dim.gathered else 2
 
 
-@given(dims, dims)
-def test_meeting_has_no_order(a: DimFact, b: DimFact) -> None:
-    assert join_dims(a, b) == join_dims(b, a)
-
-
 @given(dims, dims, dims)
-def test_meeting_has_no_grouping(a: DimFact, b: DimFact, c: DimFact) -> None:
-    assert join_dims(join_dims(a, b), c) == join_dims(a, join_dims(b, c))
-
-
-@given(dims, dims)
-def test_meeting_again_changes_nothing(a: DimFact, b: DimFact) -> None:
-    assert join_dims(join_dims(a, b), b) == join_dims(a, b)
-
-
-@given(dims, dims)
-def test_meeting_goes_up(a: DimFact, b: DimFact) -> None:
-    assert known_of(join_dims(a, b)) >= max(known_of(a), known_of(b))
-
-
-@given(facts, facts)
-def test_either_has_no_order(a: ShardingFact, b: ShardingFact) -> None:
-    assert join(a, b) == join(b, a)
-
-
-@given(facts)
-def test_either_of_the_same_is_the_same(a: ShardingFact) -> None:
-    assert join(a, ShardingFact(*a)) == a
+def test_dims_meet_as_in_a_semilattice(a: DimFact, b: DimFact, c: DimFact) -> None:
+    met = join_dims(a, b)
+    assert met == join_dims(b, a) == join_dims(met, b)
+    assert join_dims(met, c) == join_dims(a, join_dims(b, c))
+    assert known_of(met) >= max(known_of(a), known_of(b))
 
 
 @given(facts, facts, facts)
-def test_what_varies_has_no_grouping(a: ShardingFact, b: ShardingFact, c: ShardingFact) -> None:
+def test_facts_meet_in_no_order_and_no_grouping(a: ShardingFact, b: ShardingFact, c: ShardingFact) -> None:
+    assert drop_repeated_axes(a.dims) == a.dims
+    assert join(a, b) == join(b, a)
+    assert join(a, ShardingFact(*a)) == a
     left, right = join(join(a, b), c), join(a, join(b, c))
     assert (left.varying, left.unreduced) == (right.varying, right.unreduced)
 
@@ -182,11 +164,6 @@ def test_either_of_more_that_differs_differs_no_less(a: ShardingFact, b: Shardin
 def test_an_axis_is_known_to_split_one_dim_at_most(a: ShardingFact, b: ShardingFact) -> None:
     axes = [axis for dim in join(a, b).dims for axis in dim.axes or ()]
     assert len(axes) == len(set(axes))
-
-
-@given(st.lists(dims, max_size=4).map(tuple))
-def test_settled_dims_are_settled(known: tuple[DimFact, ...]) -> None:
-    assert drop_repeated_axes(drop_repeated_axes(known)) == drop_repeated_axes(known)
 
 
 @given(orders, orders, orders)
@@ -236,10 +213,11 @@ def shard(array: np.ndarray, shape: tuple[int, ...], known: tuple[DimFact, ...],
     return array.reshape(shape)
 
 
+Reshape = tuple[tuple[DimFact, ...], tuple[int, ...], tuple[int, ...]]
+
+
 @given(reshapes())
-def test_a_reshape_of_shards_is_what_it_is_of_the_global_array(
-    case: tuple[tuple[DimFact, ...], tuple[int, ...], tuple[int, ...]],
-) -> None:
+def test_a_reshape_of_shards_is_what_it_is_of_the_global_array(case: Reshape) -> None:
     known, before, after = case
     result = tuple(reshape_dims(known, before, after))
     assert len(result) == len(after)
@@ -253,9 +231,7 @@ def test_a_reshape_of_shards_is_what_it_is_of_the_global_array(
 
 
 @given(reshapes())
-def test_a_reshape_splits_no_dim_over_another_axis(
-    case: tuple[tuple[DimFact, ...], tuple[int, ...], tuple[int, ...]],
-) -> None:
+def test_a_reshape_splits_no_dim_over_another_axis(case: Reshape) -> None:
     known, before, after = case
     orders = {axis for dim in known for axis in dim.axes or ()}
     found = [axis for dim in reshape_dims(known, before, after) for axis in dim.known_axes]

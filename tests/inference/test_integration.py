@@ -28,6 +28,9 @@ Body = Callable[..., Any]
 pytestmark = pytest.mark.filterwarnings("ignore::typedshmap.SuspectWarning")
 
 
+in_both_modes = pytest.mark.parametrize("check_vma", [True, False], ids=["typed", "untyped"])
+
+
 def traced(f: Body, *args: Any) -> Any:
     """Shapes of results, without what JAX may remember of the function."""
     return jax.eval_shape(lambda *args: f(*args), *args)
@@ -73,7 +76,7 @@ def regions(keep: Callable[[Body], Body], mesh: Mesh, check_vma: bool) -> tuple[
     return first, second
 
 
-@pytest.mark.parametrize("check_vma", [True, False], ids=["typed", "untyped"])
+@in_both_modes
 @pytest.mark.parametrize("keep", KEPT.values(), ids=KEPT)
 def test_what_is_traced_for_one_region_is_judged_in_another(
     keep: Callable[[Body], Body], check_vma: bool, mesh: Mesh
@@ -85,7 +88,7 @@ def test_what_is_traced_for_one_region_is_judged_in_another(
     traced(right, ROWS)
 
 
-@pytest.mark.parametrize("check_vma", [True, False], ids=["typed", "untyped"])
+@in_both_modes
 @pytest.mark.parametrize("keep", KEPT.values(), ids=KEPT)
 def test_what_was_refused_in_one_region_is_taken_in_another(
     keep: Callable[[Body], Body], check_vma: bool, mesh: Mesh
@@ -117,30 +120,34 @@ Hint: the concatenate at test_integration.py:{joined} is of each shard's part of
     assert message == expected
 
 
+COLUMNS = Float[Array, "r [d/tp]"]
+
+
+def around(kept: Body, mesh: Mesh) -> Body:
+    """A region over one axis, and within it one over the other, of a helper."""
+
+    def body(x: Any) -> Any:
+        options: Any = {"in_types": (COLUMNS,), "out_types": COLUMNS, "axis_names": {"tp"}, "check_vma": False}
+        return typed_shard_map(kept, **options)(x)
+
+    return over(mesh, body, axis_names={"dp"}, check_vma=False)
+
+
 def test_a_helper_of_a_region_over_all_axes_serves_one_within_a_region(mesh: Mesh) -> None:
-    columns, kept = Float[Array, "r [d/tp]"], jax.jit(lambda y: check(y * 2, "r [d/tp]"))
-
-    def around(x: Any) -> Any:
-        within = typed_shard_map(kept, in_types=(columns,), out_types=columns, axis_names={"tp"}, check_vma=False)
-        return within(x)
-
-    traced(over(mesh, kept, columns, check_vma=False), jax.ShapeDtypeStruct((2, 4), jnp.float32))
-    traced(over(mesh, around, axis_names={"dp"}, check_vma=False), ROWS)
+    kept = jax.jit(lambda y: check(y * 2, "r [d/tp]"))
+    traced(over(mesh, kept, COLUMNS, check_vma=False), jax.ShapeDtypeStruct((2, 4), jnp.float32))
+    traced(around(kept, mesh), ROWS)
 
 
 def test_a_helper_of_a_region_within_is_judged_over_all_axes_of_one_that_has_them(mesh: Mesh) -> None:
-    columns, kept = Float[Array, "r [d/tp]"], jax.jit(lambda y: check(y * 2, "r [d/tp]"))
-
-    def around(x: Any) -> Any:
-        within = typed_shard_map(kept, in_types=(columns,), out_types=columns, axis_names={"tp"}, check_vma=False)
-        return within(x)
+    kept = jax.jit(lambda y: check(y * 2, "r [d/tp]"))
 
     def varies(x: Any) -> Any:
         return lax.psum(kept(x), "dp")
 
-    traced(over(mesh, around, axis_names={"dp"}, check_vma=False), ROWS)
+    traced(around(kept, mesh), ROWS)
     with pytest.raises(VaryingError, match="varies: checked value varies over 'dp'"):
-        traced(over(mesh, varies, Float[Array, "[b/dp] [d/tp]"], columns, check_vma=False), ROWS)
+        traced(over(mesh, varies, Float[Array, "[b/dp] [d/tp]"], COLUMNS, check_vma=False), ROWS)
 
 
 def test_a_helpers_names_mean_what_the_region_that_calls_it_says(mesh: Mesh) -> None:
@@ -184,7 +191,7 @@ def test_a_wrong_check_that_nothing_uses_is_refused(
         around(over(mesh, within(lambda y: wrong(y)), check_vma=False))
 
 
-@pytest.mark.parametrize("check_vma", [True, False], ids=["typed", "untyped"])
+@in_both_modes
 @pytest.mark.parametrize("around", ["traced", "differentiated", "mapped"])
 def test_a_body_without_results_is_read(around: str, check_vma: bool, mesh: Mesh) -> None:
     def nothing(x: Float[Array, "[b/dp] d"]) -> None:
@@ -230,27 +237,17 @@ def in_a_forward_rule(f: Body) -> Body:
     return jax.grad(loss(g), argnums=(0, 1))
 
 
+# Other transformations are in tests/call/test_control_flow.py.
 TRANSFORMED: dict[str, Callable[[Body], Body]] = {
-    "a hessian": lambda f: lambda x, w: jax.hessian(lambda s: f(x * s, w).sum())(1.0),
-    "jacfwd": lambda f: lambda x, w: jax.jacfwd(lambda s: f(x * s, w))(1.0),
-    "jacrev": lambda f: lambda x, w: jax.jacrev(lambda s: f(x * s, w))(1.0),
-    "linearize": lambda f: lambda x, w: jax.linearize(f, x, w)[1](x, w),
     "a gradient of vmap": lambda f: (
         lambda x, w: jax.grad(lambda x: jax.vmap(f, (None, 0))(x, jnp.stack([w, w])).sum())(x)
     ),
-    "vmap of a gradient": lambda f: lambda x, w: jax.vmap(jax.grad(loss(f)), (0, None))(jnp.stack([x, x]), w),
     "a gradient in a scan": lambda f: (
         lambda x, w: lax.scan(lambda c, _: (jax.grad(loss(f))(c, w), None), x, None, length=2)[0]
     ),
     "a gradient of a scan": lambda f: jax.grad(
-        lambda x, w: lax.scan(lambda c, _: (c + f(c[:, None] * jnp.ones((8, 4)), w), None), x[:, 0], None, length=2)[
-            0
-        ].sum()
+        lambda x, w: scanned(lambda c: c + f(c[:, None] * jnp.ones((8, 4)), w))(x[:, 0]).sum()
     ),
-    "map": lambda f: lambda x, w: lax.map(lambda s: f(x * s, w), jnp.arange(2.0)),
-    "a while loop": lambda f: lambda x, w: lax.while_loop(lambda c: c.sum() < 3, lambda c: c + 1 + f(x, w), x[:, 0]),
-    "a gradient of jit": lambda f: jax.grad(loss(jax.jit(f))),
-    "a checkpoint of jit": lambda f: jax.grad(loss(jax.checkpoint(jax.jit(f)))),
     "called twice": lambda f: jax.grad(lambda x, w: f(f(x, w)[:, None] * jnp.ones((8, 4)), w).sum()),
     "a root": with_own_root,
     "a backward rule": in_a_backward_rule,
@@ -259,7 +256,7 @@ TRANSFORMED: dict[str, Callable[[Body], Body]] = {
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("check_vma", [True, False], ids=["typed", "untyped"])
+@in_both_modes
 @pytest.mark.parametrize("transform", TRANSFORMED.values(), ids=TRANSFORMED)
 def test_a_transformed_program_is_that_of_hand_written_shard_map(
     transform: Callable[[Body], Body], check_vma: bool, mesh: Mesh
@@ -275,17 +272,16 @@ def test_a_transformed_program_is_that_of_hand_written_shard_map(
         check_vma=check_vma,
     )
     args = ROWS, jax.ShapeDtypeStruct((4, 6), jnp.float32)
-    typed_text, text = (jax.jit(named(transform(f))).lower(*args).as_text() for f in (typed, by_hand))
-    assert typed_text == text
+    assert text_of(transform(typed), *args) == text_of(transform(by_hand), *args)
 
 
-def named(f: Body) -> Body:
-    """The function under a name that is the same for all."""
+def text_of(f: Body, *args: Any) -> str:
+    """The text of a program under a name that is the same for all."""
 
     def program(*args: Any) -> Any:
         return f(*args)
 
-    return program
+    return jax.jit(program).lower(*args).as_text()
 
 
 key = jax.random.key(0)
@@ -328,8 +324,8 @@ def test_a_body_is_lowered_as_by_hand_in_every_setting(
     with setting():
         typed = over(mesh, lambda x: check(body(check(x, X)), X))
         by_hand = jax.shard_map(body, mesh=mesh, in_specs=rows, out_specs=rows)
-        typed_text, text = (jax.jit(named(f)).lower(numbers).as_text() for f in (typed, by_hand))
-    assert without_addresses(typed_text) == without_addresses(text)
+        texts = [without_addresses(text_of(f, numbers)) for f in (typed, by_hand)]
+    assert texts[0] == texts[1]
 
 
 def without_addresses(text: str) -> list[str]:
@@ -350,8 +346,8 @@ def test_a_closed_over_tracer_is_differentiated_as_by_hand(mesh: Mesh) -> None:
     def by_hand(s: Any, x: Any) -> Any:
         return jax.shard_map(lambda x: x * s, mesh=mesh, in_specs=rows, out_specs=rows)(x).sum()
 
-    typed_text, text = (jax.jit(named(jax.grad(f))).lower(jnp.arange(4.0), numbers).as_text() for f in (typed, by_hand))
-    assert typed_text == text
+    texts = [text_of(jax.grad(f), jnp.arange(4.0), numbers) for f in (typed, by_hand)]
+    assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize("around", [lambda f: f, jax.checkpoint], ids=["plain", "checkpoint"])
@@ -370,11 +366,9 @@ def test_what_is_stated_beside_a_value_keeps_nothing_alive(around: Callable[[Bod
     def body(of: Callable[..., Any]) -> Body:
         return scanned(around(lambda c: of(jnp.sin(c) * c, jnp.exp(c) * c)))
 
-    typed_text, text = (
-        jax.jit(named(jax.grad(lambda x, f=f: f(x).sum()))).lower(numbers).as_text()
-        for f in (over(mesh, body(helper)), jax.shard_map(body(plain), mesh=mesh, in_specs=rows, out_specs=rows))
-    )
-    assert typed_text == text
+    by_hand = jax.shard_map(body(plain), mesh=mesh, in_specs=rows, out_specs=rows)
+    texts = [text_of(jax.grad(lambda x, f=f: f(x).sum()), numbers) for f in (over(mesh, body(helper)), by_hand)]
+    assert texts[0] == texts[1]
 
 
 # How often a body runs.

@@ -26,7 +26,7 @@ QUICK = 24
 def test_a_random_program_that_is_proved_is_right(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proof, "assert_mesh_invariant", lambda *_, **__: None)
     check_vma = seed % 2 == 0
-    source = drawn(seed, check_vma).source
+    source = drawn(seed, check_vma)
     if (refusal(source, tmp_path, meshes()[0], check_vma) or "").startswith("JAX: "):
         return
     function: Any = typed_shard_map(module_of(source, tmp_path).f, check_vma=check_vma)

@@ -64,6 +64,14 @@ def warned_of(body: Callable[..., Any], mesh: Mesh | AbstractMesh) -> list[warni
     return [each for each in caught if each.category is SuspectWarning]
 
 
+def audited(body: Callable[..., Any], mesh: Mesh) -> Any:
+    """The report of a plain region."""
+    with audit() as report:
+        mapped = jax.shard_map(body, mesh=mesh, in_specs=(P("dp"), P()), out_specs=P())
+        jax.eval_shape(mapped, *ARGUMENTS)
+    return report
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_is_found_at_its_line(kind: str, mesh: Mesh) -> None:
     body, said = KINDS[kind]
@@ -112,10 +120,9 @@ def test_an_audit_finds_a_gradient_of_one_row_on_each_shard(rows: int, mesh: Mes
     assert [found.kind for found in report.findings] == ["summed-gradient"]
 
 
-@pytest.mark.parametrize("nonlinear", [jnp.tanh, jax.nn.relu, jax.nn.gelu])
-def test_a_pattern_that_takes_a_sum_does_not_hide_that_it_was_lost(nonlinear: Callable[..., Any], mesh: Mesh) -> None:
+def test_a_pattern_that_takes_a_sum_does_not_hide_that_it_was_lost(mesh: Mesh) -> None:
     def pooled(x: ROWS, w: WEIGHT) -> WEIGHT:
-        return psum(nonlinear(x.sum(0)), "k +dp -> k")
+        return psum(jax.nn.relu(x.sum(0)), "k +dp -> k")
 
     (warning,) = warned_of(pooled, mesh)
     assert " is not linear, and its operand is a partial sum over 'dp'" in str(warning.message)
@@ -138,16 +145,15 @@ def silenced_as_another(x: ROWS, w: WEIGHT) -> ROWS:
     return jnp.flip(x, 0)  # typedshmap: ignore[lost-sum]
 
 
-@pytest.mark.parametrize("body", [silenced_on_its_line, silenced_above, silenced_altogether])
-def test_a_comment_silences_it(body: Callable[..., Any], mesh: Mesh) -> None:
-    assert warned_of(body, mesh) == []
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [(silenced_on_its_line, 0), (silenced_above, 0), (silenced_altogether, 0), (silenced_as_another, 1)],
+)
+def test_a_comment_of_its_kind_silences_it(body: Callable[..., Any], count: int, mesh: Mesh) -> None:
+    assert len(warned_of(body, mesh)) == count
 
 
-def test_a_comment_of_another_kind_does_not(mesh: Mesh) -> None:
-    assert len(warned_of(silenced_as_another, mesh)) == 1
-
-
-@pytest.mark.parametrize("number", [0.5, 0.25, 0.125, 2.0, 4.0, 8.0, 0.3, 7.0, 1 / 3])
+@pytest.mark.parametrize("number", [0.5, 0.25, 4.0, 0.3, 7.0])
 @pytest.mark.parametrize("is_wrong", [True, False])
 def test_no_number_beside_it_silences_or_raises_it(number: float, is_wrong: bool, mesh: Mesh) -> None:
     take = lax.psum if is_wrong else lax.pmean
@@ -164,14 +170,6 @@ def test_the_constants_of_a_called_function_are_read(mesh: Mesh) -> None:
         return lax.psum(share(x.mean(0)), "dp")
 
     assert warned_of(mean, mesh) == []
-
-
-def counted(calls: list[Any], body: Callable[..., Any]) -> Callable[..., Any]:
-    def noting(x: ROWS, w: WEIGHT) -> Float[Array, ""]:
-        calls.append(x.shape)
-        return body(x, w)
-
-    return noting
 
 
 DECAY = 0.875
@@ -193,7 +191,12 @@ def test_a_body_is_traced_again_where_a_verdict_depends_on_a_number(
 ) -> None:
     monkeypatch.setattr("typedshmap.inference.kinds.region_cache._known", {})  # some have the same equations
     seen: list[Any] = []
-    warned_of(counted(seen, body), mesh)
+
+    def noting(x: ROWS, w: WEIGHT) -> Float[Array, ""]:
+        seen.append(x.shape)
+        return body(x, w)
+
+    warned_of(noting, mesh)
     assert seen[0] == (4, 4) and (len(seen) > 1) == is_again
 
 
@@ -207,21 +210,18 @@ def test_one_line_may_count_rows_of_a_shard_and_as_many_others() -> None:
         first, second = (reduce(each, pattern, "mean") for each, pattern in zip((x, y), patterns, strict=True))
         return first, psum(second, "~dp -> ")
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", SuspectWarning)
-        arguments = np.ones((12, 2, 6, 1), np.float32), np.ones(36, np.float32)
-        jax.eval_shape(typed_shard_map(means, mesh=mesh), *arguments)
+    arguments = np.ones((12, 2, 6, 1), np.float32), np.ones(36, np.float32)
+    jax.eval_shape(typed_shard_map(means, mesh=mesh), *arguments)
 
 
 def test_a_mean_may_count_the_only_row_of_a_shard(mesh: Mesh) -> None:
     def mean(x: Float[Array, "_ [a/dp]"]) -> Float[Array, ""]:
         return lax.pmean(jnp.mean(x.reshape(3, 3, 1)), "dp")  # the body fits one size of 'dp' only
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", SuspectWarning)
-        jax.eval_shape(typed_shard_map(mean, mesh=mesh), np.ones((9, mesh.shape["dp"]), np.float32))
+    jax.eval_shape(typed_shard_map(mean, mesh=mesh), np.ones((9, mesh.shape["dp"]), np.float32))
 
 
+# Warnings are errors: none is given of these.
 # By the sizes of a mesh, the argument's shape and its dims, the pattern of a mean, and how its result is sharded.
 MEANS = [
     ({"sp": 3, "tp": 2}, (6,), "[_/tp,sp]", "[6/tp,sp] -> ", ""),
@@ -241,20 +241,15 @@ def test_a_mean_by_a_pattern_is_right(
 
     types: Any = {"in_types": (Float[Array, dims],), "out_types": Float[Array, result]}
     mesh = jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", SuspectWarning)
-        for check_vma in (False, True):
-            f = typed_shard_map(mean, mesh=mesh, check_vma=check_vma, **types)
-            jax.eval_shape(f, np.ones(shape, np.float32))
+    for check_vma in (False, True):
+        jax.eval_shape(typed_shard_map(mean, mesh=mesh, check_vma=check_vma, **types), np.ones(shape, np.float32))
 
 
 def test_an_audit_always_asks_what_numbers_do(mesh: Mesh) -> None:
     def closed_over(x: Any, w: Any) -> Any:
         return lax.psum((x @ w).sum(), "dp") * (1 / 8)
 
-    specs: dict[str, Any] = {"in_specs": (P("dp"), P()), "out_specs": P()}
-    with audit() as report:
-        jax.eval_shape(jax.shard_map(closed_over, mesh=mesh, **specs), *ARGUMENTS)
+    report = audited(closed_over, mesh)
     assert report.findings == [] and [region.is_complete for region in report.regions] == [True]
 
 
@@ -279,16 +274,9 @@ class Step:
         return self.mesh.shape["dp"]
 
 
-def with_default_mesh(mesh: Any) -> Callable[..., Any]:
-    def body(x: Any, w: Any, mesh: Any = mesh) -> Any:
-        return Step(mesh).wrong(x, w)
-
-    return body
-
-
 HOLDERS: dict[str, Callable[[Any], Callable[..., Any]]] = {
     "an attribute": lambda mesh: Step(mesh).wrong,
-    "a default": with_default_mesh,
+    "a default": lambda mesh: lambda x, w, mesh=mesh: Step(mesh).wrong(x, w),
     "a partial": lambda mesh: functools.partial(lambda mesh, x, w: Step(mesh).wrong(x, w), mesh),
 }
 
@@ -296,17 +284,12 @@ HOLDERS: dict[str, Callable[[Any], Callable[..., Any]]] = {
 @needs_second_trace
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_a_mesh_that_a_body_holds_hides_nothing_unless_its_sizes_are_read(holder: str, mesh: Mesh) -> None:
-    specs: dict[str, Any] = {"in_specs": (P("dp"), P()), "out_specs": P()}
-    with audit() as report:
-        jax.eval_shape(jax.shard_map(HOLDERS[holder](mesh), mesh=mesh, **specs), *ARGUMENTS)
-    assert [finding.kind for finding in report.findings] == ["double-sum"]
+    assert [finding.kind for finding in audited(HOLDERS[holder](mesh), mesh).findings] == ["double-sum"]
 
 
 @needs_second_trace
 def test_an_audit_says_where_a_size_that_is_closed_over_leaves_degrees_open(mesh: Mesh) -> None:
-    specs: dict[str, Any] = {"in_specs": (P("dp"), P()), "out_specs": P()}
-    with audit() as report:
-        jax.eval_shape(jax.shard_map(Step(mesh).counted, mesh=mesh, **specs), *ARGUMENTS)
+    report = audited(Step(mesh).counted, mesh)
     assert report.findings == []
     (region,) = report.regions
     why = "it closes over self.mesh, whose sizes stay what they are"
@@ -327,11 +310,7 @@ def scaled_with_size(x: Any, w: Any, shards: int = 4) -> Any:
 @needs_second_trace
 @pytest.mark.parametrize("bodies", [(scaled, scaled_with_size), (scaled_with_size, scaled)])
 def test_what_one_body_closes_over_decides_nothing_about_another(bodies: Any, mesh: Mesh) -> None:
-    found = dict[str, list[str]]()
-    for body in bodies:
-        with audit() as report:
-            jax.eval_shape(jax.shard_map(body, mesh=mesh, in_specs=(P("dp"), P()), out_specs=P()), *ARGUMENTS)
-        found[body.__name__] = [finding.kind for finding in report.findings]
+    found = {body.__name__: [finding.kind for finding in audited(body, mesh).findings] for body in bodies}
     assert found == {"scaled": ["double-sum"], "scaled_with_size": []}
 
 
@@ -384,9 +363,7 @@ def test_a_region_that_cannot_be_traced_at_another_size_is_read_without_degrees(
         assert x.shape == (4, 4)
         return lax.psum((x @ w).sum(), "dp") / (4 * x.shape[0])
 
-    specs: dict[str, Any] = {"in_specs": (P("dp"), P()), "out_specs": P()}
-    with audit() as report:
-        jax.eval_shape(jax.shard_map(fixed, mesh=mesh, **specs), *ARGUMENTS)
+    report = audited(fixed, mesh)
     assert report.findings == []
     (region,) = report.regions
     assert region.unread == ("whether results grow with 'dp', as it cannot be traced on an axis of another size",)

@@ -1,4 +1,4 @@
-"""Sites of caches: pages (18, 22), and an update annotated by hand (38)."""
+"""Sites of caches: pages (18), and an update annotated by hand (38)."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from pairs import mesh_of, one_program
 
 import typedshmap
-from typedshmap import Array, Float, Int, Int32, typed_shard_map
+from typedshmap import Array, Float, Int, typed_shard_map
 
 # 18. A paged cache: new tokens go where a table of pages says. The mesh comes from a getter.
 
@@ -50,59 +50,6 @@ def test_a_getter_asked_before_there_is_a_mesh_means_the_mesh_of_the_call() -> N
     typed = typed_shard_map(mesh=jax.sharding.get_abstract_mesh(), check_vma=False)(write_pages)
     with jax.set_mesh(CACHE):
         one_program(written_by_hand(), typed, pool, new, tables, lengths)
-
-
-def test_two_pools_in_a_loop_of_layers_are_those_by_hand() -> None:
-    def layers(write: Any) -> Any:
-        def layer(_: None, pools: tuple[Any, Any]) -> tuple[None, tuple[Any, ...]]:
-            return None, tuple(write(pool, new, tables, lengths) for pool in pools)
-
-        return jax.jit(lambda *pools: jax.lax.scan(layer, None, pools)[1])
-
-    typed = typed_shard_map(mesh=CACHE, check_vma=False)(write_pages)
-    one_program(layers(written_by_hand()), layers(typed), numbers(2, *pool.shape), numbers(2, *pool.shape))
-
-
-# 22. Pages go from one pool to another; offsets, sizes and a count say which.
-
-PAGES = mesh_of(x=4)
-Pages = Float[Array, "[pages/x] page d"]
-At = Int32[Array, "[n/x]"]
-
-
-def copy_pages(
-    src_at: At, dst_at: At, sizes: At, count: Int32[Array, ""], src: Pages, last: Pages | None, dst: Pages
-) -> tuple[Pages, tuple[Pages, Int32[Array, ""]]]:
-    def one(i: Any, dst: Any) -> Any:
-        page = jax.lax.dynamic_index_in_dim(src, src_at[i], keepdims=False)
-        page = page if last is None else page + jax.lax.dynamic_index_in_dim(last, src_at[i], keepdims=False)
-        kept = jax.lax.dynamic_index_in_dim(dst, dst_at[i], keepdims=False)
-        seen = jnp.arange(page.shape[0])[:, None] < sizes[i]
-        return jax.lax.dynamic_update_index_in_dim(dst, jnp.where(seen, page, kept), dst_at[i], 0)
-
-    dst = jax.lax.fori_loop(0, src_at.shape[0], lambda i, dst: jnp.where(i < count, one(i, dst), dst), dst)
-    return src, (dst, jnp.int32(count > 0))
-
-
-COPY = (
-    np.array([0, 1] * 4, np.int32),
-    np.array([1, 0] * 4, np.int32),
-    np.array([2, 1] * 4, np.int32),
-    np.int32(2),
-    numbers(8, 2, 3),
-)
-last, dst = numbers(8, 2, 3), 2 * numbers(8, 2, 3)
-
-
-@pytest.mark.parametrize("last", [None, last], ids=["all", "with_last"])
-def test_a_transfer_of_pages_is_that_by_hand(last: Any) -> None:
-    pages, at = P("x", None, None), P("x")
-    specs = (at, at, at, P(), pages, None if last is None else pages, pages)
-    by_hand = jax.shard_map(copy_pages, mesh=PAGES, in_specs=specs, out_specs=(pages, (pages, P())), check_vma=False)
-    typed = typed_shard_map(mesh=PAGES, check_vma=False)(copy_pages)
-    src, (_, flag) = one_program(by_hand, typed, *COPY, last, dst)
-    np.testing.assert_array_equal(src, COPY[4])
-    assert flag == 1
 
 
 # 38. An update of a cache whose hints jaxtyping made.

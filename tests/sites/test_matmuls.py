@@ -45,15 +45,9 @@ def test_a_matmul_that_is_summed_is_that_by_hand(shape: tuple[int, ...], check_v
     close(got, x @ w)
 
 
-def test_a_matmul_whose_contracted_dim_is_unsharded_needs_no_sum() -> None:
-    specs = {"in_specs": (P("data", None), P(None, "model")), "out_specs": P("data", "model")}
-    by_hand = jax.shard_map(partial(matmul, over=None), mesh=MESH, **specs)
-    axes = {"in_": None, "out": "model"}
-    one_program(by_hand, matmul_typed(None, SUMMED, axes=axes), numbers(4, 8), numbers(8, 12))
-
-
-def placed(x: np.ndarray, spec: P) -> Any:
-    return jax.device_put(x, NamedSharding(EXPLICIT, spec))
+def placed() -> tuple[Any, Any]:
+    specs = P("data", "model"), P("model", None)
+    return jax.device_put((numbers(4, 8), numbers(8, 6)), tuple(NamedSharding(EXPLICIT, spec) for spec in specs))
 
 
 def unreduced(x: Any, w: Any) -> Any:
@@ -63,14 +57,13 @@ def unreduced(x: Any, w: Any) -> Any:
 def test_a_sum_that_is_deferred_on_an_explicit_mesh_is_that_by_hand() -> None:
     specs = {"in_specs": (P("data", "model"), P("model", None)), "out_specs": P("data", None, unreduced={"model"})}
     by_hand = jax.shard_map(unreduced, mesh=EXPLICIT, **specs)
-    args = placed(numbers(4, 8), P("data", "model")), placed(numbers(8, 6), P("model", None))
     typed = matmul_typed(None, OWED, mesh=EXPLICIT)
 
     def summed(product: Any) -> Any:
         return lambda x, w: jax.reshard(product(x, w), NamedSharding(EXPLICIT, P("data", None)))
 
     with jax.set_mesh(EXPLICIT):
-        got = one_program(jax.jit(summed(by_hand)), jax.jit(summed(typed)), *args)
+        got = one_program(jax.jit(summed(by_hand)), jax.jit(summed(typed)), *placed())
     close(got, numbers(4, 8) @ numbers(8, 6))
 
 
@@ -101,14 +94,10 @@ def test_a_sum_that_was_deferred_and_is_not_declared_is_reported() -> None:
 
 
 def test_a_result_declared_as_unreduced_whose_sum_was_taken_is_reported() -> None:
-    first = message(matmul_typed("model", OWED, mesh=EXPLICIT.abstract_mesh), *matmul_shapes()).splitlines()[0]
+    first = message(matmul_typed("model", OWED, mesh=EXPLICIT.abstract_mesh), *placed()).splitlines()[0]
     assert first == (
         "VaryingError: matmul: return value is the same on every shard of 'model', but its hint says '+in_'"
     )
-
-
-def matmul_shapes() -> tuple[Any, Any]:
-    return placed(numbers(4, 8), P("data", "model")), placed(numbers(8, 6), P("model", None))
 
 
 # 34. Rows in groups, each with a matrix of its own.

@@ -1,9 +1,8 @@
-"""How call sites write the call: at once, as a decorator, on closures, methods and partials, with many arguments."""
+"""How call sites write the call: at once, on closures and methods, with any number of arguments and nested hints."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +10,9 @@ import numpy as np
 import pytest
 from expecting import numbers
 from jax.sharding import PartitionSpec as P
-from pairs import mesh_of, one_program, said, whole_numbers
+from pairs import mesh_of, one_program, said
 
-from typedshmap import Array, Float, Int32, Key, typed_shard_map
+from typedshmap import Array, Float, Int32, typed_shard_map
 
 MESH = mesh_of(dp=4, tp=2)
 X, Y, W = Float[Array, "[b/dp] d"], Float[Array, "[b/dp] [f/tp]"], Float[Array, "d [f/tp]"]
@@ -21,21 +20,8 @@ x, w = numbers(8, 4), numbers(4, 6)
 ROWS, COLUMNS, BOTH = P("dp", None), P(None, "tp"), P("dp", "tp")
 
 
-class Pair(NamedTuple):
-    """One program twice, and the arguments of both."""
-
-    by_hand: Callable[..., Any]
-    typed: Callable[..., Any]
-    args: tuple[Any, ...]
-
-
-PAIRS: dict[str, Callable[[], Pair]] = {}
-
-
-def pair(make: Callable[[], Pair]) -> Callable[[], Pair]:
-    """Enter a pair in the table under its function's name."""
-    PAIRS[make.__name__] = make
-    return make
+Pair = tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]
+"""One program twice, by hand and typed, and the arguments of both."""
 
 
 def by_hand(body: Callable[..., Any], in_specs: Any, out_specs: Any, **options: Any) -> Any:
@@ -46,25 +32,14 @@ def matmul(x: X, w: W) -> Y:
     return x @ w
 
 
-@pair
 def called_at_once() -> Pair:
-    return Pair(
+    return (
         lambda x, w: by_hand(matmul, (ROWS, COLUMNS), BOTH)(x, w),
         lambda x, w: typed_shard_map(matmul, mesh=MESH)(x, w),
         (x, w),
     )
 
 
-@pair
-def a_decorator() -> Pair:
-    @typed_shard_map(mesh=MESH)
-    def product(x: X, w: W) -> Y:
-        return x @ w
-
-    return Pair(by_hand(matmul, (ROWS, COLUMNS), BOTH), product, (x, w))
-
-
-@pair
 def a_nested_function_that_closes_over_a_config_and_an_array() -> Pair:
     @dataclass(frozen=True)
     class Config:
@@ -76,26 +51,9 @@ def a_nested_function_that_closes_over_a_config_and_an_array() -> Pair:
     def body(x: X) -> X:
         return config.scale * x + bias + jax.lax.axis_index(config.axis)
 
-    return Pair(by_hand(body, ROWS, ROWS), typed_shard_map(mesh=MESH)(body), (x,))
+    return by_hand(body, ROWS, ROWS), typed_shard_map(mesh=MESH)(body), (x,)
 
 
-@pair
-def a_nested_function_that_closes_over_a_traced_array() -> Pair:
-    def outer(mapped: Callable[[Any], Any]) -> Callable[..., Any]:
-        def program(x: Any, scale: Any) -> Any:
-            scale = jnp.sin(scale)
-
-            def body(x: X) -> X:
-                return x * scale
-
-            return mapped(body)(x)
-
-        return program
-
-    return Pair(outer(lambda body: by_hand(body, ROWS, ROWS)), outer(typed_shard_map(mesh=MESH)), (x, numbers(4)))
-
-
-@pair
 def a_method() -> Pair:
     class Model:
         def __init__(self, w: Any) -> None:
@@ -106,136 +64,16 @@ def a_method() -> Pair:
             return jnp.tanh(x @ self.w)
 
     model = Model(w)
-    return Pair(by_hand(lambda x: jnp.tanh(x @ model.w), ROWS, ROWS), model, (x,))
+    return by_hand(lambda x: jnp.tanh(x @ model.w), ROWS, ROWS), model, (x,)
 
 
-@pair
-def a_bound_method_mapped_where_it_is_called() -> Pair:
-    class Model:
-        scale = 3
-
-        def body(self, x: X, w: W) -> Y:
-            return self.scale * (x @ w)
-
-    model = Model()
-    return Pair(
-        by_hand(model.body, (ROWS, COLUMNS), BOTH), lambda x, w: typed_shard_map(model.body, mesh=MESH)(x, w=w), (x, w)
-    )
-
-
-def scaled(x: X, w: W, *, power: int, name: str = "relu") -> Y:
-    return getattr(jax.nn, name)(x @ w) ** power
-
-
-@pair
-def a_partial_with_static_keywords() -> Pair:
-    body = partial(scaled, power=2, name="silu")
-    return Pair(by_hand(body, (ROWS, COLUMNS), BOTH), typed_shard_map(body, mesh=MESH), (x, w))
-
-
-@pair
-def a_partial_with_an_array_by_position() -> Pair:
-    return Pair(
-        by_hand(partial(scaled, power=2), (ROWS, COLUMNS), BOTH),
-        lambda x, w: typed_shard_map(partial(scaled, x, power=2), mesh=MESH)(w),
-        (x, w),
-    )
-
-
-@pair
-def a_lambda() -> Pair:
-    def body(x: Any, w: Any) -> Any:
-        return x @ w
-
-    typed = typed_shard_map(lambda x, w: x @ w, mesh=MESH, in_types=(X, W), out_types=Y)
-    return Pair(by_hand(body, (ROWS, COLUMNS), BOTH), typed, (x, w))
-
-
-@pair
 def any_number_of_arguments() -> Pair:
     def total(*parts: X) -> X:
         return sum(parts[1:], parts[0])
 
-    return Pair(by_hand(total, (ROWS,) * 3, ROWS), typed_shard_map(mesh=MESH)(total), (x, 2 * x, x * x))
+    return by_hand(total, (ROWS,) * 3, ROWS), typed_shard_map(mesh=MESH)(total), (x, 2 * x, x * x)
 
 
-@pair
-def any_number_of_arguments_with_hints_by_position() -> Pair:
-    def body(*args: Any) -> Any:
-        return args[0] @ args[1]
-
-    typed = typed_shard_map(body, mesh=MESH, in_types=(X, W), out_types=Y)
-    return Pair(by_hand(body, (ROWS, COLUMNS), BOTH), typed, (x, w))
-
-
-F, I = Float[Array, "[b/dp] d"], Int32[Array, "[b/dp]"]  # noqa: E741
-
-
-def kernel(
-    q: F, k: F, v: F, w: W, bias: Float[Array, "[f/tp]"], table: Int32[Array, "rows d"], lens: I, ids: I, slots: I,
-    q_scale: F, k_scale: F, v_scale: F, sinks: Float[Array, "d"], cos: F, sin: F, key: Key[Array, ""],
-    temperature: Float[Array, ""], count: Int32[Array, ""], window: int, causal: bool, name: str,
-    mask: Int32[Array, "[b/dp] d"] | None,
-) -> tuple[Y, I, F, Int32[Array, ""]]:  # fmt: skip
-    x = (q * q_scale + k * k_scale * cos + v * v_scale * sin + sinks) / temperature + window
-    x = x if mask is None else x * mask
-    x = jnp.cumsum(x, axis=1) if causal else x
-    noise = jax.random.normal(key, x.shape[1:])
-    return getattr(jax.nn, name)(x @ w + bias) + lens[:, None], table[ids + slots, 0], x + noise, count + window
-
-
-@pair
-def twenty_two_arguments() -> Pair:
-    ids = whole_numbers(8, below=2)
-    arrays = (
-        x,
-        2 * x,
-        3 * x,
-        w,
-        numbers(6),
-        whole_numbers(5, 4, below=9),
-        ids,
-        ids,
-        1 - ids,
-        x,
-        x,
-        x,
-        numbers(4),
-        x,
-        x,
-    )
-    scalars = (jax.random.key(1), np.float32(0.5), np.int32(7))
-    at = P("dp")
-    specs = [ROWS] * 3 + [COLUMNS, P("tp"), P(None, None)] + [at] * 3 + [ROWS] * 3 + [P(None)] + [ROWS] * 2 + [P()] * 3
-
-    def closed(*args: Any) -> Any:
-        return kernel(*args, 3, True, "relu", None)
-
-    return Pair(
-        by_hand(closed, tuple(specs), (BOTH, at, ROWS, P())),
-        lambda *args: typed_shard_map(kernel, mesh=MESH)(*args, 3, causal=True, name="relu", mask=None),
-        (*arrays, *scalars),
-    )
-
-
-class Cache(NamedTuple):
-    keys: F
-    at: I
-
-
-@pair
-def nested_structures() -> Pair:
-    def body(tree: dict[str, list[tuple[F, W]]], cache: Cache | None, *, rest: tuple[()] = ()) -> tuple[Cache, list[Y]]:
-        products = [x @ w for x, w in tree["layers"]]
-        return cache._replace(keys=2 * cache.keys), products
-
-    cache = Cache(x, whole_numbers(8, below=5))
-    in_specs = ({"layers": [(ROWS, COLUMNS)] * 2}, Cache(ROWS, P("dp")))
-    hand = by_hand(body, in_specs, (Cache(ROWS, P("dp")), [BOTH] * 2))
-    return Pair(hand, typed_shard_map(mesh=MESH)(body), ({"layers": [(x, w), (2 * x, 2 * w)]}, cache))
-
-
-@pair
 def hints_nested_as_specs_are() -> Pair:
     def body(tree: Any, scales: Any) -> Any:
         products = [a @ w for a, w in tree["layers"]]
@@ -250,33 +88,13 @@ def hints_nested_as_specs_are() -> Pair:
     )
     hand = by_hand(body, ({"layers": [rows] * 2}, [P(), None]), ([BOTH] * 2, {"total": BOTH, "scales": (P(), None)}))
     tree = {"layers": [(x, w), (2 * x, 2 * w)]}
-    return Pair(
-        lambda tree, scale: hand(tree, [scale, 3]), lambda tree, scale: typed(tree, [scale, 3]), (tree, np.float32(2))
+    return (
+        lambda tree, scale: hand(tree, [scale, 3]),
+        lambda tree, scale: typed(tree, [scale, 3]),
+        (tree, np.float32(2)),
     )
 
 
-@pair
-def replicated_inputs_and_outputs() -> Pair:
-    def body(
-        scale: Float[Array, ""], table: Int32[Array, "rows"], key: Key[Array, ""], x: X
-    ) -> tuple[Float[Array, ""], Float[Array, "d"], Int32[Array, "rows"]]:
-        draws = jax.random.uniform(key, x.shape[1:])
-        return jax.lax.pmean((scale * x).mean(), "dp"), jax.lax.psum(x.sum(0), "dp") * draws, table
-
-    in_specs = (P(), P(None), P(), ROWS)
-    args = (np.float32(2), whole_numbers(5, below=9), jax.random.key(0), x)
-    return Pair(by_hand(body, in_specs, (P(), P(None), P(None))), typed_shard_map(body, mesh=MESH), args)
-
-
-@pair
-def a_dim_that_is_merged_with_the_one_that_is_sharded() -> Pair:
-    def flat(x: X) -> Float[Array, "[b*d/dp]"]:
-        return x.reshape(-1)
-
-    return Pair(by_hand(flat, ROWS, P("dp")), typed_shard_map(mesh=MESH)(flat), (x,))
-
-
-@pair
 def collectives_of_every_kind() -> Pair:
     def body(x: X, w: W) -> tuple[Y, X, Float[Array, "b d"]]:
         shifted = jax.lax.ppermute(x, "dp", [(i, (i + 1) % 4) for i in range(4)])
@@ -285,14 +103,24 @@ def collectives_of_every_kind() -> Pair:
         whole = jax.lax.all_gather(x, "dp", axis=0, tiled=True, to="invarying")
         return (shifted + scattered) @ w, jax.lax.pmax(x, "tp") + jax.lax.axis_index("dp"), whole
 
-    return Pair(by_hand(body, (ROWS, COLUMNS), (BOTH, ROWS, P(None, None))), typed_shard_map(mesh=MESH)(body), (x, w))
+    return by_hand(body, (ROWS, COLUMNS), (BOTH, ROWS, P(None, None))), typed_shard_map(mesh=MESH)(body), (x, w)
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("name", PAIRS)
-def test_a_way_to_write_the_call_is_that_by_hand(name: str) -> None:
-    made = PAIRS[name]()
-    one_program(made.by_hand, made.typed, *made.args)
+@pytest.mark.parametrize(
+    "pair",
+    [
+        called_at_once,
+        a_nested_function_that_closes_over_a_config_and_an_array,
+        a_method,
+        any_number_of_arguments,
+        hints_nested_as_specs_are,
+        collectives_of_every_kind,
+    ],
+)
+def test_a_way_to_write_the_call_is_that_by_hand(pair: Callable[[], Pair]) -> None:
+    hand, typed, args = pair()
+    one_program(hand, typed, *args)
 
 
 def test_a_decorator_without_arguments_takes_the_ambient_mesh() -> None:

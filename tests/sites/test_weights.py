@@ -25,7 +25,6 @@ class Mlp:
 @dataclass
 class Block:
     mlp: Mlp
-    query: Float[Array, "[m/fsdp] d"]
     norm: Float[Array, "m"]
 
 
@@ -40,13 +39,12 @@ class FullMlp:
 @dataclass
 class FullBlock:
     mlp: FullMlp
-    query: Float[Array, "m d"]
     norm: Float[Array, "m"]
 
 
 Path = tuple[str, ...]
-ALL: tuple[Path, ...] = (("mlp", "wi"), ("mlp", "wo"), ("query",))
-BLOCK = Block(Mlp(numbers(8, 6), numbers(6, 8)), numbers(8, 2), numbers(8))
+ALL: tuple[Path, ...] = (("mlp", "wi"), ("mlp", "wo"))
+BLOCK = Block(Mlp(numbers(8, 6), numbers(6, 8)), numbers(8))
 
 
 def whole(x: Any, path: Path, indices: tuple[Path, ...]) -> Any:
@@ -56,21 +54,21 @@ def whole(x: Any, path: Path, indices: tuple[Path, ...]) -> Any:
 
 def gather(weights: Block, indices: tuple[tuple[str, ...], ...]) -> FullBlock:
     mlp = FullMlp(whole(weights.mlp.wi, ("mlp", "wi"), indices), whole(weights.mlp.wo, ("mlp", "wo"), indices))
-    return FullBlock(mlp, whole(weights.query, ("query",), indices), whole(weights.norm, ("norm",), indices))
+    return FullBlock(mlp, whole(weights.norm, ("norm",), indices))
 
 
 typed = typed_shard_map(mesh=MESH, check_vma=False)(gather)
 
 
 def by_hand(weights: Block) -> FullBlock:
-    specs = Block(Mlp(P("fsdp", None), P(None, "fsdp")), P("fsdp", None), P(None))
+    specs = Block(Mlp(P("fsdp", None), P(None, "fsdp")), P(None))
     body = partial(gather, indices=ALL)
     return jax.shard_map(body, mesh=MESH, in_specs=(specs,), out_specs=P(), check_vma=False)(weights)
 
 
 def test_weights_gathered_leaf_by_leaf_are_those_by_hand() -> None:
     got = one_program(by_hand, lambda weights: typed(weights, ALL), BLOCK)
-    close(got, FullBlock(FullMlp(BLOCK.mlp.wi, BLOCK.mlp.wo), BLOCK.query, BLOCK.norm))
+    close(got, FullBlock(FullMlp(BLOCK.mlp.wi, BLOCK.mlp.wo), BLOCK.norm))
 
 
 def test_a_leaf_that_was_not_gathered_is_named_by_its_path() -> None:
