@@ -93,6 +93,8 @@ COLLECTIVES: dict[str, Callable[[Any], Any]] = {
     "psum_scatter": lambda x: psum_scatter(x, "b d +dp -> [b/dp] d"),
     "all_to_all": lambda x: all_to_all(x, "[b/dp] d -> b [d/dp]"),
     "ppermute": lambda x: ppermute(x, "[b/dp] d", shift=1),
+    "axis_index": lambda x: axis_index("dp"),
+    "axis_size": lambda x: axis_size("dp"),
 }
 
 
@@ -295,6 +297,7 @@ def test_a_program_is_traced_over_a_mesh_without_devices() -> None:
 
 # Unreduced values
 
+ADDENDS = "[b/dp] [d/tp] -> [b/dp] +tp"
 UNREDUCED: dict[str, tuple[Callable[[Any], Any], str, str, Any]] = {
     "rearrange": (lambda y: rearrange(y, "[b/dp] +tp -> 1 [b/dp] +tp"), "i [b/dp] +tp", "i [b/dp]", x.sum(1)[None]),
     "repeat": (lambda y: repeat(y, "[b/dp] +tp -> 2 [b/dp] +tp"), "i [b/dp] +tp", "i [b/dp]", np.stack([x.sum(1)] * 2)),
@@ -306,15 +309,8 @@ UNREDUCED: dict[str, tuple[Callable[[Any], Any], str, str, Any]] = {
 }
 
 
-of_unreduced_values = pytest.mark.parametrize(
-    "check_vma",
-    [
-        pytest.param(
-            True, marks=pytest.mark.skipif(not HAS_MANUAL_TYPES, reason="jax 0.9 has no rule for most of them")
-        ),
-        False,
-    ],
-)
+typed_as_unreduced = pytest.mark.skipif(not HAS_MANUAL_TYPES, reason="jax 0.9 has no rule for most of them")
+of_unreduced_values = pytest.mark.parametrize("check_vma", [pytest.param(True, marks=typed_as_unreduced), False])
 
 
 @of_unreduced_values
@@ -323,7 +319,7 @@ def test_a_value_stays_unreduced_through_linear_operations(
     operation: Any, unreduced: str, result: str, expected: Any, check_vma: bool, mesh: Mesh
 ) -> None:
     def body(x: Any) -> Any:
-        y = operation(reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"))
+        y = operation(reduce(x, ADDENDS, "sum"))
         return psum(y, f"{unreduced} -> {result}")
 
     near(in_body(body, mesh, Float[Array, result], check_vma=check_vma), expected)
@@ -332,24 +328,24 @@ def test_a_value_stays_unreduced_through_linear_operations(
 @of_unreduced_values
 def test_the_mean_of_an_unreduced_value_is_that_of_the_sum(check_vma: bool, mesh: Mesh) -> None:
     def body(x: Any) -> Any:
-        return reduce(reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"), "[b/dp] +tp ->", "mean")
+        return reduce(reduce(x, ADDENDS, "sum"), "[b/dp] +tp ->", "mean")
 
     near(in_body(body, mesh, Float[Array, ""], check_vma=check_vma), x.sum(1).mean())
 
 
 NOT_LINEAR: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "max": (lambda y: reduce(y, "[b/dp] +tp -> +tp", "max"), "reduce in <lambda>: 'max' of a value that is "
+    "max": (lambda y: reduce(y, "[b/dp] +tp -> +tp", "max"), "reduce in use: 'max' of a value that is "
             "unreduced over 'tp'"),
-    "softmax": (lambda y: softmax(y, "[b/dp] +tp", "b"), "softmax in <lambda>: softmax of a value that is "
+    "softmax": (lambda y: softmax(y, "[b/dp] +tp", "b"), "softmax in use: softmax of a value that is "
                 "unreduced over 'tp'"),
-    "logsumexp": (lambda y: logsumexp(y, "[b/dp] +tp -> "), "logsumexp in <lambda>: logsumexp of a value that is "
+    "logsumexp": (lambda y: logsumexp(y, "[b/dp] +tp -> "), "logsumexp in use: logsumexp of a value that is "
                   "unreduced over 'tp'"),
-    "pmax": (lambda y: pmax(y, "[b/dp] +tp -> [b/dp]"), "pmax in <lambda>: a pmax of addends over 'tp'"),
-    "a product of two": (lambda y: einsum(y, y, "[b/dp] +tp, [b/dp] +tp -> [b/dp] +tp"), "einsum in <lambda>: operand 2"
+    "pmax": (lambda y: pmax(y, "[b/dp] +tp -> [b/dp]"), "pmax in use: a pmax of addends over 'tp'"),
+    "a product of two": (lambda y: einsum(y, y, "[b/dp] +tp, [b/dp] +tp -> [b/dp] +tp"), "einsum in use: operand 2"
                          " is unreduced over 'tp', and so is another operand"),
-    "a mark that is lost": (lambda y: rearrange(y, "[b/dp] +tp -> 1 [b/dp]"), "rearrange in <lambda>: '+tp' is on "
+    "a mark that is lost": (lambda y: rearrange(y, "[b/dp] +tp -> 1 [b/dp]"), "rearrange in use: '+tp' is on "
                             "one side only"),
-    "one that a gather loses": (lambda y: all_gather(y, "[b/dp] +tp -> b"), "all_gather in <lambda>: '+tp' is on "
+    "one that a gather loses": (lambda y: all_gather(y, "[b/dp] +tp -> b"), "all_gather in use: '+tp' is on "
                                 "the left only"),
 }  # fmt: skip
 
@@ -358,34 +354,35 @@ NOT_LINEAR: dict[str, tuple[Callable[[Any], Any], str]] = {
 @pytest.mark.parametrize(("operation", "line"), NOT_LINEAR.values(), ids=NOT_LINEAR)
 def test_an_unreduced_value_is_put_into_nothing_else(operation: Any, line: str, check_vma: bool, mesh: Mesh) -> None:
     def use(x: Any) -> Any:
-        return operation(reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"))
+        return operation(reduce(x, ADDENDS, "sum"))
 
-    refused(PatternError, line.replace("<lambda>", "use"), use, mesh, check_vma=check_vma)
-
-
-def test_nothing_is_looked_up_in_what_jax_types_as_unreduced(mesh: Mesh) -> None:
-    def use(x: Any) -> Any:
-        y = jax.lax.pcast(x.sum(1), "tp", to="unreduced")
-        return take(y, np.array([5, 2]), "[b/dp] +tp, i -> i +tp")
-
-    line = "take in use: the table is unreduced over 'tp' in JAX's type, and JAX has no gather of unreduced values"
-    refused(PatternError, line, use, mesh)
-
-
-def test_no_mean_is_taken_of_what_jax_types_as_unreduced_and_stays_so(mesh: Mesh) -> None:
-    def use(x: Any) -> Any:
-        return pmean(jax.lax.pcast(x.sum(), "tp", to="unreduced"), "~dp +tp -> +tp")
-
-    line = "pmean in use: a mean of a value that stays unreduced over 'tp': JAX does not scale such a value"
-    refused(PatternError, line, use, mesh)
+    refused(PatternError, line, use, mesh, check_vma=check_vma)
 
 
 def test_an_unreduced_value_is_not_read_as_a_reduced_one(mesh: Mesh) -> None:
-    def use(x: Any) -> Any:
-        return rearrange(reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"), "[b/dp] -> 1 [b/dp]")
-
-    line = "rearrange in use: the operand is unreduced over 'tp', which the pattern does not mention"
+    line = "rearrange in <lambda>: the operand is unreduced over 'tp', which the pattern does not mention"
+    use = lambda x: rearrange(reduce(x, ADDENDS, "sum"), "[b/dp] -> 1 [b/dp]")  # noqa: E731
     refused(VaryingError, line, use, mesh)
+
+
+TYPED_AS_UNREDUCED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a lookup": (
+        lambda y: take(y, np.array([5, 2]), "[b/dp] +tp, i -> i +tp"),
+        "take in use: the table is unreduced over 'tp' in JAX's type, and JAX has no gather of unreduced values"),
+    "a mean that stays unreduced": (
+        lambda y: pmean(y.sum(), "~dp +tp -> +tp"),
+        "pmean in use: a mean of a value that stays unreduced over 'tp': JAX does not scale such a value"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("operation", "line"), TYPED_AS_UNREDUCED.values(), ids=TYPED_AS_UNREDUCED)
+def test_what_jax_types_as_unreduced_goes_into_nothing_that_jax_does_not_have(
+    operation: Any, line: str, mesh: Mesh
+) -> None:
+    def use(x: Any) -> Any:
+        return operation(jax.lax.pcast(x.sum(1), "tp", to="unreduced"))
+
+    refused(PatternError, line, use, mesh)
 
 
 # psum of a pytree
@@ -513,9 +510,3 @@ def test_an_axis_without_an_index(verb: Any, axis: Any, error: Any, problem: str
 
     with fails(error, f"{verb.__name__} in f: {problem}"):
         jax.eval_shape(typed_shard_map(f, mesh=mesh, axes=SHARD_NAMES, in_types=(), out_types=None))
-
-
-@pytest.mark.parametrize("verb", [axis_index, axis_size])
-def test_an_index_needs_a_region(verb: Any) -> None:
-    with pytest.raises(MeshAxisError, match=f"{verb.__name__}: mesh axis 'dp' is not manual here"):
-        verb("dp")
