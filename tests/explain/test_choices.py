@@ -94,13 +94,8 @@ def of_activations(b, dp, tp):
 
 BOOK = {  # per layer, the products, and the seconds over each mesh axis
     # The gradients of two unsharded matrices are summed: an all-reduce sends them twice.
-    "data-parallel": (
-        data_parallel,
-        4,
-        lambda b, dp, tp: {"dp": 2 * 2 * 2 * D * F / W * (dp - 1) / dp},
-        {"copies": 256},
-    ),
-    "FSDP": (fsdp, 2, lambda b, dp, tp: {"dp": 2 * 2 * D * F / W * (dp - 1) / dp}, {}),
+    "data-parallel": (data_parallel, 4, lambda b, dp, tp: of_weights(4)(b, dp, 1), {"copies": 256}),
+    "FSDP": (fsdp, 2, lambda b, dp, tp: of_weights(2)(b, dp, 1), {}),
     "tensor-parallel": (tensor_parallel, 2, of_activations, {}),
     "mixed": (mixed, 2, lambda b, dp, tp: of_weights(2)(b, dp, tp) | of_activations(b, dp, tp), {}),
 }
@@ -172,9 +167,8 @@ def test_a_choice_is_data_and_a_page():
 
 
 def test_nothing_that_fits_is_no_best_mesh_and_says_what_is_the_least():
-    found = choose_mesh(
-        layer, devices=4, hardware=Hardware("tiny", {"f32": 1}, 1024, 1, link=1), batch=64, model=8, ff=8
-    )
+    tiny = Hardware("tiny", {"f32": 1}, 1024, 1, link=1)
+    found = choose_mesh(layer, devices=4, hardware=tiny, batch=64, model=8, ff=8)
     assert (found.best, found.ranked) == (None, ())
     assert found.why.startswith("none fits: the least memory is that of dp=") and "and tiny has 1 KiB" in found.why
     odd = choose_mesh(layer, devices=4, hardware=SMALL, batch=3, model=8, ff=3)

@@ -47,7 +47,8 @@ def run(capsys, *arguments) -> tuple[int, str, str]:
 
 
 def test_one_function_on_one_mesh(capsys, module):
-    code, out, err = run(capsys, f"{module}:total", "--mesh", "dp=64", "--size", "batch=128 model=256", "--no-grad")
+    total = (f"{module}:total", "--mesh", "dp=64", "--size", "batch=128 model=256", "--no-grad")
+    code, out, err = run(capsys, *total)
     assert (code, err) == (0, "")
     assert out == dedent("""\
         total on dp=64 (64 devices): batch=128, model=256
@@ -63,9 +64,7 @@ def test_one_function_on_one_mesh(capsys, module):
         512 FLOP  5 KiB            0.1  explained_program.py:7 (total)
 
         """)
-    again, values, _ = run(
-        capsys, f"{module}:total", "--mesh", "dp=64", "--size", "batch=128 model=256", "--no-grad", "--values"
-    )
+    again, values, _ = run(capsys, *total, "--values")
     assert again == 0 and values.startswith(out)
     assert values.removeprefix(out) == dedent("""\
         value   global shape  spec           shard shape  bytes per device  hint
@@ -92,9 +91,8 @@ def test_several_meshes_are_compared_and_one_that_fails_is_reported(capsys, modu
 
 
 def test_a_bandwidth_gives_seconds(capsys, module):
-    code, out, _ = run(
-        capsys, f"{module}:total", "--mesh", "dp=4", "--size", "batch=64 model=256", "--bandwidth", "dp=1GB/s"
-    )
+    sizes = ("--size", "batch=64 model=256")
+    code, out, _ = run(capsys, f"{module}:total", "--mesh", "dp=4", *sizes, "--bandwidth", "dp=1GB/s")
     assert code == 0 and "1.54 us one after the other" in out
 
 
@@ -120,14 +118,12 @@ def test_a_page_is_written(capsys, module, tmp_path):
     [
         (["--mesh", "dp"], "explain: --mesh dp: 'dp' is not a name and a value, as in dp=4,tp=2\n"),
         (["--mesh", "dp=4", "--size", "bach=3"], "explain: no function has a dim or an argument 'bach'; there are "),
-        (
-            ["--mesh", "dp=4", "--bandwidth", "tp=1GB/s"],
-            "explain: --bandwidth: a bandwidth is given for mesh axis 'tp', which the mesh (dp=4) does not have\n",
-        ),
+        (["--mesh", "dp=4", "--bandwidth", "tp=1GB/s"],
+         "explain: --bandwidth: a bandwidth is given for mesh axis 'tp', which the mesh (dp=4) does not have\n"),
         (["--mesh", "dp=4", "--bandwidth", "dp"], "explain: --bandwidth: the bandwidth of mesh axis 'dp' is ''\n"),
         (["--mesh", "dp=4", "--html", "/nowhere/page.html"], "explain: --html /nowhere/page.html: there is no folder"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_read_is_reported(capsys, module, arguments, message):
     code, _, err = run(capsys, f"{module}:total", *arguments)
     assert code == 2 and err.startswith(message)
