@@ -1,5 +1,6 @@
 """The public names: all are there, and what is costly to import waits until it is asked for."""
 
+import importlib
 import inspect
 import subprocess
 import sys
@@ -36,17 +37,15 @@ assert typedshmap.{name} is sys.modules["typedshmap.{room}"].{name}
 
 
 @pytest.mark.parametrize(("old", "new"), [("auditing", "audit"), ("explaining", "explain")])
-def test_a_documented_path_of_before_warns_and_has_the_same_names(old: str, new: str) -> None:
-    program = f"""
-import warnings, typedshmap.tools.{new} as new
-with warnings.catch_warnings(record=True) as heard:
-    warnings.simplefilter("always")
-    import typedshmap.{old} as old
-(warning,) = [each for each in heard if issubclass(each.category, DeprecationWarning)]
-assert str(warning.message) == "typedshmap.{old} is typedshmap.tools.{new} now"
-assert all(getattr(old, name) is getattr(new, name) for name in new.__all__)
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+def test_a_documented_path_of_before_warns_and_has_the_same_names(
+    old: str, new: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, f"typedshmap.{old}", raising=False)
+    with pytest.warns(DeprecationWarning) as heard:
+        before = importlib.import_module(f"typedshmap.{old}")
+    assert [str(each.message) for each in heard] == [f"typedshmap.{old} is typedshmap.tools.{new} now"]
+    now = importlib.import_module(f"typedshmap.tools.{new}")
+    assert all(getattr(before, name) is getattr(now, name) for name in now.__all__)
 
 
 def test_every_dtype_is_in_its_module_and_importable_from_the_package() -> None:

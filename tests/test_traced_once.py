@@ -52,7 +52,7 @@ def f(x):
 }
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_the_first_program_of_a_process_is_traced_once(program: str) -> None:
     calls = "x = jax.device_put(x)\nfor _ in range(3):\n    jax.block_until_ready(f(x))\nassert traces == [1], traces"

@@ -32,19 +32,20 @@ def test_the_blocks_of_a_page_run_and_give_what_the_page_says(page: Path) -> Non
             assert output == block.expected, f"{page.name}, line {block.line}: {block.heading}"
 
 
+PACKAGE = Path(typedshmap.__file__).parent
+TABLE = (ROOT / "docs/design.md").read_text(encoding="utf-8").partition("How the code is laid out")[2]
+
+
 def test_every_room_of_the_package_is_in_the_table_of_the_layout() -> None:
-    package = Path(typedshmap.__file__).parent
-    modules = [path for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
+    modules = [path for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
     rooms = {path.stem for path in modules} - {"__init__"}
-    table = (ROOT / "docs/design.md").read_text(encoding="utf-8").partition("How the code is laid out")[2]
-    assert {room for room in rooms if f"`{room}`" not in table and f"`{room}/`" not in table} == set()
+    assert {room for room in rooms if f"`{room}`" not in TABLE and f"`{room}/`" not in TABLE} == set()
 
 
 def test_every_module_that_the_table_of_the_layout_names_in_a_room_is_there() -> None:
-    package, missing = Path(typedshmap.__file__).parent, []
-    table = (ROOT / "docs/design.md").read_text(encoding="utf-8").partition("How the code is laid out")[2]
-    for rooms, job in re.findall(r"^\| ((?:`[\w/]+` ?)+)\| (.*) \|$", table, re.MULTILINE):
-        folders = [package / room.rstrip("/") for room in re.findall(r"`([\w/]+)`", rooms)]
+    missing = list[str]()
+    for rooms, job in re.findall(r"^\| ((?:`[\w/]+` ?)+)\| (.*) \|$", TABLE, re.MULTILINE):
+        folders = [PACKAGE / room.rstrip("/") for room in re.findall(r"`([\w/]+)`", rooms)]
         inside = [name for each in re.findall(r"\(([^)]*)\)", job) for name in re.findall(r"`(\w+)/?`", each)]
         there = {path.stem for folder in folders for path in folder.glob("*")}
         missing += [f"{rooms}{name}" for name in inside if name not in there]
