@@ -319,19 +319,6 @@ def test_a_ring_sends_once_and_back_once(reader: Any, mesh: Mesh) -> None:
     assert kinds(reader, compiled(with_gradients(function), x, x)) == {SHIFT: 2}
 
 
-@pytest.mark.parametrize("mark", ["~dp", "-dp"])
-def test_weights_gathered_layer_by_layer_are_scattered_layer_by_layer(mark: str, reader: Any, mesh: Mesh) -> None:
-    def body(x: Any, w: Any, v: Any) -> Any:
-        h = jnp.tanh(einsum(x, all_gather(w, f"[m/dp] f -> m f {mark}"), "[b/dp] m, m f -> [b/dp] f"))
-        return einsum(h, all_gather(v, f"[f/dp] m -> f m {mark}"), "[b/dp] f, f m -> [b/dp] m")
-
-    program = Program(("[b/dp] m", "[m/dp] f", "[f/dp] m"), "[b/dp] m", body)
-    function, ct = program.over(mesh), numbers(8, 16)
-    assert kinds(reader, compiled(function, *program.args)) == {GATHER: 2}
-    sent = kinds(reader, compiled(with_gradients(function), ct, *program.args))
-    assert (sent[SCATTER], sent[REDUCE]) == (2, 0)
-
-
 # How many bytes, and among which devices
 
 
@@ -358,17 +345,6 @@ def test_a_cross_entropy_over_a_sharded_vocabulary_sends_rows_and_no_logits(read
     both = compiled(with_gradients(program.over(mesh)), numbers(8), *program.args)
     assert kinds(reader, both).keys() == {REDUCE}
     assert sum(collective.bytes_in for collective in reader.collectives(both.as_text())) == 3 * (8 // 4) * 4
-
-
-def test_a_scattered_sum_sends_half_of_an_all_reduce(reader: Any, mesh: Mesh) -> None:
-    programs = [PROGRAMS[name] for name in ("3: summed", "3: scattered along the columns")]
-    whole, part = (reader.sent(compiled(program.over(mesh), *program.args).as_text()) for program in programs)
-    assert whole == 2 * part == 2 * (2 - 1) / 2 * (8 // 4) * 32 * 4
-
-
-def test_a_gather_sends_the_other_shards(reader: Any, mesh: Mesh) -> None:
-    program = PROGRAMS["a weight gathered, -dp"]
-    assert reader.sent(compiled(program.over(mesh), *program.args).as_text()) == (4 - 1) * (16 // 4) * 32 * 4
 
 
 # What no shard could compute

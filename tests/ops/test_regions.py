@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from expecting import fails
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from typedshmap import (
@@ -279,20 +279,6 @@ def test_results_are_remembered_in_a_plain_region(mesh: Mesh) -> None:
         ShardingError, match="is read as sharded over 'dp' in dim 0, but rearrange says sharded over 'tp'"
     ):
         jax.eval_shape(plain(body, mesh, P("dp", "tp")), x)
-
-
-# Without devices, and without jit
-
-
-def test_a_program_is_traced_over_a_mesh_without_devices() -> None:
-    mesh = AbstractMesh((64, 16), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
-
-    @typed_shard_map(mesh=mesh)
-    def step(x: Float[Array, "[b/dp] [d/tp]"], w: Float[Array, "[d/tp,dp] f"]) -> Float[Array, "[b/dp] [f/tp]"]:
-        return einsum(x, all_gather(w, "[d/tp,dp] f -> [d/tp] f ~dp"), "[b/dp] [d/tp], [d/tp] f -> [b/dp] [f/tp]")
-
-    structs = (jax.ShapeDtypeStruct(shape, np.float32) for shape in [(128, 2048), (2048, 512)])
-    assert jax.eval_shape(step, *structs).shape == (128, 512)
 
 
 # Unreduced values
