@@ -2,7 +2,7 @@
 
 import importlib
 from collections import Counter
-from itertools import combinations, permutations, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from resharded import AXES, LAYOUTS, SHAPE, cut, layouts, planned, spec
 
 from typedshmap._jax.versions import HAS_MANUAL_TYPES
 from typedshmap.notation.layout import Layout
@@ -18,9 +19,6 @@ from typedshmap.ops.resharding.plan import Plan, plan
 from typedshmap.ops.resharding.run import run
 
 BENCH = Path(__file__).parents[2] / "bench"
-AXES = ("a", "b", "c")
-SIZES = dict.fromkeys(AXES, 2)
-SHAPE = (16, 32)
 # XLA's names of what has a cost.
 NAMES = {
     "all_gather": "all-gather",
@@ -29,25 +27,6 @@ NAMES = {
     "psum": "all-reduce",
     "psum_scatter": "reduce-scatter",
 }
-
-
-def layouts(axes: tuple[str, ...]) -> list[Layout]:
-    """All ways to split two dims over some of the axes."""
-    orders = [order for n in range(len(axes) + 1) for some in combinations(axes, n) for order in permutations(some)]
-    return [Layout((order[:at], order[at:])) for order in orders for at in range(len(order) + 1)]
-
-
-LAYOUTS = layouts(AXES)
-
-
-def spec(partition: Layout) -> P:
-    return P(*(axes or None for axes in partition.dim_axes))
-
-
-def planned(source: Layout, target: Layout, shape: tuple[int, ...] = SHAPE) -> Plan:
-    found = plan(source, target, shape, SIZES)
-    assert isinstance(found, Plan)
-    return found
 
 
 def moved(
@@ -97,15 +76,12 @@ def test_every_target_has_the_bits_of_the_global_array_without_check_vma(source:
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.int8, jax.numpy.bfloat16, np.complex64])
 def test_other_dtypes_are_moved_as_well(dtype: Any, cube: Mesh) -> None:
-    moved(cube, Layout((("a", "b"), ("c",))), (np.arange(512) % 5).reshape(SHAPE).astype(dtype), LAYOUTS[5::11])
+    moved(cube, cut("a,b|c"), (np.arange(512) % 5).reshape(SHAPE).astype(dtype), LAYOUTS[5::11])
 
 
-@pytest.mark.parametrize(
-    "source, target",
-    [((("a", "b"), ()), (("b",), ())), ((("a",), ("b", "c")), (("b", "c"), ())), (((), ("a", "b")), (("b", "a"), ()))],
-)
-def test_random_keys_are_moved_as_well(source: Any, target: Any, cube: Mesh) -> None:
-    found, ends = planned(Layout(source), Layout(target)), [spec(Layout(end)) for end in (source, target)]
+@pytest.mark.parametrize("source, target", [("a,b|", "b|"), ("a|b,c", "b,c|"), ("|a,b", "b,a|")])
+def test_random_keys_are_moved_as_well(source: str, target: str, cube: Mesh) -> None:
+    found, ends = planned(source, target), [spec(cut(end)) for end in (source, target)]
     f = jax.jit(jax.shard_map(lambda k: run(k, found, True), mesh=cube, in_specs=ends[0], out_specs=ends[1]))
     keys = jax.random.split(jax.random.key(0), SHAPE)
     assert jax.numpy.array_equal(jax.random.key_data(jax.block_until_ready(f(keys))), jax.random.key_data(keys))
@@ -157,7 +133,7 @@ def test_a_sum_over_which_the_target_is_unreduced_too_is_left(source: Layout, ki
 
 @pytest.mark.skipif(HAS_MANUAL_TYPES, reason="later ones move them")
 def test_jax_0_9_refuses_to_move_an_unreduced_value(cube: Mesh) -> None:
-    found = planned(Layout(((), ()), frozenset("b")), Layout((("b",), ())))
+    found = planned("| +b", "b|")
 
     def body(x: jax.Array) -> jax.Array:
         return run(jax.lax.pcast(x[0], "b", to="unreduced"), found, True)
@@ -169,7 +145,7 @@ def test_jax_0_9_refuses_to_move_an_unreduced_value(cube: Mesh) -> None:
 
 @pytest.mark.skipif(not HAS_MANUAL_TYPES, reason=NOT_MOVED)
 def test_a_sum_typed_unreduced_and_one_typed_varying_are_taken_together(cube: Mesh) -> None:
-    found = planned(Layout(((), ()), frozenset("bc")), Layout(((), ())))
+    found = planned("| +b,c", "|")
 
     def body(x: jax.Array) -> jax.Array:
         return run(jax.lax.pcast(x[0, 0], "b", to="unreduced"), found, True)
@@ -180,22 +156,21 @@ def test_a_sum_typed_unreduced_and_one_typed_varying_are_taken_together(cube: Me
 
 
 def test_a_constant_shard_that_does_not_vary_is_resharded(cube: Mesh) -> None:
-    found = planned(Layout((("a",), ())), Layout(((), ("a",))))
+    found = planned("a|", "|a")
     body = lambda: run(jax.numpy.ones((8, 32)), found, True)  # noqa: E731
     f = jax.jit(jax.shard_map(body, mesh=cube, in_specs=(), out_specs=P(None, "a")))
     assert np.array_equal(jax.block_until_ready(f()), np.ones(SHAPE))
 
 
 def test_a_plan_runs_without_jit(cube: Mesh) -> None:
-    found = planned(Layout((("a",), ())), Layout(((), ("a", "b"))))
+    found = planned("a|", "|a,b")
     f = jax.shard_map(lambda x: run(x, found, True), mesh=cube, in_specs=P("a"), out_specs=P(None, ("a", "b")))
     value = np.arange(512, dtype=np.float32).reshape(SHAPE)
     assert np.array_equal(jax.block_until_ready(f(value)), value)
 
 
 def test_a_plan_runs_where_other_mesh_axes_are_not_manual(cube: Mesh) -> None:
-    found = plan(Layout((("a",), ())), Layout((("b",), ())), SHAPE, {"a": 2, "b": 2})
-    assert isinstance(found, Plan)
+    found = planned("a|", "b|", a=2, b=2)
     over: dict[str, Any] = {"mesh": cube, "axis_names": {"a", "b"}}
     f = jax.shard_map(lambda x: run(x, found, True), in_specs=P("a"), out_specs=P("b"), **over)
     value = np.arange(512, dtype=np.float32).reshape(SHAPE)
@@ -203,8 +178,7 @@ def test_a_plan_runs_where_other_mesh_axes_are_not_manual(cube: Mesh) -> None:
 
 
 def test_devices_are_counted_in_the_order_of_the_mesh_whatever_that_of_the_sizes(cube: Mesh) -> None:
-    found = plan(Layout((("a", "b"),)), Layout((("b", "a"),)), (16,), {"c": 2, "b": 2, "a": 2})
-    assert isinstance(found, Plan)
+    found = planned("a,b", "b,a", (16,), c=2, b=2, a=2)
     f = jax.shard_map(lambda x: run(x, found, True), mesh=cube, in_specs=P(("a", "b")), out_specs=P(("b", "a")))
     assert np.array_equal(jax.block_until_ready(jax.jit(f)(np.arange(16))), np.arange(16))
 
