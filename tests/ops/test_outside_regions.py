@@ -67,73 +67,46 @@ CALLS = {
     "rearrange": Call(lambda x: rearrange(x, "[b/dp] [d/tp] -> [d/tp] [b/dp]"), lambda x: x.T, P("tp", "dp")),
     "a dim moved": Call(lambda x: rearrange(x, "[b/dp] [d/tp] -> [d/dp] b"), lambda x: x.T, P("dp")),
     "merged": Call(
-        lambda x: rearrange(x, "[b/dp] [d/tp] -> [(d b)/dp]"),
-        lambda x: x.T.reshape(-1),
-        P("dp"),
-        lambda x, spec: jnp.reshape(x.T, -1, out_sharding=spec),
-    ),
+        lambda x: rearrange(x, "[b/dp] [d/tp] -> [(d b)/dp]"), lambda x: x.T.reshape(-1), P("dp"),
+        lambda x, spec: jnp.reshape(x.T, -1, out_sharding=spec)),
     "merged, by the major factor": Call(
-        lambda x: rearrange(x, "[b/dp] [d/tp] -> ([b/dp] d)"),
-        lambda x: x.reshape(-1),
-        P("dp"),
-        lambda x, spec: jnp.reshape(x, -1, out_sharding=spec),
-    ),
+        lambda x: rearrange(x, "[b/dp] [d/tp] -> ([b/dp] d)"), lambda x: x.reshape(-1), P("dp"),
+        lambda x, spec: jnp.reshape(x, -1, out_sharding=spec)),
     "split": Call(
-        lambda x: rearrange(x, "[b/dp] [(h d)/tp] -> [b/dp] h [d/tp]", h=2),
-        lambda x: x.reshape(8, 2, 4),
-        P("dp", None, "tp"),
-        lambda x, spec: jnp.reshape(x, (8, 2, 4), out_sharding=spec),
-    ),
+        lambda x: rearrange(x, "[b/dp] [(h d)/tp] -> [b/dp] h [d/tp]", h=2), lambda x: x.reshape(8, 2, 4),
+        P("dp", None, "tp"), lambda x, spec: jnp.reshape(x, (8, 2, 4), out_sharding=spec)),
     "split, by the major factor": Call(
         lambda x: rearrange(x, "[b/dp] ([h/tp] d) -> [h/tp] b d", h=2),
-        lambda x: x.reshape(8, 2, 4).transpose(1, 0, 2),
-        P("tp", None, None),
-        lambda x, spec: jnp.reshape(x, (8, 2, 4), out_sharding=P(None, spec[0], None)).transpose(1, 0, 2),
-    ),
+        lambda x: x.reshape(8, 2, 4).transpose(1, 0, 2), P("tp", None, None),
+        lambda x, spec: jnp.reshape(x, (8, 2, 4), out_sharding=P(None, spec[0], None)).transpose(1, 0, 2)),
     "gathered": Call(
-        lambda x: rearrange(x, "[b/dp] [d/tp] -> d b"), lambda x: x.T, P(), lambda x, spec: jax.reshard(x, spec).T
-    ),
+        lambda x: rearrange(x, "[b/dp] [d/tp] -> d b"), lambda x: x.T, P(), lambda x, spec: jax.reshard(x, spec).T),
     "reduce": Call(lambda x: reduce(x, "[b/dp] [d/tp] -> [d/dp]", "sum"), lambda x: x.sum(0), P("dp")),
     "mean": Call(lambda x: reduce(x, "[b/dp] [d/tp] -> [b/dp]", "mean"), lambda x: x.mean(1), P("dp")),
     "max": Call(lambda x: reduce(x, "[b/dp] [d/tp] -> b", "max"), lambda x: x.max(1), P()),
     "repeat": Call(
-        lambda x: repeat(x, "[b/dp] [d/tp] -> [r/tp] [b/dp] d", r=4),
-        lambda x: jnp.broadcast_to(x, (4, 8, 8)),
+        lambda x: repeat(x, "[b/dp] [d/tp] -> [r/tp] [b/dp] d", r=4), lambda x: jnp.broadcast_to(x, (4, 8, 8)),
         P("tp", "dp", None),
-        lambda x, spec: jnp.broadcast_to(jax.reshard(x, P(*spec[1:])), (4, 8, 8), out_sharding=spec),
-    ),
+        lambda x, spec: jnp.broadcast_to(jax.reshard(x, P(*spec[1:])), (4, 8, 8), out_sharding=spec)),
     "einsum": Call(
-        lambda x: einsum(x, x, "[b/dp] [d/tp], [c/dp] [d/tp] -> [b/dp] [c/tp]"),
-        lambda x: x @ x.T,
-        P("dp", "tp"),
-        lambda x, spec: jnp.einsum("bd,cd->bc", x, x, out_sharding=spec),
-    ),
+        lambda x: einsum(x, x, "[b/dp] [d/tp], [c/dp] [d/tp] -> [b/dp] [c/tp]"), lambda x: x @ x.T, P("dp", "tp"),
+        lambda x, spec: jnp.einsum("bd,cd->bc", x, x, out_sharding=spec)),
     "einsum, a sum of parts": Call(
-        lambda x: einsum(x, x, "[b/dp] [d/tp], [b/dp] [e/tp] -> [d/tp] e"),
-        lambda x: x.T @ x,
-        P("tp", None),
-        lambda x, spec: jnp.einsum("bd,be->de", x, x, out_sharding=spec),
-    ),
+        lambda x: einsum(x, x, "[b/dp] [d/tp], [b/dp] [e/tp] -> [d/tp] e"), lambda x: x.T @ x, P("tp", None),
+        lambda x, spec: jnp.einsum("bd,be->de", x, x, out_sharding=spec)),
     "einsum of one": Call(
-        lambda x: einsum(x, "[b/dp] [d/tp] -> [d/tp]"),
-        lambda x: x.sum(0),
-        P("tp"),
-        lambda x, spec: jnp.einsum("bd->d", x, out_sharding=spec),
-    ),
+        lambda x: einsum(x, "[b/dp] [d/tp] -> [d/tp]"), lambda x: x.sum(0), P("tp"),
+        lambda x, spec: jnp.einsum("bd->d", x, out_sharding=spec)),
     "take": Call(
-        lambda x: take(x, IDS, "[v/dp] [m/tp], i -> [i/dp] [m/tp]"),
-        looked_up,
-        P("dp", "tp"),
-        lambda x, spec: x.at[np.where(IDS < 0, 8, IDS)].get(mode="fill", fill_value=0, out_sharding=spec),
-    ),
+        lambda x: take(x, IDS, "[v/dp] [m/tp], i -> [i/dp] [m/tp]"), looked_up, P("dp", "tp"),
+        lambda x, spec: x.at[np.where(IDS < 0, 8, IDS)].get(mode="fill", fill_value=0, out_sharding=spec)),
     "logsumexp": Call(
-        lambda x: logsumexp(x, "[b/dp] [d/tp] -> [b/tp]"), lambda x: jax.nn.logsumexp(x, axis=1), P("tp")
-    ),
+        lambda x: logsumexp(x, "[b/dp] [d/tp] -> [b/tp]"), lambda x: jax.nn.logsumexp(x, axis=1), P("tp")),
     "softmax": Call(lambda x: softmax(x, "[b/dp] [d/tp]", "d"), lambda x: jax.nn.softmax(x, axis=1), P("dp", "tp")),
     "reshard": Call(lambda x: reshard(x, "[b/dp] [d/tp] -> [b/tp] [d/dp]"), lambda x: x, P("tp", "dp")),
     "gathered by reshard": Call(lambda x: reshard(x, "[b/dp] [d/tp] -> b d"), lambda x: x, P()),
     "any sharding": Call(lambda x: rearrange(x, "[b/?] [d/tp] -> [d/tp] b"), lambda x: x.T, P("tp")),
-}
+}  # fmt: skip
 
 
 def in_scan(f: Any) -> Any:
@@ -333,20 +306,16 @@ def test_a_pattern_in_a_region_places_over_the_axes_that_are_not_manual(mesh: Me
 # The same program as by hand
 
 
+DUE = "[b/dp] [d/tp], [c/dp] [d/tp] -> [b/dp] c +tp"
 COMPILED = CALLS | {
     "shard": Call(lambda x: shard(x, "[b/tp] [d/dp]"), lambda x: x, P("tp", "dp")),
     "shard, as it is": Call(lambda x: shard(x, "[b/dp] [d/tp]"), lambda x: x, P("dp", "tp")),
     "reshard of one dim": Call(lambda x: reshard(x, "[b/dp] [d/tp] -> b [d/tp]"), lambda x: x, P(None, "tp")),
     "reshard over both axes": Call(lambda x: reshard(x, "[b/dp] [d/tp] -> [b/dp,tp] d"), lambda x: x, P(("dp", "tp"))),
     "a sum left due, and scattered": Call(
-        lambda x: reshard(
-            einsum(x, x, "[b/dp] [d/tp], [c/dp] [d/tp] -> [b/dp] c +tp"), "[b/dp] c +tp -> [b/dp] [c/tp]"
-        ),
-        lambda x: x @ x.T,
-        P("dp", "tp"),
-        lambda x, spec: jax.reshard(jnp.einsum("bd,cd->bc", x, x, out_sharding=P("dp", None, unreduced={"tp"})), spec),
-    ),
-}
+        lambda x: reshard(einsum(x, x, DUE), "[b/dp] c +tp -> [b/dp] [c/tp]"), lambda x: x @ x.T, P("dp", "tp"),
+        lambda x, spec: jax.reshard(jnp.einsum("bd,cd->bc", x, x, out_sharding=P("dp", None, unreduced={"tp"})), spec)),
+}  # fmt: skip
 WRITTEN = {
     f"{name}-{kind}": (call, mesh)
     for name, call in COMPILED.items()
@@ -450,12 +419,7 @@ def test_a_sum_that_is_due_is_written_on_explicit_axes() -> None:
 
 def test_a_sum_stays_due_where_nothing_is_computed() -> None:
     with under(MESHES["Explicit"], True) as x:
-
-        def f(x: Any) -> Any:
-            owed = einsum(x, x, "[b/dp] [d/tp], [c/dp] [d/tp] -> [b/dp] c +tp")
-            return rearrange(owed, "[b/dp] c +tp -> c [b/dp] +tp")
-
-        got = jax.jit(f)(x)
+        got = jax.jit(lambda x: rearrange(einsum(x, x, DUE), "[b/dp] c +tp -> c [b/dp] +tp"))(x)
         assert "U:tp" in str(jax.typeof(got))
         near(reshard(got, "c [b/dp] +tp -> c [b/dp]"), X @ X.T)
 
