@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from laws import EXAMPLES, Case, Parts, Sizes, Step, check_values, mapped
 from strategies import arrow, batches, meshes
 from test_laws_collectives import exchanged, gathered, shifted, summed
-from test_laws_contraction import looked_up, multiplied
+from test_laws_contraction import added, looked_up, multiplied, shared
 from test_laws_shapes import rearranged, reduced, repeated
-from test_laws_softmax import added, shared
 from verdicts import without_cures
 
 from typedshmap import TypedShmapError, psum, psum_scatter
