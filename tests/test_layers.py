@@ -438,10 +438,3 @@ if {tool!r} != "sample":
     assert prove(layer).verdict == "proved"
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120, cwd=tmp_path)
-
-
-def test_the_package_loads_no_tool() -> None:
-    rooms = "('typedshmap.tools', 'typedshmap.testing')"
-    program = f"import sys, typedshmap; print([module for module in sys.modules if module.startswith({rooms})])"
-    done = subprocess.run([sys.executable, "-c", program], check=True, timeout=60, capture_output=True, text=True)
-    assert done.stdout.strip() == "[]"

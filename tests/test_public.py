@@ -27,9 +27,10 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(("name", "room"), [("einsum", "ops"), ("shard", "placement"), ("typed_jit", "jit")])
-def test_a_room_is_imported_when_one_of_its_names_is_asked_for(name: str, room: str) -> None:
+def test_a_room_is_imported_when_one_of_its_names_is_asked_for_and_no_tool(name: str, room: str) -> None:
     program = f"""
 import sys, typedshmap
+assert not [module for module in sys.modules if module.startswith(("typedshmap.tools", "typedshmap.testing"))]
 assert "typedshmap.{room}" not in sys.modules
 assert typedshmap.{name} is sys.modules["typedshmap.{room}"].{name}
 """

@@ -143,7 +143,7 @@ def test_the_result_is_sharded_as_the_pattern_says(call: Call, mesh: Mesh, mode:
             is_sharded(got, mesh, call.spec)
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(13)
 @pytest.mark.parametrize("is_jit", [True, False], ids=["jit", "eager"])
 @every_mesh
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)

@@ -36,7 +36,7 @@ def computed(f: Callable[..., Any], *args: Any) -> Any:
     return jax.block_until_ready(jax.jit(f)(*args))
 
 
-@pytest.mark.sample(17)
+@pytest.mark.sample(18)
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("source", LAYOUTS[::-6], ids=str)
 def test_the_gradient_of_every_target_is_that_of_the_identity(source: Layout, check_vma: bool, cube: Mesh) -> None:
