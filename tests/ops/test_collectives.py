@@ -1,4 +1,4 @@
-"""What operations send, and what their gradients send, read in compiled programs.
+"""What operations send, and what their gradients send, read in compiled programs; what they compute, laws compare.
 
 The products are the four cases of sharded matrices in "How to Scale Your Model": neither operand is sharded along the
 contracted dim, and nothing is sent (1); one of them is, and is gathered first (2); both are, over the same axes, and
@@ -216,7 +216,6 @@ PROGRAMS = {
         ("[b/dp] [s/tp] m", "m [f/tp]", "[f/tp] m"), "[b/dp] [s/tp] m", megatron,
         {GATHER: 1, SCATTER: 1}, {GATHER: 1, SCATTER: 1, REDUCE: 1}),
 }  # fmt: skip
-ONE_DEVICE = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("dp", "tp"))
 every_program = pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 
 
@@ -238,19 +237,12 @@ def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
     return both
 
 
-def near(got: Any, expected: Any) -> None:
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), jax.block_until_ready(got), expected
-    )
-
-
 @pytest.mark.sample(5)
 @every_program
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_a_program_sends_what_its_pattern_shows(program: Program, check_vma: bool, reader: Any, mesh: Mesh) -> None:
     run = compiled(program.over(mesh, check_vma=check_vma), *program.args)
     assert kinds(reader, run) == program.forward
-    near(run(*program.args), jax.jit(program.over(ONE_DEVICE))(*program.args))
 
 
 @pytest.mark.sample(5)
@@ -260,7 +252,6 @@ def test_its_gradients_send_the_mirror_of_it(program: Program, reader: Any, mesh
     ct = numbers(*jax.eval_shape(function, *args).shape)
     both = compiled(with_gradients(function), ct, *args)
     assert kinds(reader, both) - kinds(reader, compiled(function, *args)) == program.backward
-    near(both(ct, *args), jax.jit(with_gradients(program.over(ONE_DEVICE)))(ct, *args))
 
 
 def test_a_ring_sends_once_and_back_once(reader: Any, mesh: Mesh) -> None:

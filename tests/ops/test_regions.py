@@ -37,7 +37,6 @@ from typedshmap import (
     psum_scatter,
     rearrange,
     reduce,
-    repeat,
     shard,
     softmax,
     take,
@@ -244,22 +243,17 @@ def test_plain_regions_on_one_mesh_are_each_read_in_their_own_mode(without_jit: 
 
     with jax.disable_jit(without_jit):
         for check_vma in (True, False, True):
-            jax.make_jaxpr(jax.shard_map(body, mesh=mesh, check_vma=check_vma, in_specs=P("dp"), out_specs=P("dp")))(
-                np.zeros(8, np.float32)
-            )
+            f = jax.shard_map(body, mesh=mesh, check_vma=check_vma, in_specs=P("dp"), out_specs=P("dp"))
+            jax.make_jaxpr(f)(np.zeros(8, np.float32))
     assert found == [True] * 3 + [False] * 3 + [True] * 3
 
 
 def test_an_operation_in_a_plain_region_makes_few_calls_of_python(mesh: Mesh) -> None:
     def calls(f: Callable[[Any], Any]) -> int:
-        def program(x: Any) -> Any:
-            return jax.shard_map(
-                lambda x: sum(f(x * at) for at in range(20)), mesh=mesh, in_specs=P("dp"), out_specs=P()
-            )(x)
-
-        jax.make_jaxpr(lambda x: program(x))(jnp.ones(8))
-        profile = cProfile.Profile()
-        profile.runcall(jax.make_jaxpr(lambda x: program(x)), jnp.ones(8))
+        body, profile = lambda x: sum(f(x * at) for at in range(20)), cProfile.Profile()
+        program = jax.shard_map(body, mesh=mesh, in_specs=P("dp"), out_specs=P())
+        jax.make_jaxpr(lambda x: program(x))(np.ones(8))
+        profile.runcall(jax.make_jaxpr(lambda x: program(x)), np.ones(8))
         return sum(entry.callcount for entry in profile.getstats())
 
     by_hand = calls(lambda x: jax.lax.psum(x, "dp"))
@@ -275,43 +269,19 @@ def test_results_are_remembered_in_a_plain_region(mesh: Mesh) -> None:
     def body(x: Any) -> Any:
         return rearrange(rearrange(x, "[b/dp] [d/tp] -> [d/tp] [b/dp]"), "[b/dp] [d/tp] -> [d/tp] [b/dp]")
 
-    with pytest.raises(
-        ShardingError, match="is read as sharded over 'dp' in dim 0, but rearrange says sharded over 'tp'"
-    ):
+    line = "is read as sharded over 'dp' in dim 0, but rearrange says sharded over 'tp'"
+    with pytest.raises(ShardingError, match=line):
         jax.eval_shape(plain(body, mesh, P("dp", "tp")), x)
 
 
 # Unreduced values
 
 ADDENDS = "[b/dp] [d/tp] -> [b/dp] +tp"
-UNREDUCED: dict[str, tuple[Callable[[Any], Any], str, str, Any]] = {
-    "rearrange": (lambda y: rearrange(y, "[b/dp] +tp -> 1 [b/dp] +tp"), "i [b/dp] +tp", "i [b/dp]", x.sum(1)[None]),
-    "repeat": (lambda y: repeat(y, "[b/dp] +tp -> 2 [b/dp] +tp"), "i [b/dp] +tp", "i [b/dp]", np.stack([x.sum(1)] * 2)),
-    "reduce": (lambda y: reduce(y, "[b/dp] +tp -> +dp +tp", "sum"), "+dp +tp", "", x.sum()),
-    "reduce, one of the sums": (lambda y: reduce(y, "[b/dp] +tp -> +tp", "sum"), "+tp", "", x.sum()),
-    "einsum": (lambda y: einsum(y, "[b/dp] +tp -> [b/dp] +tp"), "[b/dp] +tp", "[b/dp]", x.sum(1)),
-    "all_gather": (lambda y: all_gather(y, "[b/dp] +tp -> b +tp"), "b +tp", "b", x.sum(1)),
-    "ppermute": (lambda y: ppermute(y, "[b/dp] +tp", shift=1), "[b/dp] +tp", "[b/dp]", np.roll(x.sum(1), 2)),
-}
+typed_as_unreduced = pytest.mark.skipif(not HAS_MANUAL_TYPES, reason="jax 0.9 has no rule for it")
 
 
-typed_as_unreduced = pytest.mark.skipif(not HAS_MANUAL_TYPES, reason="jax 0.9 has no rule for most of them")
-of_unreduced_values = pytest.mark.parametrize("check_vma", [pytest.param(True, marks=typed_as_unreduced), False])
-
-
-@of_unreduced_values
-@pytest.mark.parametrize(("operation", "unreduced", "result", "expected"), UNREDUCED.values(), ids=UNREDUCED)
-def test_a_value_stays_unreduced_through_linear_operations(
-    operation: Any, unreduced: str, result: str, expected: Any, check_vma: bool, mesh: Mesh
-) -> None:
-    def body(x: Any) -> Any:
-        y = operation(reduce(x, ADDENDS, "sum"))
-        return psum(y, f"{unreduced} -> {result}")
-
-    near(in_body(body, mesh, Float[Array, result], check_vma=check_vma), expected)
-
-
-@of_unreduced_values
+# Other operations on unreduced values are drawn in test_laws_chains.
+@pytest.mark.parametrize("check_vma", [pytest.param(True, marks=typed_as_unreduced), False])
 def test_the_mean_of_an_unreduced_value_is_that_of_the_sum(check_vma: bool, mesh: Mesh) -> None:
     def body(x: Any) -> Any:
         return reduce(reduce(x, ADDENDS, "sum"), "[b/dp] +tp ->", "mean")
@@ -436,8 +406,7 @@ def test_leaves_of_several_kinds_of_mistakes_are_reported_together(mesh: Mesh) -
 def test_a_gradient_that_is_scattered_is_not_summed_over_its_shards(mesh: Mesh) -> None:
     def body(w: Float[Array, "[m/dp] f"], x: Float[Array, "[b/dp] m"]) -> Float[Array, "[m/dp] f"]:
         def loss(w: Any) -> Any:
-            y = einsum(x, all_gather(w, "[m/dp] f -> m f ~dp"), "[b/dp] m, m f -> [b/dp] f")
-            return reduce(y, "[b/dp] f ->", "sum")
+            return einsum(x, all_gather(w, "[m/dp] f -> m f ~dp"), "[b/dp] m, m f ->")
 
         return psum(check(jax.grad(loss)(w), "[m/dp] f"), "m f +dp -> m f")
 
