@@ -350,9 +350,8 @@ def test_every_import_past_the_door_that_has_a_reason_is_there():
     ],
 )
 def test_an_import_past_the_door_is_found(module, text, target):
-    assert past_the_door({**module_texts(), f"{PACKAGE}.{module}": text}) == [
-        f"{PACKAGE}.{module} imports {PACKAGE}.{target}"
-    ]
+    texts = {**module_texts(), f"{PACKAGE}.{module}": text}
+    assert past_the_door(texts) == [f"{PACKAGE}.{module} imports {PACKAGE}.{target}"]
 
 
 @pytest.mark.parametrize(

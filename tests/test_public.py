@@ -69,9 +69,8 @@ def public_functions() -> list[Callable[..., Any]]:
 @pytest.mark.parametrize("f", public_functions(), ids=lambda f: f.__name__)
 def test_signatures_agree(f: Callable[..., Any]) -> None:
     parameters = inspect.signature(f).parameters
-    assert ("sizes" in parameters) == (
-        "dims" in parameters and parameters["dims"].kind is inspect.Parameter.VAR_KEYWORD
-    )
+    takes_dims = "dims" in parameters and parameters["dims"].kind is inspect.Parameter.VAR_KEYWORD
+    assert ("sizes" in parameters) == takes_dims
     if "mesh" in parameters and f is not typedshmap.choose_mesh:  # whose mesh leaves sizes open
         assert "MeshLike" in str(parameters["mesh"].annotation)
 

@@ -34,7 +34,6 @@ def test_the_first_program_of_a_process_is_traced_once(name: str) -> None:
     beginning, result = PROGRAMS[name]
     program = f"from typedshmap import {name}\n{beginning}\n    traces.append(1)\n    return {result}\n"
     calls = "x = jax.device_put(x)\nfor _ in range(3):\n    jax.block_until_ready(f(x))\nassert traces == [1], traces"
-    done = subprocess.run(
-        [sys.executable, "-c", BEGIN + program + calls], capture_output=True, encoding="utf-8", timeout=120
-    )
+    command = [sys.executable, "-c", BEGIN + program + calls]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120)
     assert done.returncode == 0, done.stderr

@@ -82,9 +82,8 @@ def test_a_drawing_is_well_formed_and_names_every_device(dims: str) -> None:
     names = {name: 8 for name in "bsh" if name in dims.replace("tp", "").replace("pp", "")}
     shown = show(dims, "dp=2,tp=2,pp=2", **names)
     (drawing,) = shown.drawings()
-    words = " ".join(
-        text.text or "" for text in ElementTree.fromstring(drawing).iter("{http://www.w3.org/2000/svg}text")
-    )
+    texts = ElementTree.fromstring(drawing).iter("{http://www.w3.org/2000/svg}text")
+    words = " ".join(text.text or "" for text in texts)
     assert drawing in shown._repr_html_()
     (array,) = shown.arrays
     assert {device for block in array.blocks for device in block.devices} == set(range(8))

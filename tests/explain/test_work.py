@@ -227,9 +227,8 @@ def test_a_collective_over_an_axis_without_a_link_is_refused():
 
 
 def test_meshes_are_compared_by_time():
-    found = explain(
-        tensor_parallel, meshes=["dp=64,tp=8", "dp=8,tp=64"], hardware=CHIP, grad=False, batch=B, model=D, ff=F
-    )
+    meshes = ["dp=64,tp=8", "dp=8,tp=64"]
+    found = explain(tensor_parallel, meshes=meshes, hardware=CHIP, grad=False, batch=B, model=D, ff=F)
     head, *rows = str(found).splitlines()[2:5]
     assert " ".join(head.split()).endswith("on the wire at least bound seconds")
     assert [row.split()[-3] for row in rows] == ["compute", "tp"]

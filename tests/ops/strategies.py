@@ -33,9 +33,8 @@ LEAST = min(16, settings.default.max_examples)
 
 def batches(case: Callable[[Sizes], st.SearchStrategy[Case]]) -> st.SearchStrategy[Any]:
     """A mesh, and a list of cases on it."""
-    return meshes().flatmap(
-        lambda sizes: st.tuples(st.just(sizes), st.lists(case(sizes), min_size=LEAST, max_size=LEAST + 4))
-    )
+    some = {"min_size": LEAST, "max_size": LEAST + 4}
+    return meshes().flatmap(lambda sizes: st.tuples(st.just(sizes), st.lists(case(sizes), **some)))
 
 
 @dataclass(frozen=True)

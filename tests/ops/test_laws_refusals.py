@@ -154,9 +154,8 @@ def is_open(case: Case) -> bool:
     if not any(step.arguments and " -> " in step.arguments[0] for step in case.steps):
         return False
     at = place_of_pattern(case)
-    return "..." not in case.steps[at].arguments[0] and all(
-        s.verb in (psum, psum_scatter) for s in case.steps[at + 1 :]
-    )
+    are_sums = all(step.verb in (psum, psum_scatter) for step in case.steps[at + 1 :])
+    return are_sums and "..." not in case.steps[at].arguments[0]
 
 
 def accepted(sizes: Sizes, case: Case, check_vma: bool) -> bool:

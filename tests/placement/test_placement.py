@@ -142,11 +142,8 @@ def test_a_number_that_is_a_leaf_has_a_spec_in_place_of_its_default() -> None:
 def test_leaves_that_are_no_arrays_want_defaults_or_a_value() -> None:
     with pytest.raises(StructureError) as error:
         partition_specs(Linear)
-    assert str(error.value) == (
-        "partition_specs: .activation holds no array and has no default\n"
-        "\n"
-        "Hint: pass like=, a value that fixes ranks and lengths"
-    )
+    line = "partition_specs: .activation holds no array and has no default"
+    assert str(error.value) == f"{line}\n\nHint: pass like=, a value that fixes ranks and lengths"
 
 
 @dataclass
@@ -185,9 +182,8 @@ def test_a_value_need_not_divide_nor_hold_numbers_to_have_specs(like: Any) -> No
 
 
 def test_specs_are_those_of_shard_map(mesh: Mesh) -> None:
-    by_hand = jax.shard_map(
-        lambda d: jnp.tanh(d.w) + d.b, mesh=mesh, in_specs=(partition_specs(Dense),), out_specs=partition_specs(W)
-    )
+    specs = {"in_specs": (partition_specs(Dense),), "out_specs": partition_specs(W)}
+    by_hand = jax.shard_map(lambda d: jnp.tanh(d.w) + d.b, mesh=mesh, **specs)
     same(by_hand(Dense(w, b)), np.tanh(w) + b)
 
 
