@@ -1,5 +1,6 @@
-"""Every code block in README and docs runs, and prints or raises what stands below it."""
+"""Every code block in README and docs runs, and prints or raises what stands below it; the notebook does so, too."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -78,3 +79,24 @@ def test_a_block_that_says_something_else_is_noticed() -> None:
 def test_an_error_that_no_text_expects_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
         run(Block("", 1, "1 / 0", None, None), {})
+
+
+# The notebook of the tour
+
+
+def of_cells(cells: Any) -> list[list[object]]:
+    """Of each cell what it prints, and the kinds of what it shows."""
+    return [[each.get("text") or sorted(each.get("data", ())) for each in cell.get("outputs", [])] for cell in cells]
+
+
+@pytest.mark.slow
+def test_the_tour_prints_and_draws_what_is_kept_of_it() -> None:
+    pytest.importorskip("nbclient", reason="the extra `notebooks` is not installed")
+    pytest.importorskip("ipykernel", reason="the extra `notebooks` is not installed")
+    from bench.notebook import executed
+
+    outputs = of_cells(json.loads((ROOT / "docs/notebooks/tour.ipynb").read_text(encoding="utf-8"))["cells"])
+    assert of_cells(executed().cells) == outputs
+    drawn = [cell for cell in outputs if ["text/html", "text/plain"] in cell]
+    assert len(drawn) == 5  # a hint, `show`, what is the same on every mesh, `explain`, and a plan
+    assert any("which its hint does not mention" in str(cell) for cell in outputs)

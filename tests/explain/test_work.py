@@ -59,19 +59,16 @@ FLOPS = {
     "a product": (lambda x: x @ jnp.ones((32, 32)), {"products": PRODUCT}),
     "a product with batch dims": (
         lambda x: jnp.einsum("abc,acd->abd", x.reshape(4, 4, 32), jnp.ones((4, 32, 32))).reshape(16, 32),
-        {"products": PRODUCT},
-    ),
+        {"products": PRODUCT}),
     "in a loop": (scanned, {"products": 7 * PRODUCT}),
     "in a branch": (
-        lambda x: lax.cond(x[0, 0] > 0, lambda x: x @ jnp.ones((32, 32)), lambda x: x, x),
-        {"products": PRODUCT},
-    ),
+        lambda x: lax.cond(x[0, 0] > 0, lambda x: x @ jnp.ones((32, 32)), lambda x: x, x), {"products": PRODUCT}),
     "a convolution": (convolved, {"products": 2 * (3 * 16 - 2) * (3 * 32 - 2)}),
     "a transform": (lambda x: jnp.fft.fft(x).real, {"transforms": 5 * 16 * 32 * log2(32)}),
     "an elementwise operation": (lambda x: x * 2 + 1, {"elementwise": 2 * 16 * 32}),
     "a sum": (lambda x: x.sum(1, keepdims=True) + x, {"reductions": 16 * 32, "elementwise": 16 * 32}),
     "what moves is none": (lambda x: x.T.astype(jnp.bfloat16).astype(x.dtype).T[:, ::-1], {}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("body, flops", FLOPS.values(), ids=FLOPS)
