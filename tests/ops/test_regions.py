@@ -321,13 +321,17 @@ def test_an_unreduced_value_is_not_read_as_a_reduced_one(mesh: Mesh) -> None:
     refused(VaryingError, line, use, mesh)
 
 
+def unreduced(x: Any) -> Any:
+    return jax.lax.pcast(x, "tp", to="unreduced")
+
+
 TYPED_AS_UNREDUCED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a lookup": (
-        lambda y: take(y, np.array([5, 2]), "[b/dp] +tp, i -> i +tp"),
-        "take in use: the table is unreduced over 'tp' in JAX's type, and JAX has no gather of unreduced values"),
+        lambda x: take(unreduced(x.sum(1)), np.array([5, 2]), "[b/dp] +tp, i -> i +tp"),
+        "take in <lambda>: the table is unreduced over 'tp' in JAX's type, and JAX has no gather of unreduced values"),
     "a mean that stays unreduced": (
-        lambda y: pmean(y.sum(), "~dp +tp -> +tp"),
-        "pmean in use: a mean of a value that stays unreduced over 'tp': JAX does not scale such a value"),
+        lambda x: pmean(unreduced(x.sum()), "~dp +tp -> +tp"),
+        "pmean in <lambda>: a mean of a value that stays unreduced over 'tp': JAX does not scale such a value"),
 }  # fmt: skip
 
 
@@ -335,10 +339,7 @@ TYPED_AS_UNREDUCED: dict[str, tuple[Callable[[Any], Any], str]] = {
 def test_what_jax_types_as_unreduced_goes_into_nothing_that_jax_does_not_have(
     operation: Any, line: str, mesh: Mesh
 ) -> None:
-    def use(x: Any) -> Any:
-        return operation(jax.lax.pcast(x.sum(1), "tp", to="unreduced"))
-
-    refused(PatternError, line, use, mesh)
+    refused(PatternError, line, operation, mesh)
 
 
 # psum of a pytree
