@@ -53,32 +53,24 @@ def data_parallel(
     return psum(x.T @ h, "dp"), psum(h.T @ (h @ down), "dp")
 
 
+ROWS = BFloat16[Array, "[batch/dp,tp] model"]
+BOTH = BFloat16[Array, "[batch/dp] [model/tp]"]
+
+
 @typed_shard_map
-def fsdp(
-    x: BFloat16[Array, "[batch/dp,tp] model"],
-    up: BFloat16[Array, "[model/dp] ff"],
-    down: BFloat16[Array, "[ff/dp] model"],
-) -> BFloat16[Array, "[batch/dp,tp] model"]:
+def fsdp(x: ROWS, up: BFloat16[Array, "[model/dp] ff"], down: BFloat16[Array, "[ff/dp] model"]) -> ROWS:
     up, down = all_gather(up, "[m/dp] f -> m f ~dp"), all_gather(down, "[f/dp] m -> f m ~dp")
     return x @ up @ down
 
 
 @typed_shard_map
-def tensor_parallel(
-    x: BFloat16[Array, "[batch/dp] [model/tp]"],
-    up: BFloat16[Array, "model [ff/tp]"],
-    down: BFloat16[Array, "[ff/tp] model"],
-) -> BFloat16[Array, "[batch/dp] [model/tp]"]:
+def tensor_parallel(x: BOTH, up: BFloat16[Array, "model [ff/tp]"], down: BFloat16[Array, "[ff/tp] model"]) -> BOTH:
     h = all_gather(x, "[b/dp] [m/tp] -> [b/dp] m") @ up
     return einsum(h, down, "[b/dp] [f/tp], [f/tp] m -> [b/dp] [m/tp]")
 
 
 @typed_shard_map
-def mixed(
-    x: BFloat16[Array, "[batch/dp] [model/tp]"],
-    up: BFloat16[Array, "[model/dp] [ff/tp]"],
-    down: BFloat16[Array, "[ff/tp] [model/dp]"],
-) -> BFloat16[Array, "[batch/dp] [model/tp]"]:
+def mixed(x: BOTH, up: BFloat16[Array, "[model/dp] [ff/tp]"], down: BFloat16[Array, "[ff/tp] [model/dp]"]) -> BOTH:
     up, down = all_gather(up, "[m/dp] [f/tp] -> m [f/tp] ~dp"), all_gather(down, "[f/tp] [m/dp] -> [f/tp] m ~dp")
     h = all_gather(x, "[b/dp] [m/tp] -> [b/dp] m") @ up
     return psum_scatter(h @ down, "[b/dp] m +tp -> [b/dp] [m/tp]")
