@@ -29,7 +29,7 @@ from jax.experimental import pallas as pl  # noqa: E402
 from jax.sharding import Mesh  # noqa: E402
 
 from typedshmap import Array, Float32, typed_shard_map  # noqa: E402
-from typedshmap.tools.sanitize.comparison import checksum  # noqa: E402
+from typedshmap.tools.sanitize.checksums import checksum  # noqa: E402
 
 LEAST, MOST = 0.8, 1.35
 HARDWARE = os.environ.get("HARDWARE", "h100")

@@ -41,7 +41,7 @@ from jax.sharding import PartitionSpec as P
 
 from typedshmap.notation.layout import Layout
 from typedshmap.ops.resharding.plan import Plan, plan
-from typedshmap.ops.resharding.run import run
+from typedshmap.ops.resharding.run_plan import run
 
 Parts = tuple[tuple[str, ...], ...]
 Pair = tuple[Parts, Parts]

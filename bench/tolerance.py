@@ -24,7 +24,7 @@ from typedshmap.inspection import signature
 from typedshmap.testing.compare import as_double, measure, scale_of
 from typedshmap.testing.run import Outcome, classify_function, compile_call
 from typedshmap.tools.sample.arguments import FlatCall
-from typedshmap.tools.sample.plan import plan_inputs
+from typedshmap.tools.sample.input_plan import plan_inputs
 
 SEEDS = range(4)
 SIZES = {"batch": 32, "model": 64, "ff": 128}

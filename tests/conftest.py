@@ -20,9 +20,9 @@ from hypothesis import HealthCheck, settings
 from jax.sharding import Mesh
 
 from typedshmap._jax.versions import DROPS_UNUSED, HAS_MANUAL_TYPES
-from typedshmap.inference import region
+from typedshmap.inference import interpreted_region
 
-region.raises_in_readings = True
+interpreted_region.raises_in_readings = True
 
 # The programs that tests start share what XLA has compiled; here `check` asks XLA while it compiles, and would ask
 # nothing of a program that another test has compiled.

@@ -39,13 +39,13 @@ LATE_BY = {
     "_jax.source": "jax.extend.source_info_util",
     "_jax.versions": "jax.extend",
     "ops.resharding.run": "jax.interpreters",
-    "ops.resharding.plan": "typedshmap.ops.resharding.picture",
-    "hints.types": "typedshmap.hints.picture",
+    "ops.resharding.plan": "typedshmap.ops.resharding.plan_picture",
+    "hints.types": "typedshmap.hints.hint_picture",
     "hints.python_types": "beartype beartype.door beartype.roar",
-    "tools.audit": "typedshmap.tools.audit.invariance",
+    "tools.audit": "typedshmap.tools.audit.other_meshes",
     "tools.explain.compiled": "jax.experimental",
     "tools.sample": "hypothesis",
-    "testing": "typedshmap.testing.cost",
+    "testing": "typedshmap.testing.budget",
     "testing.plugin.typedshmap_pytest": "typedshmap.testing.marks typedshmap.testing.plugin.typedshmap_pytest.audits",
     "testing.plugin.typedshmap_pytest.audits": (
         "typedshmap.testing.waiting typedshmap.tools.audit typedshmap.tools.audit.formats "

@@ -103,9 +103,6 @@ def find_boundary(
     return call_mesh, outer, entered
 
 
-# A JAX context, so that a trace for one mesh is never reused for another.
-
-
 def find_mesh(
     name: str, mesh: _jax.mesh.AnyMesh | None, leaves: Callable[[], list[CheckedLeaf]], context: _jax.mesh.AnyMesh
 ) -> _jax.mesh.AnyMesh:

@@ -22,12 +22,19 @@ from jax.sharding import AxisType, PartitionSpec
 from . import _jax
 from .axis_names import AxesLike, AxisRules, RulesLike, read_naming
 from .errors import StructureError, TypedShmapError, placed_at_decoration
-from .errors.failures import RETURN, Failure, PlainMessage, Subject, sizes_text
+from .errors.failures import RETURN, Failure, Subject, sizes_text
 from .errors.phrases import mesh_text, quoted_axes, value_text
 from .errors.varying import DivergentCollective, UnmarkedUnreduced, UnmentionedVarying
 from .hints import context, enforcement
-from .hints.check_array import describe
-from .hints.check_tree import array_leaves, assert_layouts, check_arguments, check_value, result_place, unknown_axes
+from .hints.check_tree import (
+    array_leaves,
+    assert_layouts,
+    check_arguments,
+    check_value,
+    non_array_failures,
+    result_place,
+    unknown_axes,
+)
 from .hints.enforcement import enforced
 from .hints.fitting import CheckedLeaf, checked_leaves
 from .hints.signature import EMPTY, BoundArgument, BoundCall, LazySignature, Specs
@@ -431,12 +438,16 @@ class _RegionCall:
             return None
         mesh, retraced = _jax.regions.other_mesh(self.mesh, axis, size), copy(self)
         retraced.is_again = True
-        retraced.mesh, retraced.analysis = mesh, None
-        retraced.entered = tuple([(name, mesh.shape[name]) for name, _ in self.entered])
         retraced.results, retraced.out_specs = [], []
-        retraced.outer_context = retraced._context_around()
+        retraced._move_to(mesh)
         with _jax.mesh.override_mesh(None):
             return _jax.regions.traced_on(mesh, retraced.mapped(), self.arrays, retraced.in_specs())
+
+    def _move_to(self, mesh: _jax.mesh.AnyMesh) -> None:
+        """Map the body over another mesh, without an analysis."""
+        self.mesh, self.analysis = mesh, None
+        self.entered = tuple([(axis, mesh.shape[axis]) for axis, _ in self.entered])
+        self.outer_context = self._context_around()
 
     def _body(self) -> Callable[..., list[Any]]:
         """The function that ``jax.shard_map`` maps: leaves in, leaves out."""
@@ -445,9 +456,7 @@ class _RegionCall:
         def body(*shards: Any) -> list[Any]:
             mesh = _jax.mesh.override_mesh.value
             if mesh is not None and mesh.shape_tuple != self.mesh.shape_tuple:  # run again, on another mesh
-                self.mesh, self.analysis = mesh, None
-                self.entered = tuple([(axis, mesh.shape[axis]) for axis, _ in self.entered])
-                self.outer_context = self._context_around()
+                self._move_to(mesh)
             analysis = self.analysis
             region, leaves = self._enter_region(shards)
             args, kwargs = self.bound.with_arguments(self.checked.with_leaves(leaves, copies_containers=True))
@@ -521,10 +530,7 @@ class _RegionCall:
         lets_by = analysis is not None or self.is_again
         if failures and (not lets_by or len(refused) < len(failures)):
             raise region.error(name, failures, sizes, result_place(self.typed, failures, leaves))
-        non_tracers = [leaf for leaf in leaves if type(leaf.value) is not _jax.array.STAGED]
-        if stuck := [leaf for leaf in non_tracers if _jax.array.why_not_array(leaf.value) is not None]:
-            why = "which is not an array and cannot leave the manual region"
-            failures = [Failure(PlainMessage(f"is {describe(leaf.value)}, {why}"), leaf.subject) for leaf in stuck]
+        if failures := non_array_failures(leaves, "which is not an array and cannot leave the manual region"):
             raise region.error(name, failures, sizes, result_place(self.typed, failures, leaves))
         self.result_structure = jax.tree_util.tree_structure(result)
         if not self.entered:

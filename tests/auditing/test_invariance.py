@@ -30,7 +30,7 @@ from mesh_programs import (
 
 from typedshmap import Array, Float, audit, typed_shard_map
 from typedshmap.errors import VaryingError
-from typedshmap.tools.audit.invariance import compare_on_meshes
+from typedshmap.tools.audit.other_meshes import compare_on_meshes
 
 FAST_WRONG = ["a halo dropped"]
 FAST_RIGHT = ["a halo", "a product"]
@@ -328,7 +328,7 @@ def test_what_a_region_is_given_is_seen_in_compiled_programs(kind: str) -> None:
     kept = compare_on_meshes
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "typedshmap.tools.audit.invariance.compare_on_meshes", lambda seen: given.extend(seen) or kept([])
+            "typedshmap.tools.audit.other_meshes.compare_on_meshes", lambda seen: given.extend(seen) or kept([])
         )
         audited(program, X)
     (seen,) = given

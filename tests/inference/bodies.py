@@ -17,9 +17,9 @@ from jax.sharding import PartitionSpec as P
 from typedshmap.inference.claims import judge_claim
 from typedshmap.inference.control_flow import fact_of_spec
 from typedshmap.inference.facts import FactInterpreter
+from typedshmap.inference.interpreted_region import RULES
 from typedshmap.inference.interpreter import CLAIM
 from typedshmap.inference.lattice import DimFact, ShardingFact
-from typedshmap.inference.region import RULES
 
 MESH = AbstractMesh((4, 2), ("dp", "tp"), (AxisType.Auto,) * 2)
 SIZES = {"dp": 4, "tp": 2}

@@ -186,7 +186,9 @@ LOST: dict[str, Program] = {
     "a relu": of_xw(
         lambda x, w: tp(jax.nn.relu(marked(x, w))), "relu is not linear, and its operand is a partial sum over 'tp'"
     ),
-    "a gelu": of_xw(lambda x, w: tp(jax.nn.gelu(marked(x, w))), "is not linear, and its operand is a partial sum over 'tp'"),
+    "a gelu": of_xw(
+        lambda x, w: tp(jax.nn.gelu(marked(x, w))), "is not linear, and its operand is a partial sum over 'tp'"
+    ),
     "a tanh after a scaling": of_xw(lambda x, w: tp(jnp.tanh(marked(x, w) * 2)), "tanh is not linear, and its operand"),
     "a bias": of_xwb(
         lambda x, w, b: tp(marked(x, w) + b),
@@ -228,7 +230,8 @@ LOST: dict[str, Program] = {
         "relu is not linear",
     ),
     "an exp in a loop, of what comes in": of_xw(
-        lambda x, w: tp(repeated(2, jnp.exp, marked(x, w))), "exp is not linear, and its operand is a partial sum over 'tp', due"
+        lambda x, w: tp(repeated(2, jnp.exp, marked(x, w))),
+        "exp is not linear, and its operand is a partial sum over 'tp', due",
     ),
     "a branch that adds": of_xw(
         lambda x, w: tp(lax.cond(lax.pmax(x.max(), ("dp", "tp")) > 9, lambda y: y, lambda y: y + 1, marked(x, w))),

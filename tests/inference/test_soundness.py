@@ -18,10 +18,10 @@ from random_bodies import SIDE, Body, Step, write_sums
 from typedshmap.inference import lattice
 from typedshmap.inference.control_flow import fact_of_spec
 from typedshmap.inference.facts import FactInterpreter
+from typedshmap.inference.interpreted_region import RULES
 from typedshmap.inference.interpreter import CLAIM
-from typedshmap.inference.kinds.region import Kinds
+from typedshmap.inference.kinds.region_kinds import Kinds
 from typedshmap.inference.lattice import NO_AXES, UNSHARDED, DimFact, Part, ShardingFact, invarying
-from typedshmap.inference.region import RULES
 from typedshmap.notation.layout import Layout
 
 ARGUMENTS = ("8/dp 8/tp", "16/dp,tp 4", "8/tp 4/dp 2", "2 8/tp", "16/tp,dp 2", "4 4", "4 4/dp 2")

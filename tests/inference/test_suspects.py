@@ -14,7 +14,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
 from typedshmap import Array, Float, SuspectWarning, VaryingError, audit, psum, reduce, typed_shard_map
-from typedshmap.inference.kinds.region import Kinds
+from typedshmap.inference.kinds.region_kinds import Kinds
 
 ROWS, WEIGHT, ROW = Float[Array, "[b/dp] k"], Float[Array, "k"], Float[Array, "[b/dp]"]
 ARGUMENTS = (np.ones((16, 4), np.float32), np.ones(4, np.float32))
@@ -47,7 +47,10 @@ def noisy(x: ROWS, w: WEIGHT) -> ROWS:
 KINDS: dict[str, tuple[Callable[..., Any], str]] = {
     "double-sum": (psum_of_means, "a result is 4 times too large on dp=4: it grows with 'dp'"),
     "summed-gradient": (gradient_of_own_mean, "a gradient is 4 times too large on dp=4: it grows with 'dp'"),
-    "lost-sum": (tanh_of_a_sum, "tanh is not linear, and its operand is a partial sum over 'dp', due since test_suspects.py:"),
+    "lost-sum": (
+        tanh_of_a_sum,
+        "tanh is not linear, and its operand is a partial sum over 'dp', due since test_suspects.py:",
+    ),
     "own-part": (cumulated, "cumsum works along a dim that is sharded over 'dp': each shard has only its own rows"),
     "copies": (copied, "a value that is the same on every shard of 'dp' is returned as the parts of a dim"),
     "same-draw": (noisy, "add uses the same random numbers on every shard of 'dp' as the parts of a sharded dim"),
@@ -170,7 +173,7 @@ DECAY = 0.875
 def test_a_body_is_traced_again_where_a_verdict_depends_on_a_number(
     body: Any, is_again: bool, mesh: Mesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("typedshmap.inference.kinds.known._known", {})  # some have the same equations
+    monkeypatch.setattr("typedshmap.inference.kinds.region_cache._known", {})  # some have the same equations
     seen: list[Any] = []
     warned_of(counted(seen, body), mesh)
     assert seen[0] == (4, 4) and (len(seen) > 1) == is_again
@@ -402,7 +405,7 @@ def test_a_mistake_in_the_reading_ends_no_program(mesh: Mesh, monkeypatch: pytes
     monkeypatch.setattr(Kinds, "over", fail)
     with pytest.raises(KeyError, match="a mistake"):
         warned_of(psum_of_means, mesh)
-    monkeypatch.setattr("typedshmap.inference.region.raises_in_readings", False)
+    monkeypatch.setattr("typedshmap.inference.interpreted_region.raises_in_readings", False)
     assert warned_of(psum_of_means, mesh) == []
 
 

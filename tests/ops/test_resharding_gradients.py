@@ -15,7 +15,7 @@ from resharded import LAYOUTS, SHAPE, cut, planned, spec
 from typedshmap import _jax
 from typedshmap._jax.versions import DROPS_UNUSED, HAS_MANUAL_TYPES
 from typedshmap.notation.layout import Layout
-from typedshmap.ops.resharding.run import run
+from typedshmap.ops.resharding.run_plan import run
 
 VALUE = np.random.default_rng(0).integers(-9, 9, SHAPE).astype(np.float32)
 WEIGHT = np.random.default_rng(1).integers(-9, 9, SHAPE).astype(np.float32)

@@ -16,7 +16,7 @@ from resharded import AXES, LAYOUTS, SHAPE, cut, layouts, planned, spec
 from typedshmap._jax.versions import HAS_MANUAL_TYPES
 from typedshmap.notation.layout import Layout
 from typedshmap.ops.resharding.plan import Plan, plan
-from typedshmap.ops.resharding.run import run
+from typedshmap.ops.resharding.run_plan import run
 
 BENCH = Path(__file__).parents[2] / "bench"
 # XLA's names of what has a cost.

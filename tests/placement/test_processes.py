@@ -22,7 +22,7 @@ from two_processes import CHECKS, ERRORS, EXAMPLE
 
 from typedshmap import Array, Float, ShapeError, StructureError, from_process_local
 from typedshmap.placement import process_local
-from typedshmap.placement.context import placement_context
+from typedshmap.placement.placement_context import placement_context
 from typedshmap.placement.process_local import ProcessMesh
 
 LIMIT = 180

@@ -20,7 +20,7 @@ import typedshmap as ts
 from typedshmap import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree, Stacked, typed, typed_jit, typed_shard_map
 from typedshmap.testing import inputs
 from typedshmap.tools.sample.arguments import CallForm, FlatCall
-from typedshmap.tools.sample.plan import plan_inputs
+from typedshmap.tools.sample.input_plan import plan_inputs
 
 MESH = mesh_of(4, 2)
 

@@ -24,7 +24,7 @@ from typedshmap import (
     typed_jit,
     typed_shard_map,
 )
-from typedshmap.tools.sanitize.comparison import checksum
+from typedshmap.tools.sanitize.checksums import checksum
 
 MESH = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"))
 X, W, Y = Float[Array, "[b/dp] [m/tp]"], Float[Array, "[m/tp] f"], Float[Array, "[b/dp] f"]

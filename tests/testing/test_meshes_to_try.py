@@ -9,7 +9,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from typedshmap import Array, Float, MeshAxisError, ShapeError, typed_shard_map
 from typedshmap.testing.invariance import assert_mesh_invariant
-from typedshmap.testing.meshes import FunctionAxes, default_meshes, given_meshes, name_of_mesh
+from typedshmap.testing.trial_meshes import FunctionAxes, default_meshes, given_meshes, name_of_mesh
 
 AUTO = AxisType.Auto
 

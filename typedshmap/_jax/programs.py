@@ -14,8 +14,8 @@ import jax.core
 
 from .array import is_jax_array
 from .jaxpr import open_jaxpr
+from .jaxpr_key import NoKey, jaxpr_key
 from .mesh import ambient_devices
-from .structure import NoKey, jaxpr_key
 from .versions import CPU_FAST_COMPILE
 
 

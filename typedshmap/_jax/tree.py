@@ -87,18 +87,13 @@ def is_box(value: Any) -> bool:
 
 def is_linen_box(value: Any) -> bool:
     """Whether a value is a box of ``flax.linen``: ``nn.Partitioned``, ``nn.LogicallyPartitioned``, ``NNXMeta``."""
-    return _has_box(type(value)) and (hasattr(value, "names") or hasattr(value, "metadata"))
+    return hasattr(type(value), "replace_boxed") and (hasattr(value, "names") or hasattr(value, "metadata"))
 
 
 @lru_cache(maxsize=1024)
 def is_variable_class(cls: type) -> bool:
     """Whether this is ``nnx.Variable`` or a subclass."""
     return hasattr(cls, "get_metadata") and hasattr(cls, "raw_value")
-
-
-@lru_cache(maxsize=1024)
-def _has_box(cls: type) -> bool:
-    return hasattr(cls, "replace_boxed")
 
 
 def is_endless(value: Any) -> bool:

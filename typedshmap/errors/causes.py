@@ -222,6 +222,6 @@ class Suspected(Suspect):
     def words(self, terms: Terms) -> Sentence:
         cure = None if self.cure is None else str(self.cure)
         if not self.is_marked:
-            silenced = f"if it is meant, say so by # typedshmap: ignore[{self.kind}]"
+            silenced = f"if this is intended, add the comment # typedshmap: ignore[{self.kind}]"
             cure = f"{'no cure is known' if cure is None else cure}; {silenced}"
         return Sentence(self.problem, cure=cure)

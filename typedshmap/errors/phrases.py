@@ -18,6 +18,11 @@ def value_text(value: object) -> str:
         text = ""
     if 0 < len(text) < _LONGEST and "\n" not in text:
         return text
+    return instance_text(value)
+
+
+def instance_text(value: object) -> str:
+    """``a dict``, ``an int``: a value by its class."""
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 

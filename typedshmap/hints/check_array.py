@@ -15,6 +15,7 @@ import numpy as np
 from .. import _jax
 from .._jax.array import takes
 from ..errors.failures import BoundaryMark, Failure, NotAnArray, OpenDim, Subject, WrongDtype, key_cure
+from ..errors.phrases import instance_text
 from ..errors.varying import NotUnreduced, UnmarkedReduced, UnmarkedUnreduced, UnmentionedVarying
 from ..notation.layout import Layout, Unresolved
 from ..notation.match import CompiledDim, Match, RankMismatch, SizeMismatch, Sizes, compile_dims, match
@@ -174,8 +175,7 @@ def describe(value: Any) -> str:
         return f"{text if len(text) < 40 else text[:36] + '...'} ({type(value).__name__})"
     if isinstance(value, _jax.array.ARRAYS):
         return f"{'a NumPy' if not _jax.array.is_jax_array(value) else 'an'} array"
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+    return instance_text(value)
 
 
 def _wrong_mark(hint: ArrayHint, layout: Layout, region: MeshContext) -> BoundaryMark | OpenDim | None:

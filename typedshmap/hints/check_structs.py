@@ -40,7 +40,6 @@ def check_arguments_as_traced(
     named: Mapping[str, Any],
     context: MeshContext,
     fits: list[Fit] | None = None,
-    has_shardings: bool = True,
 ) -> TreeCheck:
     """`check_arguments` for arguments that may have ShapeDtypeStructs."""
 
@@ -48,6 +47,6 @@ def check_arguments_as_traced(
         traced = [(*argument[:3], value) for argument, value in zip(given, values, strict=True)]
         return check_arguments(traced, named, context, fits)
 
-    checked = check_as_traced(check, [value for *_, value in given], has_shardings)
+    checked = check_as_traced(check, [value for *_, value in given], has_shardings=True)
     checked.given = given
     return checked

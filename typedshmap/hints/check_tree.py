@@ -457,6 +457,17 @@ def result_place(typed: HintedSignature, failures: Sequence[Failure], leaves: Se
     return _jax.staging.value_place(_value_of(failures[0].subject, leaves)) or typed.return_place
 
 
+def non_array_failures(leaves: Iterable[CheckedLeaf], why: str, cure: str | None = None) -> list[Failure]:
+    """A failure for each leaf that JAX does not accept as an array."""
+    others = [leaf for leaf in leaves if type(leaf.value) is not _jax.array.STAGED]
+    others = [leaf for leaf in others if not isinstance(leaf.value, (*_jax.array.SHAPES, *_jax.array.ARRAYS))]
+    return [
+        Failure(failures.PlainMessage(f"is {describe(leaf.value)}, {why}", cure), leaf.subject)
+        for leaf in others
+        if _jax.array.why_not_array(leaf.value) is not None
+    ]
+
+
 def _type_text(value: Any) -> str | None:
     return _jax.array.type_text(value) if isinstance(value, _jax.array.ARRAYS) else None
 

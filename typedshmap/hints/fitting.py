@@ -155,9 +155,15 @@ class Fit(NamedTuple):
     """Values that fitted, with the sizes that were bound before and after.
 
     Attributes:
+      region: the mesh context in which they were checked.
+      before: the sizes that were bound before.
+      sizes: those that were bound after.
       given: the subjects of the values.
       spans: the range of each value's leaves among all leaves.
       structure: how the leaves make up the values; None where each value is one.
+      kinds: what other leaves must be to fit as well.
+      hints: the hint of each leaf.
+      subjects: the name of each leaf in messages.
       unmentioned: by index the axes over which the type of a leaf varies, and which its hint does not mention.
       shards: by function what its hints assert of the leaves, each with its index and the layout that it means.
     """

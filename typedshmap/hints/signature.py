@@ -23,7 +23,7 @@ from typing import Any
 
 from ..errors import AnnotationSyntaxError, StructureError, TypedShmapError, warn_of_suspect
 from ..errors.failures import Subject
-from ..errors.phrases import name_of, value_text
+from ..errors.phrases import name_of, quoted_axes, shortened, value_text
 from ..errors.places import Place, hint_line, hint_place, return_place, running_place
 from ..notation.spelling import misspelt_name
 from ..records import Record
@@ -64,6 +64,11 @@ class BoundCall(Record):
     """A call's arguments by name, defaults included, and the arguments as passed.
 
     Attributes:
+      signature: the signature of the function.
+      arguments: all arguments by parameter, defaults included; those of ``*args`` as a tuple.
+      given: the names of the parameters that the caller passed.
+      args: the positional arguments as passed.
+      kwargs: the keyword arguments as passed.
       is_plain: whether all parameters are positional-or-keyword, and all are passed.
     """
 
@@ -200,7 +205,7 @@ class HintedSignature(KeepsFits, Record):
         unknown = [name for name in kwargs if name not in parameters]
         taken = {*positional[: len(args)], *kwargs}
         required = [p.name for p in parameters.values() if p.default is EMPTY and p.kind not in _VARIADIC]
-        missing = ", ".join(f"'{name}'" for name in required if name not in taken)
+        missing = [name for name in required if name not in taken]
         if inspect.Parameter.VAR_POSITIONAL not in kinds and len(args) > len(positional):
             problem = f"got {len(args)} positional arguments, but takes {len(positional)}"
         elif twice:
@@ -208,7 +213,8 @@ class HintedSignature(KeepsFits, Record):
         elif unknown and inspect.Parameter.VAR_KEYWORD not in kinds:
             problem = f"got argument '{unknown[0]}', which it does not have"
         elif missing:
-            problem = f"argument {missing} is missing"
+            problem = "arguments {} are missing" if len(missing) > 1 else "argument {} is missing"
+            problem = problem.format(quoted_axes(missing))
         else:
             problem = reason or f"got {len(args)} positional arguments, but in_types has {len(self.positional)}"
         bare = [p.replace(annotation=EMPTY, default=EMPTY) for p in parameters.values()]
@@ -217,10 +223,11 @@ class HintedSignature(KeepsFits, Record):
     def arguments(self, bound: BoundCall) -> list[BoundArgument]:
         """All arguments except defaults of options: the parameter, the subject, the node, the value."""
         bound_arguments: list[BoundArgument] = []
-        if (plain := self._plain_parameters) is not None:
-            bound_arguments = [(name, *plain[name], value) for name, value in bound.arguments.items()]
-            return [argument for argument in bound_arguments if argument[2] is not OPTION or argument[0] in bound.given]
+        plain = self._plain_parameters
         for at, (name, value) in enumerate(bound.arguments.items()):
+            if plain is not None:
+                bound_arguments.append((name, *plain[name], value))
+                continue
             kind = self.signature.parameters[name].kind
             node = self.parameters.get(name, Untyped())
             if kind is inspect.Parameter.VAR_POSITIONAL:
@@ -448,9 +455,6 @@ def _phrase(parameter: str) -> str:
     return "the result" if parameter == "return" else f"parameter '{parameter}'"
 
 
-_LONGEST = 80
-
-
 class _Undefined(AnnotationSyntaxError):
     """A name in a hint that is not defined yet."""
 
@@ -518,8 +522,7 @@ def _resolved_hints(
                 del resolved[parameter]
                 continue
             if bad := [bad_text for bad_text in strings if _parse_expression(bad_text) is None]:
-                bad_text = bad[0] if len(bad[0]) < _LONGEST else bad[0][: _LONGEST - 4] + "..."
-                problem = f"a hint is a string that is not a Python expression: {bad_text}"
+                problem = f"a hint is a string that is not a Python expression: {shortened(bad[0], 80)}"
                 raise AnnotationSyntaxError(f"{name}: {problem}", place()) from None
             problem = f"the hint of {what} cannot be read: {error or type(error).__name__}"
             raise AnnotationSyntaxError(f"{name}: {problem}", place()) from error

@@ -67,7 +67,7 @@ def leaf_specs(specs: Any, tree: Any, takes_none: bool) -> list[Any]:
         leaves, structure = jax.tree_util.tree_flatten(tree)
         by_leaf, specs_structure = jax.tree_util.tree_flatten(specs)
         if specs_structure != structure:
-            is_leaf = _is_none if takes_none else None
+            is_leaf = (lambda spec: spec is None) if takes_none else None
             by_leaf = list[Any]()
             jax.tree_util.tree_map(
                 lambda spec, part: by_leaf.extend([spec] * len(jax.tree_util.tree_leaves(part))),
@@ -81,10 +81,6 @@ def leaf_specs(specs: Any, tree: Any, takes_none: bool) -> list[Any]:
         if spec is not None and _length(spec) > rank:
             raise Unreadable(f"{spec} is too long")
     return by_leaf
-
-
-def _is_none(spec: Any) -> bool:
-    return spec is None
 
 
 def _length(spec: Any) -> int:

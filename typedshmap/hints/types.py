@@ -53,7 +53,7 @@ class CheckedMeta(type):
     def _repr_html_(cls) -> str | None:
         """The picture of the hint of an array for notebooks; other hints are shown as text."""
         # Imported for notebooks only.
-        from .picture import picture_of
+        from .hint_picture import picture_of
 
         hint = getattr(cls, "__typedshmap__", None)
         return None if hint is None else picture_of(hint)

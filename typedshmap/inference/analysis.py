@@ -20,11 +20,11 @@ from ..notation.match import NO_SIZES, Sizes
 from ..observers import active, observers
 from . import claims
 from .facts import FactInterpreter, Observation
+from .interpreted_region import RULES, InterpretedRegion, inferred_type, with_cause
 from .interpreter import CLAIM
-from .kinds.region import Kinds, Retrace
+from .kinds.region_kinds import Kinds, Retrace
 from .kinds.suspects import Suspicion
 from .lattice import NO_AXES, AxisSet, ShardingFact, unknown
-from .region import RULES, InterpretedRegion, inferred_type, with_cause
 
 NOTHING_CLAIMED: Mapping[int, Layout] = {}
 

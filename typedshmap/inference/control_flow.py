@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import _jax
 from ..errors.varying import DivergentCollective
-from .collectives import awaited_axes
+from .collective_facts import awaited_axes
 from .facts import FactInterpreter, Observation
 from .lattice import UNKNOWN, UNSHARDED, AxisSet, DimFact, ShardingFact, add_varying, join, join_dims
 

@@ -26,7 +26,7 @@ from ..introspection import DecoratedInfo, bound_self, find_decorated, require_d
 from ..meshes import MeshLike, read_mesh
 from ..notation.layout import Layout
 from ..ops.resharding.pieces import shard_shape
-from ..placement.context import no_mesh, placement_context_over
+from ..placement.placement_context import no_mesh, placement_context_over
 from ..placement.structs import structs_of
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})

@@ -21,10 +21,10 @@ from ..hints.context import LayoutAssertion, MeshContext
 from ..inference.claims import Origin
 from ..inference.closures import closed_over_sizes
 from ..inference.facts import FactInterpreter
+from ..inference.interpreted_region import RULES, InterpretedRegion
 from ..inference.interpreter import CLAIM
-from ..inference.kinds.described import describe_value
+from ..inference.kinds.describe_value import describe_value
 from ..inference.lattice import ShardingFact
-from ..inference.region import RULES, InterpretedRegion
 from ..ops.resharding.plan import known_plan
 from .binding import NOTHING, Hint
 

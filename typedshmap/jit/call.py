@@ -36,25 +36,32 @@ from ..errors.failures import RETURN, Failure, PlainMessage, Subject
 from ..errors.phrases import name_of
 from ..hints.check_array import describe
 from ..hints.check_structs import check_arguments_as_traced
-from ..hints.check_tree import array_leaves, check_arguments, check_value, result_place, unknown_axes
+from ..hints.check_tree import (
+    array_leaves,
+    check_arguments,
+    check_value,
+    non_array_failures,
+    result_place,
+    unknown_axes,
+)
 from ..hints.context import CallScope, current_axis_naming, decorator_axis_naming, scope_entered
 from ..hints.enforcement import enforced
-from ..hints.fitting import CheckedLeaf, LeafKinds, Undecided, array_kind, sharding_at_rest
+from ..hints.fitting import LeafKinds, Undecided, array_kind, sharding_at_rest
 from ..hints.global_sharding import original_error
 from ..hints.signature import HintedSignature, LazySignature
 from ..hints.structure import BareTree, Static, Untyped, array_hints, declares_arrays, holds_arrays
 from ..introspection import find_decorated
 from ..observers import Boundary, HintedValue, ObservedCall, hinted_values, run_observed
-from .arguments import ArgumentKey, StaticLeaf, flatten_argument, parse_options, place_unplaced, traced_leaf
-from .context import jit_context, sharding_failure
+from .flat_arguments import ArgumentKey, StaticLeaf, flatten_argument, parse_options, place_unplaced, traced_leaf
+from .jit_context import jit_context, sharding_failure
 
 T = TypeVar("T")
 Dispatched = tuple[Any, tuple[int | str, ...]]
 """A program, and for each of its arguments the position or the keyword in the call."""
 _MOST, _MOST_SHAPES = 4096, 64
 _STATIC = Static(Any)
-_LEAVE_OUT = "return the arrays alone, as eqx.filter(x, eqx.is_array) does, or make it a static field"
-_CURE = "annotate it by its own type, or name it in static_argnames, so that it is static"
+_CURE_OF_RESULT = "return the arrays alone, as eqx.filter(x, eqx.is_array) does, or make it a static field"
+_CURE_OF_ANY = "annotate it by its own type, or name it in static_argnames, so that it is static"
 
 
 class JitFunction:
@@ -274,7 +281,7 @@ class JitCall:
         for (name, subject, node, value), leaves in checked.by_argument():
             is_any = isinstance(node, Untyped) and name in typed.parameters  # self has no hint
             if is_any:
-                failures += _non_array_failures(leaves, "but annotated as Any, and so traced", _CURE)
+                failures += non_array_failures(leaves, "but annotated as Any, and so traced", _CURE_OF_ANY)
             key, value = flatten_argument(name, subject, value, leaves, is_any)
             self.keys.append(key)
             self.values += [value] if key.traced else []
@@ -374,7 +381,7 @@ class JitCall:
         failures = (
             enforced(checked.failures)
             or enforced(wrong for leaf in leaves if (wrong := sharding_failure(leaf, context, is_result=True)))
-            or _non_array_failures(checked.leaves, "which is not an array and cannot leave a program", _LEAVE_OUT)
+            or non_array_failures(checked.leaves, "which is not an array and cannot leave a program", _CURE_OF_RESULT)
         )
         if failures:
             place = result_place(self.typed, failures, checked.leaves)
@@ -390,16 +397,6 @@ class JitCall:
         ]
         is_same = all(map(operator.is_, placed, (leaf.value for leaf in checked.leaves)))
         return result if is_same else structure.unflatten(placed)
-
-
-def _non_array_failures(leaves: Iterable[CheckedLeaf], why: str, cure: str) -> list[Failure]:
-    """A failure for each leaf that JAX does not accept as an array."""
-    arrays = (*_jax.array.SHAPES, *_jax.array.ARRAYS)
-    return [
-        Failure(PlainMessage(f"is {describe(leaf.value)}, {why}", cure), leaf.subject)
-        for leaf in leaves
-        if not isinstance(leaf.value, arrays) and _jax.array.why_not_array(leaf.value) is not None
-    ]
 
 
 _running: ContextVar[Callable[[], JitCall]] = ContextVar("typedshmap_jit_call")

@@ -22,7 +22,7 @@ from ..hints.structure import Node
 from ..notation.layout import Rules
 from ..notation.match import NO_SIZES
 from ..notation.spec import Anything, Axes, Dim, Rest, Spec
-from .context import PlacementContext
+from .placement_context import PlacementContext
 
 _UNSHARDED = bare_array_hint(Any)
 

@@ -35,7 +35,7 @@ from ..meshes import MeshLike
 from ..notation.layout import Layout
 from ..notation.match import NO_SIZES, SizeMismatch, Sizes
 from ..notation.spec import Dim, Rest
-from .context import PlacementContext, devices_of, placement_context
+from .placement_context import PlacementContext, devices_of, placement_context
 from .structs import GIVEN, any_size_hint, bound_sizes, refuse_wrong_sizes, shape_of
 
 

@@ -31,8 +31,8 @@ from ..notation.match import LARGEST_SIZE, NO_SIZES, NoValue, Sizes, evaluate, m
 from ..notation.spec import Anything as AnySize
 from ..notation.spec import Braces, Dim, Name, Rest, names_in_expression
 from ..records import Record
-from .context import PlacementContext, placement_context, read_memory_kind
 from .flax_boxes import check_leaves, holds_boxes, mesh_of_boxes
+from .placement_context import PlacementContext, placement_context, read_memory_kind
 
 GIVEN = Subject("placed", "given")
 """The origin of a size passed by keyword."""

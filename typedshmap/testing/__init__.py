@@ -10,7 +10,7 @@ from .proving import Proof, prove
 from .same_program import assert_same_program
 
 if TYPE_CHECKING:
-    from .cost import assert_cost
+    from .budget import assert_cost
 
 __all__ = [
     "Inputs",
@@ -28,6 +28,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name != "assert_cost":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .cost import assert_cost  # which stands on a tool that few tests need
+    from .budget import assert_cost  # which stands on a tool that few tests need
 
     return assert_cost

@@ -12,10 +12,10 @@ from .. import _jax
 from .._jax.primitives import OPPOSITE_END
 from ..errors.phrases import count_text, quoted_axes
 from ..inspection import Region
-from .agreement import Agreement
 from .first_difference import FirstDifference, first_difference
 from .replay import Run
 from .run import FunctionUnderTest, Outcome
+from .shard_values import Agreement
 from .steps import Unreplayable
 
 FIRST_DIFFERENCE = "First difference: "

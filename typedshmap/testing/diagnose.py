@@ -18,11 +18,11 @@ from .._jax.primitives import primitive
 from ..errors import TypedShmapError
 from ..errors.phrases import mesh_text, quoted_axes, size_text
 from ..inspection import closed_over, closed_over_sizes
-from ..tools.sample.plan import UnplacedInputs
+from ..tools.sample.input_plan import UnplacedInputs
 from .compare import Difference, FormMismatch, MeshTrial, Tolerance, ValueMismatch, are_close, as_double
 from .describe_difference import Where
-from .meshes import longer_axes, name_of_mesh
 from .run import FunctionUnderTest, HostArray
+from .trial_meshes import longer_axes, name_of_mesh
 
 
 def failure_report(

@@ -29,10 +29,9 @@ from ..errors.varying import UnmentionedVarying
 from ..inspection import signature
 from ..tools.progress import progress
 from ..tools.sample.arguments import FlatCall
+from ..tools.sample.input_plan import UnplacedInputs, plan_inputs
 from ..tools.sample.plain import is_plain, with_hints
-from ..tools.sample.plan import UnplacedInputs, plan_inputs
 from .compare import MeshTrial, Tolerance, differences, measure
-from .comparisons import numbers_compared
 from .describe_difference import describe_first_difference
 from .diagnose import (
     describe_omissions,
@@ -44,8 +43,9 @@ from .diagnose import (
     noting_sizes,
     result_phrase,
 )
-from .meshes import axes_of, default_meshes, given_meshes, longer_axes, name_of_mesh, one_axis_mesh
 from .run import CompiledCall, FunctionUnderTest, Outcome, classify_function, compile_call, in_its_region
+from .thresholds import numbers_compared
+from .trial_meshes import axes_of, default_meshes, given_meshes, longer_axes, name_of_mesh, one_axis_mesh
 from .waiting import TookTooLong
 
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from jax.sharding import Mesh
 
 from .. import _jax
-from .agreement import Agreement, agreement, is_same
 from .run import HostArray
+from .shard_values import Agreement, agreement, is_same
 from .steps import Label, SteppedProgram, TracedStep
 
 MOST_BYTES = 2**28

@@ -19,7 +19,7 @@ from ..errors.requirements import require_bool_or_none
 from ..inspection import Signature, on_mesh
 from ..shard_map import typed_shard_map
 from ..tools.sample.arguments import CallForm, FlatCall, Inputs
-from .meshes import with_replica
+from .trial_meshes import with_replica
 from .waiting import IDLE, wait_for
 
 HostArray = np.ndarray[Any, Any]

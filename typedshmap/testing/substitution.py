@@ -19,8 +19,8 @@ import numpy as np
 
 from .. import _jax
 from ..errors.phrases import quoted_axes
-from .agreement import HostArray, is_same, layouts, split
 from .replay import MOST_BYTES, ComparedValues
+from .shard_values import HostArray, is_same, layouts, split
 from .steps import SteppedProgram, TracedStep
 
 _MOST_NUMBERS, _MOST_TRIES, _MOST_SECONDS = 1000, 2000, 15

@@ -15,11 +15,11 @@ from typing import Any
 from ... import _jax
 from ...errors.causes import Cure, EditedEquation
 from ...errors.phrases import quoted_axes
-from .collectives import common_bound, extreme, total
+from .collective_kinds import common_bound, extreme, total
 from .judge import ResultVerdict
 from .origins import ValueOrigin
 from .reading import ReadEquation, Reading
-from .region import Kinds, RegionReading
+from .region_kinds import Kinds, RegionReading
 from .value import NOT_KNOWN, Share, is_negative, scaled, sum_of
 
 # The most edits that are tried, and the most equations that are read, or traced, for them in all.
@@ -473,17 +473,13 @@ class _Flow:
         return bool(takers) and all(map(_jax.jaxpr.is_transposed, takers))
 
 
-def _distinct(eqns: Sequence[Any]) -> EquationGroup:
-    return tuple({id(eqn): eqn for eqn in eqns}.values())
-
-
 def _by_line(eqns: Sequence[Any], name: Callable[[Any], str] = lambda eqn: "") -> list[EquationGroup]:
     """The equations by line, or by line and name; the last line first."""
     lines: dict[Any, list[Any]] = {}
     for eqn in eqns:
         if place := _place(eqn):
             lines.setdefault((place, name(eqn)), []).append(eqn)
-    return [_distinct(group) for group in reversed(lines.values())]
+    return [tuple({id(eqn): eqn for eqn in group}.values()) for group in reversed(lines.values())]
 
 
 def _by_call(group: EquationGroup) -> Iterator[tuple[EquationGroup, str]]:

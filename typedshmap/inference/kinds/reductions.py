@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from ... import _jax
-from .collectives import extreme, total
+from .collective_kinds import extreme, total
 from .functions import nonlinear
 from .products import product
 from .reading import ReadEquation

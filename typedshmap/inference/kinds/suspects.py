@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
+from math import prod
 from typing import Any, NamedTuple
 
 from ... import _jax
 from ...errors.causes import Cure, Suspected, SuspectKind
+from ...errors.phrases import mesh_text, quoted_axes
 from .cures import find_cure
 from .judge import ResultVerdict
 from .origins import Loss, is_extreme
 from .reading import Reading
-from .region import Kinds, RegionReading
+from .region_kinds import Kinds, RegionReading
+
+Growth = tuple[tuple[str, int, Any], ...]
+"""The mesh axes with which a value grows or shrinks: each with its size, and the degree."""
 
 
 class Suspicion(NamedTuple):
@@ -22,11 +28,31 @@ class Suspicion(NamedTuple):
       failure: the suspect.
       place: the user's line where it began.
       is_error: whether a hint marks the partial sum.
+      growth: of a value that grows or shrinks with the mesh.
     """
 
     failure: Suspected
     place: str
     is_error: bool = False
+    growth: Growth = ()
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What suspicions over several axes have in common that are one."""
+        cure, axes = self.failure.cure, quoted_axes(self.failure.axes)
+        signs = [_sign(degree) for *_, degree in self.growth]
+        return self.failure.kind, self.place, cure and cure.text.replace(axes, ""), *signs[:1]
+
+    def merged(self, other: Suspicion) -> Suspicion:
+        """One suspicion over the axes of both."""
+        axes, growth = (*self.failure.axes, *other.failure.axes), self.growth + other.growth
+        failure, also = self.failure.over(axes), other.failure.over(axes)
+        if failure.cure and also.cure and failure.cure.other != also.cure.other:
+            failure = replace(failure, cure=replace(failure.cure, other=""))
+        if growth:
+            problem = self.failure.problem.replace(growth_text(self.growth), growth_text(growth))
+            failure = replace(failure, problem=problem)
+        return self._replace(failure=failure, growth=growth)
 
 
 _GROWING = {
@@ -39,14 +65,16 @@ _GROWING = {
 _OWN_PARTS = {
     "works along its own rows": "works along a dim that is sharded over {axis}: each shard has only its own rows",
     "takes some of its own rows": "takes rows of a dim that is sharded over {axis}, on each shard from its own part",
-    "takes its own rows by their places": "looks up places in a dim that is sharded over {axis}, on each shard in its own part",
+    "takes its own rows by their places": "looks up a dim that is sharded over {axis}, on each shard in its own part",
     "takes the same rows on every shard": "takes the same rows on every shard of {axis} as the parts of a dim",
     "counts places within the shard": "uses places within each shard of {axis} as places in the whole dim",
     "convolves its own rows": "convolves along a dim that is sharded over {axis}: each shard has only its own rows",
     "pads its own rows": "pads each shard's part of a dim that is sharded over {axis}",
     "scans its own rows of": "loops over each shard's own rows of a dim that is sharded over {axis}",
     "reduces its own rows": "reduces each shard's own rows of a dim that is sharded over {axis}",
-    "combines own rows along different dims": "combines two dims that are sharded over {axis}: each shard has only its own rows of both",
+    "combines own rows along different dims": (
+        "combines two dims that are sharded over {axis}: each shard has only its own rows of both"
+    ),
     "takes another slice than its own": "takes a slice other than that of the shard's index along {axis}",
 }
 _DOUBLE_SUMS = {
@@ -80,7 +108,9 @@ _PROBLEMS = {
     "takes a branch by": "branches on a partial sum over {axis}",
     "goes on by": "loops on a partial sum over {axis}",
     "a partial sum is used as if it were whole": "adds a partial sum over {axis} to a value that is sharded over it",
-    "sums what was looked up without a mask": "sums over {axis} what each shard looked up in its own rows without a mask",
+    "sums what was looked up without a mask": (
+        "sums over {axis} what each shard looked up in its own rows without a mask"
+    ),
 }
 """For each loss, what the operation does."""
 _KINDS: tuple[tuple[SuspectKind, Mapping[str, str]], ...] = (
@@ -96,28 +126,25 @@ _OF_RESULTS: dict[str, tuple[SuspectKind, str]] = {
     "folded": ("double-sum", "a sum of different rows over {axis} is returned as the parts of a dim"),
     "copies": (
         "copies",
-        "a value that is the same on every shard of {axis} is returned as the parts of a dim: the global array repeats it",
+        "the same value on every shard of {axis} is returned as the parts of a dim: the global array repeats it",
     ),
 }
 
 
 def suspects(kinds: Kinds, axes: Sequence[str], refused: Collection[int] = ()) -> list[Suspicion]:
-    """The suspects of a region, once for each line and kind.
+    """The suspects of a region, once for each line, kind and cure.
 
     Args:
       kinds: the kinds of its values.
       axes: the mesh axes.
       refused: the indices of the results that are refused, and need no second message.
     """
-    suspicions: dict[tuple[str, str], Suspicion] = {}
+    suspicions: dict[tuple[Any, ...], Suspicion] = {}
     for axis in axes:
         for finding in _findings(kinds, axis, kinds.over(axis), refused):
-            key = (finding.failure.kind, finding.place)
-            before = suspicions.get(key)
-            if before is None:
-                suspicions[key] = finding
-            elif axis not in before.failure.axes:
-                suspicions[key] = before._replace(failure=before.failure.over((*before.failure.axes, axis)))
+            before = suspicions.setdefault(finding.key, finding)
+            if axis not in before.failure.axes:
+                suspicions[finding.key] = before.merged(finding)
     return list(suspicions.values())
 
 
@@ -174,9 +201,10 @@ def _of_degree(kinds: Kinds, axis: str, read: RegionReading, degree: Any, place:
         made = next(filter(_jax.jaxpr.is_transposed, [site, *sums]), None)
         began = began if made is None else _jax.source.gradient_place(made)
     what = "a gradient" if is_gradient else "a value" if met else "a result"
-    problem = f"{what} {factor_text(read.reading.numbers.known(degree), axis, kinds.sizes[axis])}{met}"
+    growth = ((axis, kinds.sizes[axis], read.reading.numbers.known(degree)),)
+    problem = f"{what} {growth_text(growth)}{met}"
     kind: SuspectKind = "summed-gradient" if is_gradient else "double-sum"
-    return Suspicion(Suspected(kind, (axis,), problem, cure=cure), began or place)
+    return Suspicion(Suspected(kind, (axis,), problem, cure=cure), began or place, growth=growth)
 
 
 def _is_of_gradient(kinds: Kinds, cure: Cure | None, site: Any) -> bool:
@@ -189,14 +217,21 @@ def _is_of_gradient(kinds: Kinds, cure: Cure | None, site: Any) -> bool:
     return _jax.jaxpr.is_transposed(site)
 
 
-def factor_text(degree: Any, axis: str, size: int) -> str:
-    """How far a value of a degree is from the whole, in words."""
-    if not isinstance(degree, int | Fraction):
-        return f"changes with '{axis}'"
-    factor = float(size) ** abs(float(degree))
+def growth_text(growth: Growth) -> str:
+    """How far a value is from the whole, in words; the degrees have one sign."""
+    axes, sign = quoted_axes(axis for axis, _, _ in growth), _sign(growth[0][2])
+    if sign is None:
+        return f"changes with {axes}"
+    factor = prod(float(size) ** abs(float(degree)) for _, size, degree in growth)
     number = f"{factor:.0f}" if factor == round(factor) else f"{factor:.3g}"
-    how, grows = ("large", "grows") if degree > 0 else ("small", "shrinks")
-    return f"is {number} times too {how} on {axis}={size}: it {grows} with '{axis}'"
+    how, grows = ("large", "grows") if sign > 0 else ("small", "shrinks")
+    mesh = mesh_text((axis, size) for axis, size, _ in growth)
+    return f"is {number} times too {how} on {mesh}: it {grows} with {axes}"
+
+
+def _sign(degree: Any) -> int | None:
+    """Whether a value grows or shrinks; None for a degree that is not known."""
+    return (degree > 0) - (degree < 0) if isinstance(degree, int | Fraction) else None
 
 
 def _of_loss(kinds: Kinds, axis: str, read: RegionReading, loss: Loss, is_error: bool) -> Suspicion:

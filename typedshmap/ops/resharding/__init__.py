@@ -22,7 +22,7 @@ from ..collectives import read_move, refuse_other_dims, refuse_other_marks
 from ..operation import RESULT, Operation, SideLayout, read_operation
 from .pieces import shard_shape
 from .plan import Plan, plan
-from .run import run
+from .run_plan import run
 
 T = TypeVar("T")
 

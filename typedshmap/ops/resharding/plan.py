@@ -148,7 +148,7 @@ class Plan(Record):
         return titled(self)
 
     def _repr_html_(self) -> str:
-        from .picture import picture_of  # for notebooks only
+        from .plan_picture import picture_of  # for notebooks only
 
         return picture_of(self)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..._jax.primitives import primitive
 from .elementwise import product
-from .values import GlobalValue, NotKnown, axes_along
+from .global_values import GlobalValue, NotKnown, axes_along
 from .walk import Walk, is_narrow, joined, joined_dims, operand_shape, params_key, refuse_narrow_sum, result_shape
 
 

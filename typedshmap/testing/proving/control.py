@@ -7,7 +7,7 @@ from functools import reduce
 from typing import Any
 
 from ... import _jax
-from .values import GlobalValue, NotKnown, Sharded, axes_along
+from .global_values import GlobalValue, NotKnown, Sharded, axes_along
 from .walk import Walk, refuse_narrow_sum, wider
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from . import lookups, neighbours
-from .values import Affine, AtShard, DimSharding, GlobalValue, NotKnown, OfIds, Sharded
+from . import looking_up, neighbours
+from .global_values import Affine, AtShard, DimSharding, GlobalValue, NotKnown, OfIds, Sharded
 from .walk import Walk, is_narrow, joined_dims, params_key, parts_of, refuse_narrow_sum, result_shape
 
 
@@ -71,7 +71,7 @@ def add(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalVal
     if eqn.outvars[0].aval.dtype.kind in "iu":
         if first is not None and second is not None:
             return [first.plus(second.times(sign))]
-        if sign < 0 and (ids := lookups.minus_first(walk, *operands)) is not None:
+        if sign < 0 and (ids := looking_up.minus_first(walk, *operands)) is not None:
             return [ids]
     left, right = map(walk.settled, operands)
     if right.is_extreme and sign < 0:
@@ -173,7 +173,7 @@ COMPARISONS: dict[str, Callable[[Any, Any], tuple[bool, bool]]] = {
 def compare(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """A comparison, decided by bounds where they do."""
     name = eqn.primitive.name
-    is_own = lookups.compared(walk, name, *operands)
+    is_own = looking_up.compared(walk, name, *operands)
     if is_own is not None:
         return [is_own]
     difference, bounds = _difference(walk, eqn, operands)
@@ -186,7 +186,7 @@ def compare(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
 
 def conjunction(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """``and``."""
-    both = lookups.both_bounds(*operands)
+    both = looking_up.both_bounds(*operands)
     return entry_by_entry(walk, eqn, operands) if both is None else [both]
 
 
@@ -196,7 +196,7 @@ def select(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Global
     if isinstance(which, AtShard):
         return [neighbours.where(walk, which, cases)]
     if isinstance(which, OfIds):
-        return [lookups.chosen(walk, which, cases)]
+        return [looking_up.chosen(walk, which, cases)]
     if walk.is_number(which) and which.factor in range(len(cases)):
         return [cases[int(which.factor)]]
     chosen = walk.settled(which).reduced("it chooses by what is not reduced")

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from . import neighbours
-from .values import (
+from .global_values import (
     Affine,
     DimSharding,
     Edge,

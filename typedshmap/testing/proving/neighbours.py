@@ -6,7 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .values import Affine, AtShard, DimSharding, Edge, GlobalValue, NotKnown, Sharded, Window, axes_along, split_over
+from .global_values import (
+    Affine,
+    AtShard,
+    DimSharding,
+    Edge,
+    GlobalValue,
+    NotKnown,
+    Sharded,
+    Window,
+    axes_along,
+    split_over,
+)
 from .walk import Walk, joined_dims, operand_shape
 
 SlicePart = tuple[int, int, int]

@@ -21,14 +21,14 @@ from ...inspection import signature
 from ...notation.match import NoValue
 from ...records import Record
 from ...tools.sample.arguments import FlatCall, Inputs
+from ...tools.sample.input_plan import InputPlan, plan_inputs, size_of
 from ...tools.sample.plain import is_plain, with_hints
-from ...tools.sample.plan import InputPlan, plan_inputs, size_of
 from ..describe_difference import FIRST_DIFFERENCE
 from ..invariance import DifferenceReport, assert_mesh_invariant
-from ..meshes import axes_of
 from ..run import FlatFunction, FunctionUnderTest, classify_function, in_its_region
+from ..trial_meshes import axes_of
+from .global_values import Gap, GlobalValue, NotKnown, TermTable, Unknown
 from .rules import RULES
-from .values import Gap, GlobalValue, NotKnown, TermTable, Unknown
 from .walk import Walk
 
 ProofVerdict = Literal["proved", "refuted", "unknown"]

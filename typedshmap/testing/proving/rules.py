@@ -11,8 +11,8 @@ from typing import Any
 from ... import _jax
 from ..._jax.primitives import PRIMITIVES, names_of
 from ...inspection import CALLS
-from . import collectives, contracting, control, elementwise, lookups, moving
-from .values import Gap, GlobalValue, NotKnown
+from . import communicating, contracting, control, elementwise, looking_up, moving
+from .global_values import Gap, GlobalValue, NotKnown
 from .walk import PrimitiveRule, Walk, operand_shape, params_key
 
 
@@ -49,14 +49,14 @@ def _answering(rule: PrimitiveRule) -> PrimitiveRule:
 
 
 _BY_FUNCTION: dict[str, PrimitiveRule] = {
-    "psum": collectives.all_reduce,
-    "pmax": collectives.all_reduce,
-    "pmin": collectives.all_reduce,
-    "all_gather": collectives.all_gather,
-    "psum_scatter": collectives.reduce_scatter,
-    "all_to_all": collectives.all_to_all,
-    "ppermute": collectives.ppermute,
-    "reshard": collectives.reshard_shards,
+    "psum": communicating.all_reduce,
+    "pmax": communicating.all_reduce,
+    "pmin": communicating.all_reduce,
+    "all_gather": communicating.all_gather,
+    "psum_scatter": communicating.reduce_scatter,
+    "all_to_all": communicating.all_to_all,
+    "ppermute": communicating.ppermute,
+    "reshard": communicating.reshard_shards,
 }
 _ALONG = ("axes", "axis", "dimension", "fft_lengths")
 _RULES: dict[str, PrimitiveRule] = {
@@ -100,15 +100,15 @@ _RULES: dict[str, PrimitiveRule] = {
     "unstack": moving.unstack,
     "split": moving.split,
     "pad": moving.pad,
-    "gather": lookups.gather,
-    "scatter-add": lookups.scatter_add,
+    "gather": looking_up.gather,
+    "scatter-add": looking_up.scatter_add,
     **{
         name: _BY_FUNCTION[known.function]
         for name, known in PRIMITIVES.items()
         if known.function in _BY_FUNCTION and not name.endswith("_start")
     },
-    "axis_index": collectives.axis_index,
-    "reshard": collectives.reshard,
+    "axis_index": communicating.axis_index,
+    "reshard": communicating.reshard,
 }
 
 RULES: dict[str, PrimitiveRule] = defaultdict(

@@ -14,7 +14,7 @@ import numpy as np
 
 from ... import _jax
 from ...inspection import Interpreter
-from .values import (
+from .global_values import (
     Affine,
     AtShard,
     DimSharding,

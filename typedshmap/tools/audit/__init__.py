@@ -8,11 +8,11 @@ from contextlib import contextmanager, nullcontext
 
 from ... import inspection
 from ...errors.places import running_line
-from .hints import SeenCalls
+from .audit_report import AuditedRegion, AuditReport, Finding, SuggestedHints
+from .audit_report import AuditedRegion as Region
 from .operands import computed_operands, name_operands
-from .report import AuditedRegion, AuditReport, Finding, SuggestedHints
-from .report import AuditedRegion as Region
-from .seen import SeenRegions
+from .seen_regions import SeenRegions
+from .suggested_hints import SeenCalls
 
 __all__ = ["AuditReport", "AuditedRegion", "Finding", "Region", "SuggestedHints", "audit"]
 
@@ -52,7 +52,7 @@ def audit(
         report.hints = listener.calls.suggestions()
     if invariance:
         # Imports the comparison of programs, which other audits do not need.
-        from .invariance import compare_on_meshes
+        from .other_meshes import compare_on_meshes
 
         findings, not_run = compare_on_meshes(listener.seen)
         report.add_findings(findings)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...errors.phrases import count_text
-from .report import KINDS, AuditedRegion, Finding, SuggestedHints, shown_path, text_report
+from .audit_report import KINDS, AuditedRegion, Finding, SuggestedHints, shown_path, text_report
 
 FORMATS = ("text", "github", "json", "sarif")
 _LEVELS = {"error": "error", "suspect": "warning"}

@@ -15,7 +15,7 @@ import jax.core
 from jax.ad_checkpoint import checkpoint_name
 
 from ... import _jax
-from .seen import SeenRegions
+from .seen_regions import SeenRegions
 
 _numbers = count(1)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ...errors import StructureError
-from .report import Finding
+from .audit_report import Finding
 
 _KEYS = ("kind", "file", "region", "text")
 

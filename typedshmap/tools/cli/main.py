@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from ... import __version__
 from ...testing.waiting import end_if_waiting
-from . import audit, check, explain, plan
+from . import audit_command, check_command, explain_command, plan_command
 from .options import FAILED, INTERRUPTED, WRONG, Parser, UsageError, read_size_flags
 
 
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"typedshmap {__version__}")
     _prepare_process()
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="name")
-    for tool in (check, explain, plan, audit):
+    for tool in (check_command, explain_command, plan_command, audit_command):
         tool.add_verb(verbs.add_parser)
     given, unknown = parser.parse_known_args(arguments)
     if "size" in given:

@@ -16,11 +16,11 @@ from ...errors.phrases import mesh_text, name_of, quoted_axes, value_text
 from ...errors.requirements import merge_sizes, require_bool_or_none, require_dict, require_integer
 from ...inspection import MeshLike, signature
 from ..progress import progress
+from ..sample.input_plan import UnplacedInputs, plan_inputs
 from ..sample.plain import is_plain, with_hints
-from ..sample.plan import UnplacedInputs, plan_inputs
-from .build import ExplainedCall, explanation, meshes_of
 from .choose import Candidate, Choice, FreeMesh, choice_of, meshes_to_try, read_free_mesh, reason_of
 from .compiled import read_target
+from .explained_call import ExplainedCall, explanation, meshes_of
 from .hardware import Hardware, read_hardware
 from .links import Torus
 from .model import (

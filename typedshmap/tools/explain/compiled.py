@@ -22,7 +22,7 @@ from ... import _jax
 from ...errors import MeshAxisError, StructureError
 from ...errors.phrases import count_text, mesh_text, value_text
 from .model import Collective, Compiled
-from .reading import donated_operands
+from .read_program import donated_operands
 
 # Without the first three libtpu asks a server of Google's cloud what machine it is on, and waits for it where there is
 # none; without the last only one process may load it at a time.

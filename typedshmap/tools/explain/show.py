@@ -18,7 +18,7 @@ from ...errors.phrases import mesh_text, quoted_axes, titled
 from ...errors.requirements import merge_sizes
 from ...inspection import HintedLeaf, MeshLike, leaves_of
 from ...records import Record
-from .build import meshes_of
+from .explained_call import meshes_of
 from .model import array_text
 
 MOST_ROWS = 64
@@ -198,16 +198,14 @@ def devices_text(devices: Sequence[int]) -> str:
 
 def _table(array: ShownArray) -> str:
     """A row for each slice."""
-    rows = [("", *array.dims, "devices"), *(_row(block) for block in array.blocks[:MOST_ROWS])]
+    rows = [("", *array.dims, "devices")]
+    for block in array.blocks[:MOST_ROWS]:
+        rows.append(("", *(f"{start}:{stop}" for start, stop in block.slices), devices_text(block.devices)))
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     if (left := len(array.blocks) - MOST_ROWS) > 0:
         lines.append(f"  ... and {left} more slices")
     return "\n".join([f"{array.title}: {array.types}", *array.notes, *lines])
-
-
-def _row(block: Block) -> tuple[str, ...]:
-    return ("", *(f"{start}:{stop}" for start, stop in block.slices), devices_text(block.devices))
 
 
 # The drawing

@@ -9,7 +9,7 @@ from ...errors import ShapeError, StructureError
 from ...errors.requirements import merge_sizes, require_integer
 from ...inspection import MeshLike, signature
 from .arguments import Inputs
-from .plan import plan_inputs
+from .input_plan import plan_inputs
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

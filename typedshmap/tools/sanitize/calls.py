@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 from ... import _jax
 from ...notation.layout import Layout
 from ...observers import Assertion, HintedValue
-from .comparison import compare_shards
+from .checksums import compare_shards
 from .reports import ReplicaComparison, Replicated, expect, receiver
 
 _REGIONS = "typed_call"

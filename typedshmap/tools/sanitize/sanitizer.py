@@ -15,9 +15,9 @@ from ...errors import StructureError, TypedShmapError
 from ...errors.phrases import value_text
 from ...observers import Assertion, Boundary, ObservedCall, Observer, also_observed_by, observed_by, observers
 from . import reports
-from .agreement import is_shared, require_same_program
 from .calls import are_computed, compare_assumed, compare_global, compare_inside
 from .counters import is_due
+from .processes import is_shared, require_same_program
 from .reports import ReplicaComparison
 
 _EXAMPLE = {"sanitize: every=": "sanitize(every=100)", "sanitize=": "typed_shard_map(sanitize=100)"}

@@ -19,7 +19,7 @@ from ..errors.phrases import name_of, value_text
 from ..hints.array_hint import ArrayHint, rank_of
 from ..hints.fitting import CheckedLeaf
 from ..hints.signature import POSITIONAL, BoundArgument
-from .context import JitContext
+from .jit_context import JitContext
 
 VAR_POSITIONAL, VAR_KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 

@@ -15,7 +15,7 @@ from ..audit.formats import FORMATS, write_report
 from ..audit.silenced import Baseline, write_baseline
 from . import options
 from .output import output_on_stderr
-from .programs import make_devices, require_program, run_program
+from .run_program import make_devices, require_program, run_program
 
 
 def add_verb(add_parser: Callable[..., argparse.ArgumentParser]) -> None:

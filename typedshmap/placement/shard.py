@@ -31,8 +31,8 @@ from ..hints.structure import ArrayLeaf, Node
 from ..meshes import MeshLike, read_mesh
 from ..notation.layout import Layout
 from ..notation.spec import written_axes
-from .context import PlacementContext, devices_of, no_mesh, placement_context, read_memory_kind
 from .flax_boxes import PlacedLeaf, PlacedTree, check_leaves, holds_boxes, mesh_of_boxes
+from .placement_context import PlacementContext, devices_of, no_mesh, placement_context, read_memory_kind
 from .structs import default_dtype, structs_of
 
 T = TypeVar("T")

@@ -7,7 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .values import OTHER_IDS, Affine, DimSharding, Found, GlobalValue, IsOwn, NotKnown, OfIds, Row, Sharded, axes_along
+from .global_values import (
+    OTHER_IDS,
+    Affine,
+    DimSharding,
+    Found,
+    GlobalValue,
+    IsOwn,
+    NotKnown,
+    OfIds,
+    Row,
+    Sharded,
+    axes_along,
+)
 from .walk import Walk, joined, joined_dims, operand_shape, params_key, refuse_narrow_sum, result_shape
 
 _BOUNDS = {"ge": (True, 0), "gt": (True, 1), "lt": (False, 0), "le": (False, 1)}

@@ -11,9 +11,9 @@ from ... import _jax
 from ..closures import closed_over_numbers, closed_over_sizes
 from ..lattice import ShardingFact
 from .judge import RIGHT, ResultVerdict, differs_along, judge
+from .kind_rules import RULES
 from .numbers import Numbers
 from .reading import Reading, Unaligned
-from .rules import RULES
 from .value import NOT_KNOWN, SAME, Share
 
 Retrace = Callable[[str, int], Any]

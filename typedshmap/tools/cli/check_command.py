@@ -21,13 +21,13 @@ from ...inspection import reading_thoroughly
 from ...testing import assert_mesh_invariant
 from ...testing.run import classify_function, in_its_region
 from ..audit import audit
+from ..audit.audit_report import AuditedRegion, Finding
 from ..audit.formats import write_report
-from ..audit.report import AuditedRegion, Finding
 from ..sample.arguments import FlatCall
-from ..sample.plan import UnplacedInputs, plan_inputs
+from ..sample.input_plan import UnplacedInputs, plan_inputs
 from . import options
-from .functions import Function, arguments_for, read_arguments, read_functions
 from .output import early_progress, output_on_stderr, print_failure, users_frame
+from .targets import Function, arguments_for, read_arguments, read_functions
 
 
 def add_verb(add_parser: Callable[..., options.Parser]) -> None:

@@ -19,19 +19,19 @@ from ... import _jax
 from ...errors import TypedShmapError
 from ...inspection import closed_over_sizes, on_mesh, signature
 from ...notation.layout import Layout
-from ...testing.comparisons import numbers_compared
 from ...testing.describe_difference import FIRST_DIFFERENCE
 from ...testing.diagnose import result_phrase
 from ...testing.invariance import VERB, Trial
-from ...testing.meshes import axes_of, default_meshes
 from ...testing.run import CompiledCall, classify_function, compile_call
+from ...testing.thresholds import numbers_compared
+from ...testing.trial_meshes import axes_of, default_meshes
 from ..progress import progress
 from ..sample.arguments import FlatCall
+from ..sample.input_plan import plan_inputs
 from ..sample.plain import with_hints
-from ..sample.plan import plan_inputs
+from .audit_report import NOT_RUN, AuditedRegion, Finding
 from .operands import is_index_into
-from .report import NOT_RUN, AuditedRegion, Finding
-from .seen import SeenRegion
+from .seen_regions import SeenRegion
 
 _SECONDS = 60
 _NOT_SEEN = "its arguments were not seen, and are drawn"

@@ -7,7 +7,7 @@ from typing import Any
 
 from ... import _jax
 from . import neighbours
-from .values import Affine, DimSharding, GlobalValue, NotKnown, Sharded, axes_along
+from .global_values import Affine, DimSharding, GlobalValue, NotKnown, Sharded, axes_along
 from .walk import Walk, operand_shape
 
 

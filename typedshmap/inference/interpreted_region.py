@@ -11,23 +11,23 @@ from ..errors.failures import Failure
 from ..errors.varying import UnmarkedUnreduced, UnmentionedVarying, UntypedVarying
 from ..hints.context import LayoutAssertion
 from ..notation.layout import Layout
-from . import collectives, control_flow, elementwise, reshape
+from . import collective_facts, control_flow, elementwise_facts, reshape
 from .claims import Origin, contradiction, make_claim
 from .control_flow import fact_of_spec
 from .facts import FactInterpreter, Observation, TransferRule
 from .interpreter import CALLS
-from .kinds.cause import cause_of, predicate_cause
-from .kinds.known import is_known, note_known
-from .kinds.region import Kinds, NameOfDim
+from .kinds.error_cause import cause_of, predicate_cause
+from .kinds.region_cache import is_known, note_known
+from .kinds.region_kinds import Kinds, NameOfDim
 from .kinds.suspects import Suspicion, suspects
 from .lattice import ShardingFact, unknown
 from .tangents import has_gradient_through
 
 _OF_OPERATIONS = {
-    "all-reduce": collectives.total,
-    "all-gather": collectives.gather,
-    "reduce-scatter": collectives.scatter,
-    "all-to-all": collectives.exchange,
+    "all-reduce": collective_facts.total,
+    "all-gather": collective_facts.gather,
+    "reduce-scatter": collective_facts.scatter,
+    "all-to-all": collective_facts.exchange,
 }
 
 
@@ -35,17 +35,17 @@ def _rule_of(name: str, known: _jax.primitives.Primitive) -> TransferRule | None
     """The transfer rule that follows from the class of a primitive."""
     match known.kind:
         case "cast":
-            return elementwise.same_shape
+            return elementwise_facts.same_shape
         case "reducing":
             return reshape.along(reshape.remove_dims, name)
         case "placing":
             return reshape.scatter
         case "ordering":
-            return {"axis": elementwise.same_shape, "window_dimensions": reshape.reduce_window}.get(known.along)
+            return {"axis": elementwise_facts.same_shape, "window_dimensions": reshape.reduce_window}.get(known.along)
         case "collective":
             return _OF_OPERATIONS.get(_jax.jaxpr.COLLECTIVES.get(name, ""))
         case _:
-            return elementwise.elementwise if known.is_entry_by_entry else None
+            return elementwise_facts.elementwise if known.is_entry_by_entry else None
 
 
 RULES: Mapping[str, TransferRule] = {
@@ -54,35 +54,35 @@ RULES: Mapping[str, TransferRule] = {
     **{
         rule.__name__: rule
         for rule in (
-            collectives.axis_index, control_flow.cond, control_flow.scan, elementwise.dot_general,
+            collective_facts.axis_index, control_flow.cond, control_flow.scan, elementwise_facts.dot_general,
             reshape.broadcast_in_dim, reshape.concatenate, reshape.dynamic_slice, reshape.fft, reshape.gather,
             reshape.iota, reshape.pad, reshape.reduce_sum, reshape.reshape, reshape.sort, reshape.stack, reshape.tile,
             reshape.top_k,
         )
     },
-    "bitcast_convert_type": elementwise.bitcast,
-    "complex": elementwise.elementwise,
-    "conv_general_dilated": elementwise.convolution,
+    "bitcast_convert_type": elementwise_facts.bitcast,
+    "complex": elementwise_facts.elementwise,
+    "conv_general_dilated": elementwise_facts.convolution,
     "dynamic_update_slice": reshape.update_slice,
-    "pbroadcast": collectives.total,
-    "ppermute": collectives.permute,
-    "pvary": elementwise.vary,
-    "random_bits": elementwise.keys,
-    "random_clone": elementwise.keys,
-    "random_fold_in": elementwise.elementwise,
-    "random_split": elementwise.keys,
-    "random_unwrap": elementwise.keys,
-    "random_wrap": elementwise.keys,
-    "reshard_shards": collectives.reshard,
+    "pbroadcast": collective_facts.total,
+    "ppermute": collective_facts.permute,
+    "pvary": elementwise_facts.vary,
+    "random_bits": elementwise_facts.keys,
+    "random_clone": elementwise_facts.keys,
+    "random_fold_in": elementwise_facts.elementwise,
+    "random_split": elementwise_facts.keys,
+    "random_unwrap": elementwise_facts.keys,
+    "random_wrap": elementwise_facts.keys,
+    "reshard_shards": collective_facts.reshard,
     "rev": reshape.along(reshape.slice_dims_at, "rev"),
     "slice": reshape.strided_slice,
     "split": reshape.along(reshape.slice_dims_at, "split"),
     "squeeze": reshape.along(reshape.remove_dims, "squeeze"),
-    "threefry2x32": elementwise.elementwise,
+    "threefry2x32": elementwise_facts.elementwise,
     "transpose": reshape.along(reshape.permute_dims, "transpose"),
     "unstack": reshape.along(reshape.remove_dims, "unstack"),
-    "vary_unreduced_cast": collectives.cast_unreduced,
-    "vary_unreduced_cast_p": collectives.cast_unreduced,
+    "vary_unreduced_cast": collective_facts.cast_unreduced,
+    "vary_unreduced_cast_p": collective_facts.cast_unreduced,
     "while": control_flow.while_loop,
 }  # fmt: skip
 

@@ -13,8 +13,8 @@ from ..explain.choose import meshes_to_try, read_free_mesh
 from ..explain.hardware import read_hardware
 from ..explain.tables import document
 from . import options
-from .functions import arguments_for, read_functions
 from .output import early_progress, print_failure
+from .targets import arguments_for, read_functions
 
 
 def add_verb(add_parser: Callable[..., options.Parser]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import _jax
-from .region import Kinds
+from .region_kinds import Kinds
 
 _MOST = 256
 # The keys themselves: JAX interns the types of values, which are equal only as long as one of them is kept.
@@ -38,9 +38,9 @@ def _key_of(kinds: Kinds) -> Any:
         for var, eqns in kinds.claims.items() if kinds.claims else ():
             noted[var] = tuple([eqn.params["claim"].meaning for eqn in eqns])
         try:
-            structure = _jax.structure.jaxpr_key(_jax.jaxpr.open_jaxpr(kinds.body), noted)
+            structure = _jax.jaxpr_key.jaxpr_key(_jax.jaxpr.open_jaxpr(kinds.body), noted)
             hash(structure)
-        except (_jax.structure.NoKey, TypeError):
+        except (_jax.jaxpr_key.NoKey, TypeError):
             return None
         code = getattr(kinds.function, "__code__", None)
         given = *kinds.entering, *kinds.results.items(), *kinds.sizes.items()

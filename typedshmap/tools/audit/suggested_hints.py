@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import keyword
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -15,8 +15,8 @@ from ... import _jax, inspection
 from ..._jax.array import FAMILIES, takes
 from ...errors.phrases import name_of
 from ...errors.places import is_users, running_lines
+from .audit_report import SuggestedHints, shown_path
 from .dim_names import RETURN, Names, dim_names
-from .report import SuggestedHints, shown_path
 
 _WIDTH = 100
 _MOST_LINES, _MOST_PLACES, _MOST_LEAVES = 16, 3, 8
@@ -144,7 +144,10 @@ class _SuggestedSignature:
         self.classes: dict[str, str] = {}  # the fields of each
         self.names = dim_names(self.function) if self.parameters is not None else {}
         wrong = self._contradicted()
-        self.names = {written: _without(dims, wrong) for written, dims in self.names.items()}
+        self.names = {
+            written: tuple("_" if dim in wrong or dim.startswith("_") else dim for dim in dims)
+            for written, dims in self.names.items()
+        }
 
     def text(self) -> str:
         """The signature, and its calls; empty for a function that is not the user's."""
@@ -374,10 +377,6 @@ class _SuggestedSignature:
         if tree.is_a(tuple) or tree.is_a(dict):
             for key, child in zip(tree.keys, tree.children, strict=True):
                 yield from self._named(f"{written}[{key!r}]", child)
-
-
-def _without(dims: Names, wrong: Iterable[str]) -> Names:
-    return tuple("_" if dim in wrong or dim.startswith("_") else dim for dim in dims)
 
 
 def _axes_text(axes: tuple[str, ...] | None) -> str:

@@ -10,7 +10,7 @@ from ...errors.causes import Cause, Cure
 from .cures import find_cure, is_right_when_gathered
 from .origins import ValueOrigin, is_extreme
 from .reading import JaxprRun, Reading
-from .region import Kinds, RegionReading
+from .region_kinds import Kinds, RegionReading
 from .suspects import first_loss, problem_of
 from .value import NO_PARTS, Share, is_negative
 

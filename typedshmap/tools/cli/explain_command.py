@@ -22,8 +22,8 @@ from ..explain.hardware import read_hardware
 from ..explain.model import read_bandwidth
 from ..explain.tables import Comparison, Explanation
 from . import options
-from .functions import Function, arguments_for, module_of, names_taken, read_functions
 from .output import early_progress, print_failure
+from .targets import Function, arguments_for, module_of, names_taken, read_functions
 
 
 def add_verb(add_parser: Callable[..., options.Parser]) -> None:

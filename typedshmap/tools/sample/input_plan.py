@@ -32,7 +32,7 @@ from ...hints.structure import array_hints
 from ...introspection import require_decorated
 from ...notation.match import LARGEST_SIZE, NoValue, Sizes, evaluate
 from ...notation.spec import Anything, Dim, Expression, Name, Rest, names_in_expression
-from ...placement.context import PlacementContext, placement_context_over
+from ...placement.placement_context import PlacementContext, placement_context_over
 from ...placement.structs import default_dtype, names_of, refuse_wrong_sizes
 from .arguments import (
     ArrayToDraw,

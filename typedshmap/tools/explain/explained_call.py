@@ -16,13 +16,13 @@ from ... import _jax
 from ...errors import MeshAxisError, StructureError, TypedShmapError
 from ...inspection import HintedLeaf, bind, keeping_claims, on_mesh, read_mesh, signature
 from ...shard_map import typed_shard_map
-from ..sample.plan import UnplacedInputs
-from .collectives import JaxprCosts, read_jaxpr
+from ..sample.input_plan import UnplacedInputs
 from .compiled import Target, compile_program
 from .hardware import Hardware, time_of
+from .jaxpr_costs import JaxprCosts, read_jaxpr
 from .memory import memory_of
 from .model import Collective, Value, ValueKind
-from .reading import Backend, read_program
+from .read_program import Backend, read_program
 from .tables import Explanation
 from .work import work_of
 

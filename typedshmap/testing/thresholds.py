@@ -16,7 +16,7 @@ from .. import _jax
 from .._jax.primitives import primitive
 from ..inspection import Interpreter, call
 from ..tools.sample.arguments import FlatCall, Inputs
-from ..tools.sample.plan import ComparedNumber
+from ..tools.sample.input_plan import ComparedNumber
 from .run import FunctionUnderTest
 
 

@@ -10,8 +10,8 @@ from ... import _jax
 from ..control_flow import fact_of_spec
 from .origins import ValueOrigin
 from .reading import Reading, Unaligned
-from .region import Kinds
-from .suspects import factor_text, first_loss, problem_of
+from .region_kinds import Kinds
+from .suspects import first_loss, growth_text, problem_of
 from .value import Share
 
 
@@ -64,5 +64,5 @@ def _in_words(reading: Reading, value: Share, size: int) -> str:
         case _:
             text = f"each shard's own over {axis}"
     if isinstance(degree, int | Fraction) and degree:
-        text += f", and {factor_text(degree, reading.axis, size)}"
+        text += f", and {growth_text(((reading.axis, size, degree),))}"
     return text

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ... import _jax
 from ..interpreter import CLAIM
-from . import collectives, flow, functions, lookups, moves, products, reductions, sums
+from . import collective_kinds, flow, functions, lookups, moves, products, reductions, sums
 from .reading import KindRule, ReadEquation, Reading
 from .value import Share
 
@@ -66,8 +66,8 @@ _RULES_OF_KINDS: Mapping[str, KindRule] = {
     "matrix": reductions.of_matrices,
     "placing": lookups.scatter,
     "random": lookups.draw,
-    "collective": collectives.collective,
-    "index": collectives.index,
+    "collective": collective_kinds.collective,
+    "index": collective_kinds.index,
     "call": flow.call,
 }
 RULES: Mapping[str, KindRule] = {
@@ -105,6 +105,6 @@ RULES: Mapping[str, KindRule] = {
     "gather": lookups.gather,
     "dynamic_slice": lookups.dynamic_slice,
     "dynamic_update_slice": lookups.update_slice,
-    "reshard_shards": collectives.resharded,
+    "reshard_shards": collective_kinds.resharded,
     CLAIM: claimed,
 }

@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple
 
 from ... import _jax
 from ..._jax.primitives import PRIMITIVES, primitive
-from .collectives import OPAQUE, group_size
 from .fusing import fuse_into_products, round_operands
+from .jaxpr_costs import OPAQUE, group_size
 from .model import array_text
 from .program import Around, Buffer, Program, ProgramStep
 

@@ -35,14 +35,11 @@ def require_same_program(function: str, static: Iterable[tuple[Subject, Any]], t
     differing = next((process for process, program in enumerate(programs) if program != programs[0]), None)
     if differing is None:
         return
-    texts = [zlib.decompress(data).decode() for data in _jax.casts.gather_bytes(_compressed(text))]
+    packed = _jax.casts.gather_bytes(zlib.compress(text[:_MOST_TEXT].encode()))
+    texts = [zlib.decompress(data).decode() for data in packed]
     problem = _difference(programs[0], programs[differing], [texts[0], texts[differing]], differing)
     cure = "all processes run the same program, on the same static arguments, in the same order"
     raise ReplicaError(f"{function}: {problem}\n\nHint: {cure}")
-
-
-def _compressed(text: str) -> bytes:
-    return zlib.compress(text[:_MOST_TEXT].encode())
 
 
 def _difference(first: Mapping[str, Any], second: Mapping[str, Any], texts: Sequence[str], process: int) -> str:
