@@ -34,6 +34,7 @@ from typedshmap import (
 )
 
 Rows = Float[Array, "[b/dp] m"]
+ones = np.ones((8, 4), np.float32)
 
 
 class Token:
@@ -66,17 +67,9 @@ def doubled(mesh: Mesh) -> Callable[..., Any]:
 
 
 @in_every_way
-def test_a_call_keeps_no_argument_alive(call: Any, doubled: Any) -> None:
-    x = jnp.ones((8, 4))
-    ref = weakref.ref(x)
-    jax.block_until_ready(call(doubled, x))
-    del x
-    assert is_freed(ref)
-
-
-@in_every_way
-def test_a_call_keeps_no_numpy_argument_alive(call: Any, doubled: Any) -> None:
-    x = np.ones((8, 4), np.float32)
+@pytest.mark.parametrize("array", [jnp.asarray, np.asarray])
+def test_a_call_keeps_no_argument_alive(array: Any, call: Any, doubled: Any) -> None:
+    x = array(np.ones((8, 4), np.float32))
     ref = weakref.ref(x)
     jax.block_until_ready(call(doubled, x))
     del x
@@ -85,7 +78,7 @@ def test_a_call_keeps_no_numpy_argument_alive(call: Any, doubled: Any) -> None:
 
 @pytest.mark.parametrize("call", [CALLS[way] for way in ("without jit", "jit", "grad", "jit of grad", "vmap")])
 def test_a_call_keeps_no_result_alive(call: Any, doubled: Any) -> None:
-    result = jax.block_until_ready(call(doubled, jnp.ones((8, 4))))
+    result = jax.block_until_ready(call(doubled, ones))
     ref = weakref.ref(result)
     del result
     assert is_freed(ref)
@@ -95,7 +88,7 @@ def test_a_call_keeps_no_result_alive(call: Any, doubled: Any) -> None:
 def test_a_call_keeps_nothing_of_its_caller_alive(call: Any, doubled: Any) -> None:
     def caller() -> Any:
         token = Token()
-        jax.block_until_ready(call(doubled, jnp.ones((8, 4))))
+        jax.block_until_ready(call(doubled, ones))
         return weakref.ref(token)
 
     assert is_freed(caller())
@@ -108,7 +101,7 @@ def test_a_call_keeps_no_static_argument_alive(mesh: Mesh) -> None:
 
     token = Token()
     ref = weakref.ref(token)
-    jax.block_until_ready(named(jnp.ones((8, 4)), token))
+    jax.block_until_ready(named(ones, token))
     del token
     assert is_freed(ref)
 
@@ -121,7 +114,7 @@ def test_a_call_keeps_no_shard_alive(mesh: Mesh) -> None:
         shards.append(weakref.ref(x))
         return x * 2
 
-    jax.block_until_ready(noting(jnp.ones((8, 4))))
+    jax.block_until_ready(noting(ones))
     assert is_freed(shards.pop())
 
 
@@ -258,7 +251,7 @@ def decorated_around_a_local(mesh: Mesh) -> Any:
 @in_every_way
 def test_a_decorated_function_lives_as_long_as_its_owner_keeps_it(call: Any, mesh: Mesh) -> None:
     f, token = decorated_around_a_local(mesh)
-    jax.block_until_ready(call(f, jnp.ones((8, 4))))
+    jax.block_until_ready(call(f, ones))
     assert not is_freed(token)
     del f
     assert is_freed(token)
@@ -296,50 +289,36 @@ def live() -> int:
     return sum(str(type(thing).__module__).startswith("typedshmap") for thing in gc.get_objects())
 
 
-def trace_shapes(f: Any, first: int, count: int) -> None:
-    for size in range(first, first + count):
-        jax.eval_shape(f, jax.ShapeDtypeStruct((4, size), jnp.float32))
+def shape(size: int) -> Any:
+    return jax.ShapeDtypeStruct((4, size), jnp.float32)
 
 
-@pytest.mark.slow
-def test_calls_with_many_shapes_leave_no_objects_behind(doubled: Any) -> None:
-    trace_shapes(doubled, 1, 10)  # some are kept
+def use_fresh_function(mesh: Mesh, size: int) -> None:
+    jax.eval_shape(typed_shard_map(lambda x: x * 2, mesh=mesh, in_types=(Rows,), out_types=Rows), shape(2))
+
+
+def jitted(f: Any, _: Mesh) -> Callable[[int], Any]:
+    program = jax.jit(f)
+    return lambda size: program.trace(shape(size))
+
+
+# What is done with sizes from 1 on, and for how many of them after the first ten, of which some are kept.
+USES: dict[str, tuple[Callable[[Any, Mesh], Callable[[int], Any]], int]] = {
+    "a jitted function": (jitted, 40),
+    "shapes": (lambda f, mesh: lambda size: jax.eval_shape(f, shape(size)), 200),
+    "without jit": (lambda f, mesh: lambda size: jax.block_until_ready(f(np.ones((4, size), np.float32))), 10),
+    "fresh functions": (lambda f, mesh: functools.partial(use_fresh_function, mesh), 200),
+}
+
+
+@pytest.mark.parametrize(("use_of", "count"), one_in(len(USES), USES.values()), ids=USES)
+def test_calls_of_many_sizes_leave_no_objects_behind(use_of: Any, count: int, doubled: Any, mesh: Mesh) -> None:
+    use = use_of(doubled, mesh)
+    for size in range(1, 11):
+        use(size)
     before = live()
-    trace_shapes(doubled, 11, 200)
-    assert live() <= before
-
-
-def test_a_jitted_function_that_saw_many_shapes_holds_no_objects(doubled: Any) -> None:
-    jitted = jax.jit(doubled)
-    for size in range(1, 11):  # some are kept
-        jitted.trace(jnp.ones((4, size)))
-    before = live()
-    for size in range(11, 52):
-        jitted.trace(jnp.ones((4, size)))
-    assert live() <= before
-
-
-@pytest.mark.slow
-def test_calls_without_jit_leave_no_objects_behind(doubled: Any) -> None:
-    for size in range(1, 11):  # some are kept
-        jax.block_until_ready(doubled(jnp.ones((4, size))))
-    before = live()
-    for size in range(11, 21):
-        jax.block_until_ready(doubled(jnp.ones((4, size))))
-    assert live() <= before
-
-
-def use_fresh_function(mesh: Mesh) -> None:
-    fresh = typed_shard_map(lambda x: x * 2, mesh=mesh, in_types=(Rows,), out_types=Rows)
-    jax.eval_shape(fresh, jax.ShapeDtypeStruct((4, 2), jnp.float32))
-
-
-@pytest.mark.slow
-def test_many_fresh_functions_leave_no_objects_behind(mesh: Mesh) -> None:
-    use_fresh_function(mesh)
-    before = live()
-    for _ in range(200):
-        use_fresh_function(mesh)
+    for size in range(11, 11 + count):
+        use(size)
     assert live() <= before
 
 
@@ -349,7 +328,6 @@ def test_objects_that_are_kept_are_counted(mesh: Mesh) -> None:
     assert live() > before, kept
 
 
-ones = np.ones((8, 4), np.float32)
 factor = 1.0
 
 

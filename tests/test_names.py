@@ -13,29 +13,20 @@ import typedshmap
 
 PACKAGE = Path(typedshmap.__file__).parent
 
-INSTEAD = {
-    "alike": "invarying, equal or similar",
-    "kin": "similar",
-    "laid": "layout",
+REPLACED = {
+    "alike kin": "invarying, equal or similar",
+    "laid lies lying": "layout, sharding",
     "learnt": "known",
-    "lies": "layout, sharding",
-    "lying": "layout, sharding",
-    "owe": "unreduced",
-    "owed": "unreduced",
-    "owes": "unreduced",
-    "owing": "unreduced",
+    "owe owed owes owing": "unreduced",
     "spoken": "covered",
     "taught": "from a claim",
-    "tell": "report, explain, describe",
-    "telling": "report, explain, describe",
-    "tells": "report, explain, describe",
-    "told": "report, message, text",
-    "turn": "iteration",
-    "turns": "iterations",
+    "tell telling tells told": "report, explain, describe",
+    "turn turns": "iteration",
     "unowed": "not unreduced",
     "whole": "unsharded, global size",
 }
 """Words that no identifier has, each with what is written instead."""
+WRONG = {word for words in REPLACED for word in words.split()}
 
 LEGITIMATE = {"_WHOLE_BODY"}
 
@@ -83,7 +74,7 @@ def identifiers(tree: ast.Module) -> Iterator[str]:
 def wrong_words(text: str) -> set[str]:
     """The identifiers of a program that have one of the words which others stand for."""
     found = set(identifiers(ast.parse(text))) - LEGITIMATE
-    return {name for name in found if not INSTEAD.keys().isdisjoint(words(name))}
+    return {name for name in found if not WRONG.isdisjoint(words(name))}
 
 
 def words(name: str) -> list[str]:

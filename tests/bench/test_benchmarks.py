@@ -47,7 +47,7 @@ def row(bench: Any) -> Any:
     return made
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("power", [0.0, 0.5, 1.0, 2.0])
 def test_the_exponent_of_a_power_law_is_its_power(power: float, bench: Any, curve: Any) -> None:
     found = bench("costs.fitting").exponent(curve(lambda n: 3e-3 * n**power))
@@ -198,7 +198,7 @@ def test_without_matplotlib_the_command_says_what_to_install(bench: Any, monkeyp
         bench("costs.plot").matplotlib()
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("is_scanned", [False, True])
 @pytest.mark.parametrize("form", ["hints at the boundary", "checked by our hints", "in patterns", "by jaxtyping"])
 def test_the_forms_of_a_step_are_lowered_to_the_same_text(form: str, is_scanned: bool, bench: Any, mesh: Any) -> None:

@@ -1,5 +1,6 @@
-"""Every code block in README and docs runs, and prints or raises what stands below it."""
+"""Every code block in README and docs runs, and prints or raises what stands below it; the notebook does so, too."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -32,19 +33,20 @@ def test_the_blocks_of_a_page_run_and_give_what_the_page_says(page: Path) -> Non
             assert output == block.expected, f"{page.name}, line {block.line}: {block.heading}"
 
 
+PACKAGE = Path(typedshmap.__file__).parent
+TABLE = (ROOT / "docs/design.md").read_text(encoding="utf-8").partition("How the code is laid out")[2]
+
+
 def test_every_room_of_the_package_is_in_the_table_of_the_layout() -> None:
-    package = Path(typedshmap.__file__).parent
-    modules = [path for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
+    modules = [path for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
     rooms = {path.stem for path in modules} - {"__init__"}
-    table = (ROOT / "docs/design.md").read_text(encoding="utf-8").partition("How the code is laid out")[2]
-    assert {room for room in rooms if f"`{room}`" not in table and f"`{room}/`" not in table} == set()
+    assert {room for room in rooms if f"`{room}`" not in TABLE and f"`{room}/`" not in TABLE} == set()
 
 
 def test_every_module_that_the_table_of_the_layout_names_in_a_room_is_there() -> None:
-    package, missing = Path(typedshmap.__file__).parent, []
-    table = (ROOT / "docs/design.md").read_text(encoding="utf-8").partition("How the code is laid out")[2]
-    for rooms, job in re.findall(r"^\| ((?:`[\w/]+` ?)+)\| (.*) \|$", table, re.MULTILINE):
-        folders = [package / room.rstrip("/") for room in re.findall(r"`([\w/]+)`", rooms)]
+    missing = list[str]()
+    for rooms, job in re.findall(r"^\| ((?:`[\w/]+` ?)+)\| (.*) \|$", TABLE, re.MULTILINE):
+        folders = [PACKAGE / room.rstrip("/") for room in re.findall(r"`([\w/]+)`", rooms)]
         inside = [name for each in re.findall(r"\(([^)]*)\)", job) for name in re.findall(r"`(\w+)/?`", each)]
         there = {path.stem for folder in folders for path in folder.glob("*")}
         missing += [f"{rooms}{name}" for name in inside if name not in there]
@@ -77,3 +79,24 @@ def test_a_block_that_says_something_else_is_noticed() -> None:
 def test_an_error_that_no_text_expects_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
         run(Block("", 1, "1 / 0", None, None), {})
+
+
+# The notebook of the tour
+
+
+def of_cells(cells: Any) -> list[list[object]]:
+    """Of each cell what it prints, and the kinds of what it shows."""
+    return [[each.get("text") or sorted(each.get("data", ())) for each in cell.get("outputs", [])] for cell in cells]
+
+
+@pytest.mark.slow
+def test_the_tour_prints_and_draws_what_is_kept_of_it() -> None:
+    pytest.importorskip("nbclient", reason="the extra `notebooks` is not installed")
+    pytest.importorskip("ipykernel", reason="the extra `notebooks` is not installed")
+    from bench.notebook import executed
+
+    outputs = of_cells(json.loads((ROOT / "docs/notebooks/tour.ipynb").read_text(encoding="utf-8"))["cells"])
+    assert of_cells(executed().cells) == outputs
+    drawn = [cell for cell in outputs if ["text/html", "text/plain"] in cell]
+    assert len(drawn) == 5  # a hint, `show`, what is the same on every mesh, `explain`, and a plan
+    assert any("which its hint does not mention" in str(cell) for cell in outputs)

@@ -21,20 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
 from collectives import GROUPS, device_groups
 
-_BYTES = {
-    "pred": 1,
-    "s8": 1,
-    "u8": 1,
-    "s16": 2,
-    "u16": 2,
-    "f16": 2,
-    "bf16": 2,
-    "s32": 4,
-    "u32": 4,
-    "f32": 4,
-    "f64": 8,
-    "c64": 8,
-}
+_WIDTHS = {1: "pred s8 u8", 2: "s16 u16 f16 bf16", 4: "s32 u32 f32", 8: "f64 c64"}
+_BYTES = {name: width for width, names in _WIDTHS.items() for name in names.split()}
 _HEAD = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(
     r"^\s+(?:ROOT )?%(?P<name>[\w.\-]+) = (?P<type>\(.*?\)|\S+) (?P<operation>[a-z][\w\-]*)\((?P<rest>.*)$"

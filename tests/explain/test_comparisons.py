@@ -157,9 +157,8 @@ def test_what_is_no_bandwidth_is_refused(written):
 def test_a_bandwidth_of_an_axis_that_is_not_there_is_refused():
     with pytest.raises(MeshAxisError) as caught:
         explain(layer, mesh="dp=4,tp=2", bandwidth={"pp": 1}, **SIZES)
-    assert str(caught.value) == (
-        "explain: a bandwidth is given for mesh axis 'pp', which the mesh (dp=4, tp=2) does not have"
-    )
+    line = "explain: a bandwidth is given for mesh axis 'pp', which the mesh (dp=4, tp=2) does not have"
+    assert str(caught.value) == line
     with pytest.raises(StructureError, match=r"^explain: bandwidth= expects a dict"):
         explain(layer, mesh="dp=4,tp=2", bandwidth="400GB/s", **SIZES)
 

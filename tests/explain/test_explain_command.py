@@ -9,8 +9,6 @@ from textwrap import dedent
 
 import pytest
 
-from typedshmap.tools.cli.main import main
-
 ROOT = Path(__file__).parents[2]
 
 MODULE = """
@@ -40,14 +38,9 @@ def module(tmp_path):
     return path
 
 
-def run(capsys, *arguments) -> tuple[int, str, str]:
-    code = main(["explain", *map(str, arguments)])
-    printed = capsys.readouterr()
-    return code, printed.out, printed.err
-
-
-def test_one_function_on_one_mesh(capsys, module):
-    code, out, err = run(capsys, f"{module}:total", "--mesh", "dp=64", "--size", "batch=128 model=256", "--no-grad")
+def test_one_function_on_one_mesh(run, module):
+    total = (f"{module}:total", "--mesh", "dp=64", "--size", "batch=128 model=256", "--no-grad")
+    code, out, err = run(*total)
     assert (code, err) == (0, "")
     assert out == dedent("""\
         total on dp=64 (64 devices): batch=128, model=256
@@ -63,9 +56,7 @@ def test_one_function_on_one_mesh(capsys, module):
         512 FLOP  5 KiB            0.1  explained_program.py:7 (total)
 
         """)
-    again, values, _ = run(
-        capsys, f"{module}:total", "--mesh", "dp=64", "--size", "batch=128 model=256", "--no-grad", "--values"
-    )
+    again, values, _ = run(*total, "--values")
     assert again == 0 and values.startswith(out)
     assert values.removeprefix(out) == dedent("""\
         value   global shape  spec           shard shape  bytes per device  hint
@@ -81,8 +72,8 @@ def test_one_function_on_one_mesh(capsys, module):
         """)
 
 
-def test_several_meshes_are_compared_and_one_that_fails_is_reported(capsys, module):
-    code, out, _ = run(capsys, f"{module}:total", "--mesh", "dp=4", "--mesh", "dp=3", "--size", "batch=64 model=4")
+def test_several_meshes_are_compared_and_one_that_fails_is_reported(run, module):
+    code, out, _ = run(f"{module}:total", "--mesh", "dp=4", "--mesh", "dp=3", "--size", "batch=64 model=4")
     assert code == 1
     assert out.splitlines()[2:5] == [
         "mesh  devices  peak memory  forward dp  on the wire",
@@ -91,25 +82,24 @@ def test_several_meshes_are_compared_and_one_that_fails_is_reported(capsys, modu
     ]
 
 
-def test_a_bandwidth_gives_seconds(capsys, module):
-    code, out, _ = run(
-        capsys, f"{module}:total", "--mesh", "dp=4", "--size", "batch=64 model=256", "--bandwidth", "dp=1GB/s"
-    )
+def test_a_bandwidth_gives_seconds(run, module):
+    sizes = ("--size", "batch=64 model=256")
+    code, out, _ = run(f"{module}:total", "--mesh", "dp=4", *sizes, "--bandwidth", "dp=1GB/s")
     assert code == 0 and "1.54 us one after the other" in out
 
 
-def test_all_functions_of_a_module_are_explained_and_one_that_cannot_be_stops_no_other(capsys, module):
-    code, out, _ = run(capsys, module, "--mesh", "dp=4")
+def test_all_functions_of_a_module_are_explained_and_one_that_cannot_be_stops_no_other(run, module):
+    code, out, _ = run(module, "--mesh", "dp=4")
     assert code == 1
     assert "total on dp=4" in out and "helper" not in out
     assert "FAIL   scaled  dp=4\n       StructureError: scaled: argument 'factor' (float)" in out
     assert "; pass --arg factor=...\n" in out
-    assert run(capsys, module, "--mesh", "dp=4", "--arg", "factor=0.5")[0] == 0
+    assert run(module, "--mesh", "dp=4", "--arg", "factor=0.5")[0] == 0
 
 
-def test_a_page_is_written(capsys, module, tmp_path):
+def test_a_page_is_written(run, module, tmp_path):
     page = tmp_path / "page.html"
-    code, *_ = run(capsys, module, "--mesh", "dp=4", "--arg", "factor=0.5", "--html", page)
+    code, *_ = run(module, "--mesh", "dp=4", "--arg", "factor=0.5", "--html", page)
     text = page.read_text(encoding="utf-8")
     assert code == 0 and text.startswith("<!doctype html>")
     assert "total on dp=4" in text and "scaled on dp=4" in text
@@ -120,21 +110,19 @@ def test_a_page_is_written(capsys, module, tmp_path):
     [
         (["--mesh", "dp"], "explain: --mesh dp: 'dp' is not a name and a value, as in dp=4,tp=2\n"),
         (["--mesh", "dp=4", "--size", "bach=3"], "explain: no function has a dim or an argument 'bach'; there are "),
-        (
-            ["--mesh", "dp=4", "--bandwidth", "tp=1GB/s"],
-            "explain: --bandwidth: a bandwidth is given for mesh axis 'tp', which the mesh (dp=4) does not have\n",
-        ),
+        (["--mesh", "dp=4", "--bandwidth", "tp=1GB/s"],
+         "explain: --bandwidth: a bandwidth is given for mesh axis 'tp', which the mesh (dp=4) does not have\n"),
         (["--mesh", "dp=4", "--bandwidth", "dp"], "explain: --bandwidth: the bandwidth of mesh axis 'dp' is ''\n"),
         (["--mesh", "dp=4", "--html", "/nowhere/page.html"], "explain: --html /nowhere/page.html: there is no folder"),
     ],
-)
-def test_what_cannot_be_read_is_reported(capsys, module, arguments, message):
-    code, _, err = run(capsys, f"{module}:total", *arguments)
+)  # fmt: skip
+def test_what_cannot_be_read_is_reported(run, module, arguments, message):
+    code, _, err = run(f"{module}:total", *arguments)
     assert code == 2 and err.startswith(message)
 
 
-def test_a_function_that_is_not_there_is_reported(capsys, module):
-    code, _, err = run(capsys, f"{module}:totals", "--mesh", "dp=4")
+def test_a_function_that_is_not_there_is_reported(run, module):
+    code, _, err = run(f"{module}:totals", "--mesh", "dp=4")
     assert (code, err) == (2, f"explain: {module}: has no 'totals' (did you mean 'total'?)\n")
 
 
@@ -147,11 +135,11 @@ def commands_of_the_page() -> list[str]:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("command", commands_of_the_page())
-def test_the_command_lines_of_the_documentation_work(capsys, monkeypatch, tmp_path, command):
+def test_the_command_lines_of_the_documentation_work(run, monkeypatch, tmp_path, command):
     monkeypatch.chdir(ROOT)
     program, given = shlex.split(command)[:4], shlex.split(command)[4:]
     assert program == ["python", "-m", "typedshmap", "explain"]
-    code, out, err = run(capsys, *[tmp_path / word if word.endswith(".html") else word for word in given])
+    code, out, err = run(*[tmp_path / word if word.endswith(".html") else word for word in given])
     assert (code, err) == (0, "")
     assert "train_step" in out
     assert [path.name for path in tmp_path.iterdir()] == (["quickstart.html"] if "--html" in given else [])

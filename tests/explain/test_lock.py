@@ -48,15 +48,9 @@ def here(tmp_path, monkeypatch):
     sys.modules.pop("program", None)
 
 
-def run(capsys, *arguments) -> tuple[int, str, str]:
-    code = main(["explain", *map(str, arguments)])
-    printed = capsys.readouterr()
-    return code, printed.out, printed.err
-
-
-def test_costs_that_are_recorded_are_the_same_afterwards(capsys, here):
+def test_costs_that_are_recorded_are_the_same_afterwards(run, here):
     key = "program.py:product --mesh dp=4 --size b=16 --size m=32 --size n=64"
-    assert run(capsys, *ON, "--no-grad", "--lock", "costs.json") == (0, f"new      {key} --no-grad\n", "")
+    assert run(*ON, "--no-grad", "--lock", "costs.json") == (0, f"new      {key} --no-grad\n", "")
     (entry,) = json.loads(Path("costs.json").read_text())["costs"].values()
     assert entry == {
         "sizes": "b=16, m=32, n=64",
@@ -67,15 +61,15 @@ def test_costs_that_are_recorded_are_the_same_afterwards(capsys, here):
         "memory": entry["memory"],
     }
     before = Path("costs.json").read_bytes()
-    assert run(capsys, *ON, "--no-grad", "--check", "costs.json") == (0, f"same     {key} --no-grad\n", "")
-    assert run(capsys, *ON, "--no-grad", "--lock", "costs.json") == (0, f"same     {key} --no-grad\n", "")
+    assert run(*ON, "--no-grad", "--check", "costs.json") == (0, f"same     {key} --no-grad\n", "")
+    assert run(*ON, "--no-grad", "--lock", "costs.json") == (0, f"same     {key} --no-grad\n", "")
     assert Path("costs.json").read_bytes() == before
 
 
-def test_what_differs_is_printed_as_a_table(capsys, here):
-    run(capsys, *ON, "--no-grad", "--lock", "costs.json")
+def test_what_differs_is_printed_as_a_table(run, here):
+    run(*ON, "--no-grad", "--lock", "costs.json")
     Path("program.py").write_text(PROGRAM.replace("x @ all", "psum(jnp.sum(w), 'dp') * (x @ jnp.ones((32, 32))) @ all"))
-    code, out, err = run(capsys, *ON, "--no-grad", "--check", "costs.json")
+    code, out, err = run(*ON, "--no-grad", "--check", "costs.json")
     assert (code, err) == (1, "")
     assert out.splitlines() == [
         "differs  program.py:product --mesh dp=4 --size b=16 --size m=32 --size n=64 --no-grad",
@@ -86,8 +80,8 @@ def test_what_differs_is_printed_as_a_table(capsys, here):
         "         FLOP                       16.4 kFLOP  25.2 kFLOP  +53.9 %",
         "",
     ]
-    assert run(capsys, *ON, "--no-grad", "--lock", "costs.json")[1].startswith("changed  program.py:product")
-    assert run(capsys, *ON, "--no-grad", "--check", "costs.json")[0] == 0
+    assert run(*ON, "--no-grad", "--lock", "costs.json")[1].startswith("changed  program.py:product")
+    assert run(*ON, "--no-grad", "--check", "costs.json")[0] == 0
 
 
 def test_small_differences_of_memory_are_none_and_those_of_products_are():
@@ -109,21 +103,21 @@ def test_small_differences_of_memory_are_none_and_those_of_products_are():
     ]
 
 
-def test_a_file_has_several_functions_and_meshes_of_which_others_are_left(capsys, here):
-    run(capsys, *ON, "--mesh", "dp=2", "--lock", "costs.json")
+def test_a_file_has_several_functions_and_meshes_of_which_others_are_left(run, here):
+    run(*ON, "--mesh", "dp=2", "--lock", "costs.json")
     first = json.loads(Path("costs.json").read_text())["costs"]
-    code, out, _ = run(capsys, "program", "--mesh", "dp=8", "--arg", "factor=0.5", "--grad", "--lock", "costs.json")
+    code, out, _ = run("program", "--mesh", "dp=8", "--arg", "factor=0.5", "--grad", "--lock", "costs.json")
     assert (code, out.splitlines()) == (0, [
         "new      program.py:product --mesh dp=8 --grad",
         "new      program.py:scaled --mesh dp=8 --arg factor=0.5 --grad",
     ])  # fmt: skip
     both = json.loads(Path("costs.json").read_text())["costs"]
     assert {key: both[key] for key in first} == first and len(both) == len(first) + 2 == 4
-    assert run(capsys, *ON, "--check", "costs.json")[0] == 0
+    assert run(*ON, "--check", "costs.json")[0] == 0
 
 
-def test_a_function_that_cannot_be_traced_leaves_its_entry(capsys, here):
-    code, out, _ = run(capsys, "program.py", "--mesh", "dp=4", "--lock", "costs.json")
+def test_a_function_that_cannot_be_traced_leaves_its_entry(run, here):
+    code, out, _ = run("program.py", "--mesh", "dp=4", "--lock", "costs.json")
     assert code == 1 and "FAIL   scaled  dp=4\n" in out and "new      program.py:product" in out
     assert [*json.loads(Path("costs.json").read_text())["costs"]] == ["program.py:product --mesh dp=4"]
 
@@ -142,10 +136,10 @@ NO_LOCK = {
 
 @pytest.mark.parametrize("option", ["--lock", "--check"])
 @pytest.mark.parametrize("name", NO_LOCK)
-def test_a_file_that_is_no_lock_file_is_refused_and_left(capsys, here, name, option):
+def test_a_file_that_is_no_lock_file_is_refused_and_left(run, here, name, option):
     Path("other.json").write_text(NO_LOCK[name])
     message = f"explain: {option} other.json: it is not a file that --lock has written\n"
-    assert run(capsys, *ON, option, "other.json") == (2, "", message)
+    assert run(*ON, option, "other.json") == (2, "", message)
     assert Path("other.json").read_text() == NO_LOCK[name]
 
 
@@ -162,14 +156,14 @@ def test_a_file_that_is_no_lock_file_is_refused_and_left(capsys, here, name, opt
         ),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused(capsys, here, options, message):
-    assert run(capsys, *ON, *options) == (2, "", f"explain: {message}\n")
+def test_a_file_that_cannot_be_used_is_refused(run, here, options, message):
+    assert run(*ON, *options) == (2, "", f"explain: {message}\n")
 
 
-def test_an_entry_that_is_missing_is_misuse(capsys, here):
-    run(capsys, *ON, "--lock", "costs.json")
+def test_an_entry_that_is_missing_is_misuse(run, here):
+    run(*ON, "--lock", "costs.json")
     for more in (["--mesh", "dp=2"], ["--grad"], ["--explicit"], ["--size", "b=32"]):
-        code, out, err = run(capsys, *ON, *more, "--check", "costs.json")
+        code, out, err = run(*ON, *more, "--check", "costs.json")
         assert (code, out) == (2, "")
         assert err.startswith("explain: --check costs.json: it has no entry for 'program.py:product --mesh dp=")
         assert err.endswith("; --lock costs.json in the place of --check records it\n")
@@ -189,11 +183,11 @@ def commands() -> list[list[str]]:
 
 
 @pytest.mark.slow
-def test_the_costs_of_the_examples_are_those_that_are_recorded_for_all_versions_of_jax(capsys, monkeypatch):
+def test_the_costs_of_the_examples_are_those_that_are_recorded_for_all_versions_of_jax(run, monkeypatch):
     monkeypatch.chdir(ROOT)
     costs = ROOT / "examples" / "costs.json"
     for command in commands():
-        code, out, err = run(capsys, *command, "--check", costs)
+        code, out, err = run(*command, "--check", costs)
         assert (code, err) == (0, ""), out
     assert len(json.loads(costs.read_text())["costs"]) == len(commands())
 

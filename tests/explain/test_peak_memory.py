@@ -43,45 +43,36 @@ def branches(x):
     return lax.cond(x[0, 0] > 0, lambda x: x, lambda x: jnp.sort(jnp.tile(x, (8, 1)), axis=0)[:16], x)
 
 
+def moments(y):
+    return y.sum(1)[:, None] + (y * y).sum(1)[:, None]
+
+
 # The peak in shards, beyond the argument and the result.
 PEAKS = {
     "elementwise operations are fused": (lambda x: 2 * jnp.sin(x) + 1, 0),
     "so are masks": (lambda x: jnp.where(jnp.tril(jnp.ones((16, 16), bool)), x, 0), 0),
     "what a sum takes is not in memory": (lambda x: x + jnp.sum(jnp.broadcast_to(x, (50, 16, 16)), 0), 0),
-    "nor is what costs little to compute again": (
-        lambda x: (y := 2 * x).sum(1)[:, None] + (y * y).sum(1)[:, None] + x,
-        0,
-    ),
-    "an exponential that several take is": (
-        lambda x: (y := jnp.exp(x)).sum(1)[:, None] + (y * y).sum(1)[:, None] + x,
-        1,
-    ),
+    "nor is what costs little to compute again": (lambda x: moments(2 * x) + x, 0),
+    "an exponential that several take is": (lambda x: moments(jnp.exp(x)) + x, 1),
     "what is summed as it is written is not written over its operand": (
-        lambda x: (y := jnp.exp(x @ x.T)) / y.sum(1)[:, None] @ x,
-        2,
-    ),
+        lambda x: (y := jnp.exp(x @ x.T)) / y.sum(1)[:, None] @ x, 2),
     "a product is written": (lambda x: x @ x.T, 0),
     "two products hold what is between them": (lambda x: jnp.tanh(x @ x.T) @ x, 1),
     "a sort writes where its operand was": (lambda x: jnp.sort(x @ x.T, axis=0), 0),
     "a gathered array is there until it is read": (
-        lambda x: x @ lax.all_gather(x, "dp", tiled=True).T @ jnp.ones((64, 16)),
-        8,
-    ),
+        lambda x: x @ lax.all_gather(x, "dp", tiled=True).T @ jnp.ones((64, 16)), 8),
     "along another dim its parts are laid out anew": (
-        lambda x: x @ lax.all_gather(x, "dp", axis=1, tiled=True)[:, :16],
-        8,
-    ),
+        lambda x: x @ lax.all_gather(x, "dp", axis=1, tiled=True)[:, :16], 8),
     "a loop writes what it carries in the place of its result": (scanned, 0),
     "what a scan stacks is there from its start": (stacked, 7),
     "of branches the one that writes most counts": (branches, 8),
     "an inner function is read": (lambda x: jax.jit(lambda x: jnp.tanh(x @ x.T) @ x)(x), 1),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("body, more", PEAKS.values(), ids=PEAKS)
 def test_the_peak_is_what_is_in_memory_at_once(body, more):
-    memory = memory_of(body)
-    assert memory.peak // SHARD == 2 + more
+    assert memory_of(body).peak // SHARD == 2 + more
 
 
 @pytest.mark.parametrize(
@@ -114,14 +105,12 @@ def test_over_an_axis_of_size_1_a_collective_is_a_view(collective):
 
 
 def test_what_is_scanned_is_made_narrow_before_the_loop():
-    memory = memory_of(
-        lambda x: (
-            x + lax.scan(lambda c, w: (c + half(w) @ half(w).T, None), half(x[:4, :4]), x.reshape(4, 4, 16))[0].sum()
-        )
-    )
-    assert ("x as bf16", SHARD // 2) in [
-        (one.what.removesuffix(" convert_element_type"), one.bytes) for one in memory.alive
-    ]
+    def body(x):
+        total, _ = lax.scan(lambda c, w: (c + half(w) @ half(w).T, None), half(x[:4, :4]), x.reshape(4, 4, 16))
+        return x + total.sum()
+
+    alive = [(one.what.removesuffix(" convert_element_type"), one.bytes) for one in memory_of(body).alive]
+    assert ("x as bf16", SHARD // 2) in alive
 
 
 def test_the_peak_has_a_place_and_what_is_alive_there():
@@ -220,11 +209,9 @@ def test_only_a_product_of_a_cpu_has_a_copy_of_an_operand_whose_batch_dims_are_n
         return jnp.einsum("brhm,bchm->bhrc", q, k)
 
     sizes = {"b": 8, "rows": 64, "columns": 64, "heads": 8, "m": 64}
-    peak = {
-        hardware: explain(scores, mesh=MESH, grad=False, hardware=hardware, **sizes).memory.peak
-        for hardware in (None, "h100", "v5e")
-    }
-    assert peak[None] > peak["h100"] == peak["v5e"]
+    found = [explain(scores, mesh=MESH, grad=False, hardware=name, **sizes) for name in (None, "h100", "v5e")]
+    cpu, h100, v5e = (one.memory.peak for one in found)
+    assert cpu > h100 == v5e
 
 
 def test_on_a_tpu_a_product_writes_its_part_of_a_stack():

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import jax
 import numpy as np
 import pytest
+from expecting import fails
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from typedshmap import Array, Float, MeshAxisError, ShapeError, TypedShmapError, axis_rules, partition_specs, show
@@ -81,48 +82,32 @@ def test_a_drawing_is_well_formed_and_names_every_device(dims: str) -> None:
     names = {name: 8 for name in "bsh" if name in dims.replace("tp", "").replace("pp", "")}
     shown = show(dims, "dp=2,tp=2,pp=2", **names)
     (drawing,) = shown.drawings()
-    words = " ".join(
-        text.text or "" for text in ElementTree.fromstring(drawing).iter("{http://www.w3.org/2000/svg}text")
-    )
+    texts = ElementTree.fromstring(drawing).iter("{http://www.w3.org/2000/svg}text")
+    words = " ".join(text.text or "" for text in texts)
     assert drawing in shown._repr_html_()
     (array,) = shown.arrays
     assert {device for block in array.blocks for device in block.devices} == set(range(8))
     assert all(devices_text(block.devices) in words for block in array.blocks)
 
 
-WRONG = {
-    "a size that is missing": (lambda: show("[b/dp] d", "dp=4", b=8), ShapeError, "show: no size is given for 'd'"),
-    "a size that does not divide": (
-        lambda: show("[b/dp] d", "dp=4", b=9, d=1),
-        ShapeError,
-        "show: hint value has b=9, which does not divide over 'dp' (4 shards)",
-    ),
-    "an axis": (
-        lambda: show("[b/xx]", "dp=4", b=8),
-        MeshAxisError,
-        "show: hint value names mesh axis 'xx', which is not among the mesh's axes 'dp'",
-    ),
-    "no mesh": (
-        lambda: show("b", b=8),
-        MeshAxisError,
-        "show: no mesh is known: mesh= is not given, none is ambient, and no argument was placed on one",
-    ),
-    "what is no mesh": (lambda: show("b", "dp", b=8), MeshAxisError, "show: mesh= is 'dp'"),
-    "a mesh that is too large": (
-        lambda: show("b", "dp=1000000", b=8),
-        MeshAxisError,
-        "show: the mesh has 1000000 devices; those of at most 131072 are listed",
-    ),
-}
+WRONG: dict[str, tuple[tuple[Any, ...], dict[str, int], type[TypedShmapError], str]] = {
+    "a size that is missing": (("[b/dp] d", "dp=4"), {"b": 8}, ShapeError, "no size is given for 'd'"),
+    "a size that does not divide": (("[b/dp] d", "dp=4"), {"b": 9, "d": 1}, ShapeError,
+                                    "hint value has b=9, which does not divide over 'dp' (4 shards)"),
+    "an axis": (("[b/xx]", "dp=4"), {"b": 8}, MeshAxisError,
+                "hint value names mesh axis 'xx', which is not among the mesh's axes 'dp'"),
+    "no mesh": (("b",), {"b": 8}, MeshAxisError,
+                "no mesh is known: mesh= is not given, none is ambient, and no argument was placed on one"),
+    "what is no mesh": (("b", "dp"), {"b": 8}, MeshAxisError, "mesh= is 'dp'"),
+    "a mesh that is too large": (("b", "dp=1000000"), {"b": 8}, MeshAxisError,
+                                 "the mesh has 1000000 devices; those of at most 131072 are listed"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_what_cannot_be_shown_says_why(name: str) -> None:
-    call, error, first = WRONG[name]
-    with pytest.raises(error) as raised:
-        call()
-    assert isinstance(raised.value, TypedShmapError)
-    assert str(raised.value).splitlines()[0] == first
+@pytest.mark.parametrize(("args", "sizes", "error", "problem"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_shown_says_why(args: Any, sizes: Any, error: Any, problem: str) -> None:
+    with fails(error, f"show: {problem}"):
+        show(*args, **sizes)
 
 
 def test_the_picture_of_readme_is_what_its_command_makes() -> None:

@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 from laws import Case, Given, Parts, Sizes, Step
 
@@ -26,11 +27,14 @@ def meshes(draw: st.DrawFn) -> dict[str, int]:
     return dict(zip(draw(st.permutations(AXES)), shape, strict=False))
 
 
-def batches(case: Callable[[Sizes], st.SearchStrategy[Case]], least: int = 16) -> st.SearchStrategy[Any]:
+# Cases of one program, which take longer to compile than to draw.
+LEAST = min(16, settings.default.max_examples)
+
+
+def batches(case: Callable[[Sizes], st.SearchStrategy[Case]]) -> st.SearchStrategy[Any]:
     """A mesh, and a list of cases on it."""
-    return meshes().flatmap(
-        lambda sizes: st.tuples(st.just(sizes), st.lists(case(sizes), min_size=least, max_size=least + 4))
-    )
+    some = {"min_size": LEAST, "max_size": LEAST + 4}
+    return meshes().flatmap(lambda sizes: st.tuples(st.just(sizes), st.lists(case(sizes), **some)))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What operations send, and what their gradients send, read in compiled programs.
+"""What operations send, and what their gradients send, read in compiled programs; what they compute, laws compare.
 
 The products are the four cases of sharded matrices in "How to Scale Your Model": neither operand is sharded along the
 contracted dim, and nothing is sent (1); one of them is, and is gathered first (2); both are, over the same axes, and
@@ -125,19 +125,17 @@ QUIET = {
     "max": of(reduce, "[b/dp] s [d/tp] -> [b/dp] [d/tp]", "max"),
     "einsum of the same heads": of(einsum, "[b/dp] [h/tp] q d, [b/dp] [h/tp] k d -> [b/dp] [h/tp] q k"),
     "take": Program(
-        ("[b/dp] v [d/tp]",),
-        "[b/dp] s [d/tp]",
-        lambda t: take(t, shard_of(ids), "[b/dp] v [d/tp], [b/dp] s -> [b/dp] s [d/tp]"),
-    ),
+        ("[b/dp] v [d/tp]",), "[b/dp] s [d/tp]",
+        lambda t: take(t, shard_of(ids), "[b/dp] v [d/tp], [b/dp] s -> [b/dp] s [d/tp]")),
     "softmax": of(softmax, "[b/dp] [h/tp] k", "k"),
     "logsumexp": of(logsumexp, "[b/dp] [h/tp] k -> [b/dp] [h/tp]"),
-}
+}  # fmt: skip
 PROGRAMS = {
     **QUIET,
     # A sum is one reduction, and its gradient is free.
     "left unreduced, then summed": Program(
-        ("[b/dp] [d/tp]",), "", lambda x: psum(reduce(x, "[b/dp] [d/tp] -> +dp +tp", "sum"), "+dp +tp ->"), {REDUCE: 1}
-    ),
+        ("[b/dp] [d/tp]",), "",
+        lambda x: psum(reduce(x, "[b/dp] [d/tp] -> +dp +tp", "sum"), "+dp +tp ->"), {REDUCE: 1}),
     "summed at once": of(reduce, "[b/dp] [d/tp] ->", "sum", forward={REDUCE: 1}),
     "averaged": of(reduce, "[b/dp] [d/tp] -> [b/dp]", "mean", forward={REDUCE: 1}),
     "pmean": Program(("[b/dp] d",), "d", lambda x: pmean(x.mean(0), "d ~dp -> d"), {REDUCE: 1}),
@@ -145,12 +143,8 @@ PROGRAMS = {
     "all_gather, invarying": of(all_gather, "[b/dp] d -> b d", forward={GATHER: 1}),
     "all_gather over two axes": of(all_gather, "[b/dp,tp] d -> b d", forward={GATHER: 1}),
     "psum_scatter": Program(
-        ("[b/dp] d",),
-        "[d/dp]",
-        lambda x: psum_scatter(reduce(x, "[b/dp] d -> d +dp", "sum"), "d +dp -> [d/dp]"),
-        {SCATTER: 1},
-        {GATHER: 1},
-    ),
+        ("[b/dp] d",), "[d/dp]",
+        lambda x: psum_scatter(reduce(x, "[b/dp] d -> d +dp", "sum"), "d +dp -> [d/dp]"), {SCATTER: 1}, {GATHER: 1}),
     "reduce, scattered": of(reduce, "[b/dp] d -> [d/dp]", "sum", forward={SCATTER: 1}, backward={GATHER: 1}),
     "all_to_all": of(all_to_all, "[b/dp] d -> b [d/dp]", forward={EXCHANGE: 1}, backward={EXCHANGE: 1}),
     "repeat in parts": of(repeat, "[b/dp] d -> [b/dp] d [r/tp]", r=4, backward={REDUCE: 1}),
@@ -158,22 +152,14 @@ PROGRAMS = {
     **{f"a weight gathered and transposed, {mark}": weighted(mark, sent, True) for mark, sent in MARKS.items()},
     # Lookups, softmax and logsumexp over a sharded dim.
     "rows summed": Program(
-        ("[v/tp] d",),
-        "[b/dp] s d",
-        lambda t: take(t, shard_of(ids), "[v/tp] d, [b/dp] s -> [b/dp] s d"),
-        {REDUCE: 1},
-        {REDUCE: 1},
-    ),
+        ("[v/tp] d",), "[b/dp] s d",
+        lambda t: take(t, shard_of(ids), "[v/tp] d, [b/dp] s -> [b/dp] s d"), {REDUCE: 1}, {REDUCE: 1}),
     "rows scattered": Program(
-        ("[v/tp] d",),
-        "[b/dp] [s/tp] d",
+        ("[v/tp] d",), "[b/dp] [s/tp] d",
         lambda t: take(t, shard_of(ids), "[v/tp] d, [b/dp] s -> [b/dp] [s/tp] d"),
-        {SCATTER: 1},
-        {GATHER: 1, REDUCE: 1},
-    ),
+        {SCATTER: 1}, {GATHER: 1, REDUCE: 1}),
     "the target's logit": Program(
-        ("[b/dp] [v/tp]",), "[b/dp]", lambda x: take(x, shard_of(ids)[:, 0], TARGETS), {REDUCE: 1}
-    ),
+        ("[b/dp] [v/tp]",), "[b/dp]", lambda x: take(x, shard_of(ids)[:, 0], TARGETS), {REDUCE: 1}),
     "logsumexp over tp": of(logsumexp, "[b/dp] [v/tp] -> [b/dp]", forward={REDUCE: 2}),
     "logsumexp over both": of(logsumexp, "[b/dp] [v/tp] ->", forward={REDUCE: 2}),
     "softmax over tp": of(softmax, "[b/dp] [v/tp]", "v", forward={REDUCE: 2}, backward={REDUCE: 1}),
@@ -183,90 +169,53 @@ PROGRAMS = {
     "1: rows over both axes": of(einsum, "[b/dp,tp] m, m f -> [b/dp,tp] f", backward={REDUCE: 1}),
     "1: rows over both axes, minor first": of(einsum, "[b/tp,dp] m, m f -> [b/tp,dp] f", backward={REDUCE: 1}),
     "2: the left one gathered": Program(
-        ("[b/dp] [m/tp]", "m f"),
-        "[b/dp] f",
+        ("[b/dp] [m/tp]", "m f"), "[b/dp] f",
         lambda x, w: einsum(all_gather(x, "[b/dp] [m/tp] -> [b/dp] m"), w, "[b/dp] m, m f -> [b/dp] f"),
-        {GATHER: 1},
-        {REDUCE: 1},
-    ),
+        {GATHER: 1}, {REDUCE: 1}),
     "2: the right one gathered": Program(
-        ("[b/dp] m", "[m/dp] [f/tp]"),
-        "[b/dp] [f/tp]",
+        ("[b/dp] m", "[m/dp] [f/tp]"), "[b/dp] [f/tp]",
         lambda x, w: einsum(x, all_gather(w, "[m/dp] [f/tp] -> m [f/tp] ~dp"), "[b/dp] m, m [f/tp] -> [b/dp] [f/tp]"),
-        {GATHER: 1},
-        {SCATTER: 1, REDUCE: 1},
-    ),
+        {GATHER: 1}, {SCATTER: 1, REDUCE: 1}),
     "3: summed": of(einsum, "[b/dp] [m/tp], [m/tp] f -> [b/dp] f", forward={REDUCE: 1}, backward={REDUCE: 1}),
     "3: scattered along the columns": of(
-        einsum, "[b/dp] [m/tp], [m/tp] f -> [b/dp] [f/tp]", forward={SCATTER: 1}, backward={GATHER: 1, REDUCE: 1}
-    ),
+        einsum, "[b/dp] [m/tp], [m/tp] f -> [b/dp] [f/tp]", forward={SCATTER: 1}, backward={GATHER: 1, REDUCE: 1}),
     "3: scattered along the rows": of(
-        einsum, "b [m/dp], [m/dp] [f/tp] -> [b/dp] [f/tp]", forward={SCATTER: 1}, backward={GATHER: 1, REDUCE: 1}
-    ),
+        einsum, "b [m/dp], [m/dp] [f/tp] -> [b/dp] [f/tp]", forward={SCATTER: 1}, backward={GATHER: 1, REDUCE: 1}),
     "3: left unreduced, then summed": Program(
-        ("[b/dp] [m/tp]", "[m/tp] f"),
-        "[b/dp] f",
+        ("[b/dp] [m/tp]", "[m/tp] f"), "[b/dp] f",
         lambda x, w: psum(einsum(x, w, "[b/dp] [m/tp], [m/tp] f -> [b/dp] f +tp"), "[b/dp] f +tp -> [b/dp] f"),
-        {REDUCE: 1},
-        {REDUCE: 1},
-    ),
+        {REDUCE: 1}, {REDUCE: 1}),
     "3: left varying, scaled, then summed": Program(
-        ("[b/dp] [m/tp]", "[m/tp] f"),
-        "[b/dp] f",
-        lambda x, w: psum(
-            einsum(x, w, "[b/dp] [m/tp], [m/tp] f -> [b/dp] f ~tp") * 2 * 0.5, "[b/dp] f ~tp -> [b/dp] f"
-        ),
-        {REDUCE: 1},
-        {REDUCE: 1},
-    ),
+        ("[b/dp] [m/tp]", "[m/tp] f"), "[b/dp] f",
+        lambda x, w: psum(einsum(x, w, "[b/dp] [m/tp], [m/tp] f -> [b/dp] f ~tp") * 2, "[b/dp] f ~tp -> [b/dp] f") / 2,
+        {REDUCE: 1}, {REDUCE: 1}),
     "3: over two axes at once": of(einsum, "b [m/dp,tp], [m/dp,tp] f -> b f", forward={REDUCE: 1}),
     "3: over two axes, one scattered and one summed": of(
-        einsum, "b [m/dp,tp], [m/dp,tp] f -> [b/dp] f", forward={SCATTER: 1, REDUCE: 1}, backward={GATHER: 1}
-    ),
+        einsum, "b [m/dp,tp], [m/dp,tp] f -> [b/dp] f", forward={SCATTER: 1, REDUCE: 1}, backward={GATHER: 1}),
     "3: over two axes, both scattered": of(
-        einsum, "b [m/dp,tp], [m/dp,tp] f -> [b/dp] [f/tp]", forward={SCATTER: 2}, backward={GATHER: 2}
-    ),
+        einsum, "b [m/dp,tp], [m/dp,tp] f -> [b/dp] [f/tp]", forward={SCATTER: 2}, backward={GATHER: 2}),
     "3: of three operands": of(
-        einsum, "[b/dp] [m/tp], [m/tp] f, [m/tp] f -> [b/dp] f", forward={REDUCE: 1}, backward={REDUCE: 1}
-    ),
+        einsum, "[b/dp] [m/tp], [m/tp] f, [m/tp] f -> [b/dp] f", forward={REDUCE: 1}, backward={REDUCE: 1}),
     "3: heads in an output projection": of(
-        einsum,
-        "[b/dp] s [h/tp] d, [h/tp] d m -> [b/dp] [s/tp] m",
-        forward={SCATTER: 1},
-        backward={GATHER: 1, REDUCE: 1},
-    ),
+        einsum, "[b/dp] s [h/tp] d, [h/tp] d m -> [b/dp] [s/tp] m",
+        forward={SCATTER: 1}, backward={GATHER: 1, REDUCE: 1}),
     "4: the right one gathered": Program(
-        ("[b/tp] m", "m [f/tp]"),
-        "[b/tp] f",
+        ("[b/tp] m", "m [f/tp]"), "[b/tp] f",
         lambda x, w: einsum(x, all_gather(w, "m [f/tp] -> m f ~tp"), "[b/tp] m, m f -> [b/tp] f"),
-        {GATHER: 1},
-        {SCATTER: 1},
-    ),
+        {GATHER: 1}, {SCATTER: 1}),
     "4: the left one gathered": Program(
-        ("[b/tp] m", "m [f/tp]"),
-        "b [f/tp]",
+        ("[b/tp] m", "m [f/tp]"), "b [f/tp]",
         lambda x, w: einsum(all_gather(x, "[b/tp] m -> b m ~tp"), w, "b m, m [f/tp] -> b [f/tp]"),
-        {GATHER: 1},
-        {SCATTER: 1},
-    ),
+        {GATHER: 1}, {SCATTER: 1}),
     "4: by two exchanges the third": Program(
-        ("[b/tp] m", "m [f/tp]"),
-        "b f",
-        lambda x, w: einsum(
-            all_to_all(x, "[b/tp] m -> b [m/tp]"), all_to_all(w, "m [f/tp] -> [m/tp] f"), "b [m/tp], [m/tp] f -> b f"
-        ),
-        {EXCHANGE: 2, REDUCE: 1},
-        {EXCHANGE: 2},
-    ),
+        ("[b/tp] m", "m [f/tp]"), "b f",
+        lambda x, w: einsum(all_to_all(x, "[b/tp] m -> b [m/tp]"), all_to_all(w, "m [f/tp] -> [m/tp] f"),
+                            "b [m/tp], [m/tp] f -> b f"),
+        {EXCHANGE: 2, REDUCE: 1}, {EXCHANGE: 2}),
     "a Megatron pair": Program(
-        ("[b/dp] [s/tp] m", "m [f/tp]", "[f/tp] m"),
-        "[b/dp] [s/tp] m",
-        megatron,
-        {GATHER: 1, SCATTER: 1},
-        {GATHER: 1, SCATTER: 1, REDUCE: 1},
-    ),
-}
-ONE_DEVICE = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("dp", "tp"))
+        ("[b/dp] [s/tp] m", "m [f/tp]", "[f/tp] m"), "[b/dp] [s/tp] m", megatron,
+        {GATHER: 1, SCATTER: 1}, {GATHER: 1, SCATTER: 1, REDUCE: 1}),
+}  # fmt: skip
 every_program = pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 
 
@@ -288,19 +237,12 @@ def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
     return both
 
 
-def near(got: Any, expected: Any) -> None:
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), jax.block_until_ready(got), expected
-    )
-
-
 @pytest.mark.sample(5)
 @every_program
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_a_program_sends_what_its_pattern_shows(program: Program, check_vma: bool, reader: Any, mesh: Mesh) -> None:
     run = compiled(program.over(mesh, check_vma=check_vma), *program.args)
     assert kinds(reader, run) == program.forward
-    near(run(*program.args), jax.jit(program.over(ONE_DEVICE))(*program.args))
 
 
 @pytest.mark.sample(5)
@@ -310,26 +252,12 @@ def test_its_gradients_send_the_mirror_of_it(program: Program, reader: Any, mesh
     ct = numbers(*jax.eval_shape(function, *args).shape)
     both = compiled(with_gradients(function), ct, *args)
     assert kinds(reader, both) - kinds(reader, compiled(function, *args)) == program.backward
-    near(both(ct, *args), jax.jit(with_gradients(program.over(ONE_DEVICE)))(ct, *args))
 
 
 def test_a_ring_sends_once_and_back_once(reader: Any, mesh: Mesh) -> None:
     function, x = of(ppermute, "[b/dp] d", shift=1).over(mesh), numbers(8, 8)
     assert kinds(reader, compiled(function, x)) == {SHIFT: 1}
     assert kinds(reader, compiled(with_gradients(function), x, x)) == {SHIFT: 2}
-
-
-@pytest.mark.parametrize("mark", ["~dp", "-dp"])
-def test_weights_gathered_layer_by_layer_are_scattered_layer_by_layer(mark: str, reader: Any, mesh: Mesh) -> None:
-    def body(x: Any, w: Any, v: Any) -> Any:
-        h = jnp.tanh(einsum(x, all_gather(w, f"[m/dp] f -> m f {mark}"), "[b/dp] m, m f -> [b/dp] f"))
-        return einsum(h, all_gather(v, f"[f/dp] m -> f m {mark}"), "[b/dp] f, f m -> [b/dp] m")
-
-    program = Program(("[b/dp] m", "[m/dp] f", "[f/dp] m"), "[b/dp] m", body)
-    function, ct = program.over(mesh), numbers(8, 16)
-    assert kinds(reader, compiled(function, *program.args)) == {GATHER: 2}
-    sent = kinds(reader, compiled(with_gradients(function), ct, *program.args))
-    assert (sent[SCATTER], sent[REDUCE]) == (2, 0)
 
 
 # How many bytes, and among which devices
@@ -358,17 +286,6 @@ def test_a_cross_entropy_over_a_sharded_vocabulary_sends_rows_and_no_logits(read
     both = compiled(with_gradients(program.over(mesh)), numbers(8), *program.args)
     assert kinds(reader, both).keys() == {REDUCE}
     assert sum(collective.bytes_in for collective in reader.collectives(both.as_text())) == 3 * (8 // 4) * 4
-
-
-def test_a_scattered_sum_sends_half_of_an_all_reduce(reader: Any, mesh: Mesh) -> None:
-    programs = [PROGRAMS[name] for name in ("3: summed", "3: scattered along the columns")]
-    whole, part = (reader.sent(compiled(program.over(mesh), *program.args).as_text()) for program in programs)
-    assert whole == 2 * part == 2 * (2 - 1) / 2 * (8 // 4) * 32 * 4
-
-
-def test_a_gather_sends_the_other_shards(reader: Any, mesh: Mesh) -> None:
-    program = PROGRAMS["a weight gathered, -dp"]
-    assert reader.sent(compiled(program.over(mesh), *program.args).as_text()) == (4 - 1) * (16 // 4) * 32 * 4
 
 
 # What no shard could compute

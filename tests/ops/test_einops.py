@@ -247,20 +247,14 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str, str | None]] = [
 ]  # fmt: skip
 
 
-def outcome(call: Callable[[], Any]) -> Any:
+def outcome(module: Any, verb: str, *args: Any, **sizes: Any) -> Any:
     """What a call gives or raises; warnings of keywords as names are einops' own."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return call()
+            return getattr(module, verb)(*args, **sizes)
         except Exception as error:
             return error
-
-
-def refusals(verb: str, *args: Any, **sizes: Any) -> tuple[Any, Any]:
-    """What einops and what we raise."""
-    theirs = outcome(lambda: getattr(einops, verb)(*args, **sizes))
-    return theirs, outcome(lambda: getattr(typedshmap, verb)(*args, **sizes))
 
 
 def pointed_at(error: Exception) -> str | None:
@@ -272,22 +266,7 @@ def pointed_at(error: Exception) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
-@pytest.mark.parametrize(("verb", "options", "sizes", "problem", "place"), REFUSED)
-def test_what_einops_refuses_is_refused_in_place(
-    verb: str, options: tuple[Any, ...], sizes: dict[str, Any], problem: str | None, place: str | None, array: Any
-) -> None:
-    theirs, ours = refusals(verb, array(numbers(2, 3, 4)), *options, **sizes)
-    assert isinstance(theirs, Exception)
-    assert isinstance(ours, PatternError)
-    assert f'pattern: "{options[0]}"\n' in f"{ours}\n"
-    if problem is not None:
-        assert str(ours).splitlines()[0] == f"{verb}: {problem}"
-    if place is not None:
-        assert pointed_at(ours) == place
-
-
-REFUSED_PRODUCTS: list[tuple[str, tuple[tuple[int, ...], ...], str | None, str | None]] = [
+REFUSED_PRODUCTS: list[tuple[str, tuple[tuple[int, ...], ...], str, str | None]] = [
     ("a b", ((2, 3),), "the pattern has no '->'", None),
     ("a b -> a -> b", ((2, 3),), "the pattern has two arrows", "->"),
     ("a b -> a, b", ((2, 3),), "the pattern has a comma in its result", "b"),
@@ -306,19 +285,21 @@ REFUSED_PRODUCTS: list[tuple[str, tuple[tuple[int, ...], ...], str | None, str |
     ("a b_ -> a", ((2, 3),), "the pattern has 'b_'; a name neither starts nor ends with an underscore", "b_"),
     ("a ...b -> a", ((2, 3),), "the pattern has '...' without a space beside it", "..."),
 ]
+REFUSED_CALLS = [(verb, ((2, 3, 4),), *row) for verb, *row in REFUSED]
+REFUSED_CALLS += [("einsum", shapes, (source,), {}, *said) for source, shapes, *said in REFUSED_PRODUCTS]
 
 
-@pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
-@pytest.mark.parametrize(("pattern", "shapes", "problem", "place"), REFUSED_PRODUCTS)
-def test_what_the_einsum_of_einops_refuses_is_refused_in_place(
-    pattern: str, shapes: tuple[tuple[int, ...], ...], problem: str | None, place: str | None, array: Any
+@pytest.mark.parametrize(("verb", "shapes", "options", "sizes", "problem", "place"), REFUSED_CALLS)
+def test_what_einops_refuses_is_refused_in_place(
+    verb: str, shapes: Any, options: tuple[Any, ...], sizes: dict[str, Any], problem: str | None, place: str | None
 ) -> None:
-    theirs, ours = refusals("einsum", *[array(numbers(*shape)) for shape in shapes], pattern)
+    values = [numbers(*shape) for shape in shapes]
+    theirs, ours = (outcome(module, verb, *values, *options, **sizes) for module in (einops, typedshmap))
     assert isinstance(theirs, Exception)
     assert isinstance(ours, PatternError)
-    assert f'pattern: "{pattern}"\n' in f"{ours}\n"
+    assert f'pattern: "{options[0]}"\n' in f"{ours}\n"
     if problem is not None:
-        assert str(ours).splitlines()[0] == f"einsum: {problem}"
+        assert str(ours).splitlines()[0] == f"{verb}: {problem}"
     if place is not None:
         assert pointed_at(ours) == place
 
@@ -433,24 +414,18 @@ def agree(theirs: Any, ours: Any, pattern: str) -> None:
         assert (pointed_at(ours) is None) == (what.span is None or what.span[0] == what.span[1])
 
 
-def as_einops_does(call: Any) -> None:
+many_examples = settings(
+    max_examples=8 * settings.default.max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+@many_examples
+@given(calls() | broken())
+def test_whatever_einops_does_is_done(call: Any) -> None:
     verb, shape, words, options, lengths = call
     x, pattern = numbers(*shape), " ".join(words)
-    theirs = outcome(lambda: getattr(einops, verb)(x, pattern, *options, **lengths))
-    ours = outcome(lambda: getattr(typedshmap, verb)(x, pattern, *options, **lengths))
+    theirs, ours = (outcome(module, verb, x, pattern, *options, **lengths) for module in (einops, typedshmap))
     agree(theirs, ours, pattern)
-
-
-@settings(max_examples=4 * settings.default.max_examples, deadline=None)
-@given(calls())
-def test_whatever_einops_accepts_is_accepted_with_the_same_result(call: Any) -> None:
-    as_einops_does(call)
-
-
-@settings(max_examples=8 * settings.default.max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(broken())
-def test_whatever_einops_refuses_is_refused(call: Any) -> None:
-    as_einops_does(call)
 
 
 @st.composite
@@ -479,10 +454,10 @@ def products(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], list[str]]:
     return shapes, words
 
 
-@settings(max_examples=8 * settings.default.max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@many_examples
 @given(products())
 def test_einsum_does_what_that_of_einops_does(call: Any) -> None:
     shapes, words = call
     values, pattern = [numbers(*shape) for shape in shapes], " ".join(words)
-    theirs = outcome(lambda: einops.einsum(*values, pattern))
-    agree(theirs, outcome(lambda: einsum(*values, pattern)), pattern)
+    theirs, ours = (outcome(module, "einsum", *values, pattern) for module in (einops, typedshmap))
+    agree(theirs, ours, pattern)

@@ -137,9 +137,8 @@ def grouped(draw: st.DrawFn, items: Sequence[Factor], sizes: Sizes) -> list[list
 @st.composite
 def with_dots(draw: st.DrawFn, sides: Sides) -> Sides:
     """The sides, with ``...`` for a dim of the operand that is whole and not merged: for none, one or two dims."""
-    alone = [
-        group[0] for group in sides.left if len(group) == 1 and not group[0].axes and group[0].name == group[0].written
-    ]
+    alone = [group[0] for group in sides.left if len(group) == 1]
+    alone = [factor for factor in alone if not factor.axes and factor.name == factor.written]
     old = draw(st.sampled_from([*alone, None, None]))
     if old is None:
         return sides
@@ -216,10 +215,8 @@ def backward(
     shape = [prod(f.size for f in group) for group in sides.right]
     if how is None:
         return einops.reduce(weights.reshape(shape), sides.backward, "sum", **sides.lengths)
-    values, spread = (
-        einops.repeat(array.reshape(shape), sides.backward, **sides.lengths).reshape(x.shape)
-        for array in (value, weights)
-    )
+    both = [einops.repeat(array.reshape(shape), sides.backward, **sides.lengths) for array in (value, weights)]
+    values, spread = (array.reshape(x.shape) for array in both)
     match how:
         case "mean":
             return spread * weights.size / x.size

@@ -13,7 +13,7 @@ import pytest
 from expecting import fails
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from placed import MESHES, either_mesh
+from placed import MESHES, RUN, either_mesh, every_mesh
 
 from typedshmap import (
     Array,
@@ -67,90 +67,53 @@ CALLS = {
     "rearrange": Call(lambda x: rearrange(x, "[b/dp] [d/tp] -> [d/tp] [b/dp]"), lambda x: x.T, P("tp", "dp")),
     "a dim moved": Call(lambda x: rearrange(x, "[b/dp] [d/tp] -> [d/dp] b"), lambda x: x.T, P("dp")),
     "merged": Call(
-        lambda x: rearrange(x, "[b/dp] [d/tp] -> [(d b)/dp]"),
-        lambda x: x.T.reshape(-1),
-        P("dp"),
-        lambda x, spec: jnp.reshape(x.T, -1, out_sharding=spec),
-    ),
+        lambda x: rearrange(x, "[b/dp] [d/tp] -> [(d b)/dp]"), lambda x: x.T.reshape(-1), P("dp"),
+        lambda x, spec: jnp.reshape(x.T, -1, out_sharding=spec)),
     "merged, by the major factor": Call(
-        lambda x: rearrange(x, "[b/dp] [d/tp] -> ([b/dp] d)"),
-        lambda x: x.reshape(-1),
-        P("dp"),
-        lambda x, spec: jnp.reshape(x, -1, out_sharding=spec),
-    ),
+        lambda x: rearrange(x, "[b/dp] [d/tp] -> ([b/dp] d)"), lambda x: x.reshape(-1), P("dp"),
+        lambda x, spec: jnp.reshape(x, -1, out_sharding=spec)),
     "split": Call(
-        lambda x: rearrange(x, "[b/dp] [(h d)/tp] -> [b/dp] h [d/tp]", h=2),
-        lambda x: x.reshape(8, 2, 4),
-        P("dp", None, "tp"),
-        lambda x, spec: jnp.reshape(x, (8, 2, 4), out_sharding=spec),
-    ),
+        lambda x: rearrange(x, "[b/dp] [(h d)/tp] -> [b/dp] h [d/tp]", h=2), lambda x: x.reshape(8, 2, 4),
+        P("dp", None, "tp"), lambda x, spec: jnp.reshape(x, (8, 2, 4), out_sharding=spec)),
     "split, by the major factor": Call(
         lambda x: rearrange(x, "[b/dp] ([h/tp] d) -> [h/tp] b d", h=2),
-        lambda x: x.reshape(8, 2, 4).transpose(1, 0, 2),
-        P("tp", None, None),
-        lambda x, spec: jnp.reshape(x, (8, 2, 4), out_sharding=P(None, spec[0], None)).transpose(1, 0, 2),
-    ),
+        lambda x: x.reshape(8, 2, 4).transpose(1, 0, 2), P("tp", None, None),
+        lambda x, spec: jnp.reshape(x, (8, 2, 4), out_sharding=P(None, spec[0], None)).transpose(1, 0, 2)),
     "gathered": Call(
-        lambda x: rearrange(x, "[b/dp] [d/tp] -> d b"), lambda x: x.T, P(), lambda x, spec: jax.reshard(x, spec).T
-    ),
+        lambda x: rearrange(x, "[b/dp] [d/tp] -> d b"), lambda x: x.T, P(), lambda x, spec: jax.reshard(x, spec).T),
     "reduce": Call(lambda x: reduce(x, "[b/dp] [d/tp] -> [d/dp]", "sum"), lambda x: x.sum(0), P("dp")),
     "mean": Call(lambda x: reduce(x, "[b/dp] [d/tp] -> [b/dp]", "mean"), lambda x: x.mean(1), P("dp")),
     "max": Call(lambda x: reduce(x, "[b/dp] [d/tp] -> b", "max"), lambda x: x.max(1), P()),
     "repeat": Call(
-        lambda x: repeat(x, "[b/dp] [d/tp] -> [r/tp] [b/dp] d", r=4),
-        lambda x: jnp.broadcast_to(x, (4, 8, 8)),
+        lambda x: repeat(x, "[b/dp] [d/tp] -> [r/tp] [b/dp] d", r=4), lambda x: jnp.broadcast_to(x, (4, 8, 8)),
         P("tp", "dp", None),
-        lambda x, spec: jnp.broadcast_to(jax.reshard(x, P(*spec[1:])), (4, 8, 8), out_sharding=spec),
-    ),
+        lambda x, spec: jnp.broadcast_to(jax.reshard(x, P(*spec[1:])), (4, 8, 8), out_sharding=spec)),
     "einsum": Call(
-        lambda x: einsum(x, x, "[b/dp] [d/tp], [c/dp] [d/tp] -> [b/dp] [c/tp]"),
-        lambda x: x @ x.T,
-        P("dp", "tp"),
-        lambda x, spec: jnp.einsum("bd,cd->bc", x, x, out_sharding=spec),
-    ),
+        lambda x: einsum(x, x, "[b/dp] [d/tp], [c/dp] [d/tp] -> [b/dp] [c/tp]"), lambda x: x @ x.T, P("dp", "tp"),
+        lambda x, spec: jnp.einsum("bd,cd->bc", x, x, out_sharding=spec)),
     "einsum, a sum of parts": Call(
-        lambda x: einsum(x, x, "[b/dp] [d/tp], [b/dp] [e/tp] -> [d/tp] e"),
-        lambda x: x.T @ x,
-        P("tp", None),
-        lambda x, spec: jnp.einsum("bd,be->de", x, x, out_sharding=spec),
-    ),
+        lambda x: einsum(x, x, "[b/dp] [d/tp], [b/dp] [e/tp] -> [d/tp] e"), lambda x: x.T @ x, P("tp", None),
+        lambda x, spec: jnp.einsum("bd,be->de", x, x, out_sharding=spec)),
     "einsum of one": Call(
-        lambda x: einsum(x, "[b/dp] [d/tp] -> [d/tp]"),
-        lambda x: x.sum(0),
-        P("tp"),
-        lambda x, spec: jnp.einsum("bd->d", x, out_sharding=spec),
-    ),
+        lambda x: einsum(x, "[b/dp] [d/tp] -> [d/tp]"), lambda x: x.sum(0), P("tp"),
+        lambda x, spec: jnp.einsum("bd->d", x, out_sharding=spec)),
     "take": Call(
-        lambda x: take(x, IDS, "[v/dp] [m/tp], i -> [i/dp] [m/tp]"),
-        looked_up,
-        P("dp", "tp"),
-        lambda x, spec: x.at[np.where(IDS < 0, 8, IDS)].get(mode="fill", fill_value=0, out_sharding=spec),
-    ),
+        lambda x: take(x, IDS, "[v/dp] [m/tp], i -> [i/dp] [m/tp]"), looked_up, P("dp", "tp"),
+        lambda x, spec: x.at[np.where(IDS < 0, 8, IDS)].get(mode="fill", fill_value=0, out_sharding=spec)),
     "logsumexp": Call(
-        lambda x: logsumexp(x, "[b/dp] [d/tp] -> [b/tp]"), lambda x: jax.nn.logsumexp(x, axis=1), P("tp")
-    ),
+        lambda x: logsumexp(x, "[b/dp] [d/tp] -> [b/tp]"), lambda x: jax.nn.logsumexp(x, axis=1), P("tp")),
     "softmax": Call(lambda x: softmax(x, "[b/dp] [d/tp]", "d"), lambda x: jax.nn.softmax(x, axis=1), P("dp", "tp")),
     "reshard": Call(lambda x: reshard(x, "[b/dp] [d/tp] -> [b/tp] [d/dp]"), lambda x: x, P("tp", "dp")),
     "gathered by reshard": Call(lambda x: reshard(x, "[b/dp] [d/tp] -> b d"), lambda x: x, P()),
     "any sharding": Call(lambda x: rearrange(x, "[b/?] [d/tp] -> [d/tp] b"), lambda x: x.T, P("tp")),
-}
-
-
-def in_jit(f: Any) -> Any:
-    return jax.jit(lambda x: f(x))
+}  # fmt: skip
 
 
 def in_scan(f: Any) -> Any:
     return jax.jit(lambda x: jax.tree.map(lambda y: y[1], jax.lax.scan(lambda c, _: (c, f(x)), 0, None, length=2)[1]))
 
 
-MODES: dict[str, Callable[[Any], Any]] = {
-    "eager": lambda f: lambda x: f(x),
-    "jit": in_jit,
-    "remat": lambda f: in_jit(jax.checkpoint(lambda x: f(x))),
-    "cond": lambda f: jax.jit(lambda x: jax.lax.cond(jnp.asarray(x).sum() > -1e6, lambda y: f(y), lambda y: f(-y), x)),
-    "scan": in_scan,
-}
+MODES = RUN | {"scan": in_scan}
 
 
 @contextmanager
@@ -167,10 +130,10 @@ def is_sharded(got: Any, mesh: Mesh, spec: P) -> None:
     assert got.sharding.is_equivalent_to(NamedSharding(mesh, spec), got.ndim), got.sharding
 
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(19)
 @pytest.mark.parametrize("is_ambient", [True, False], ids=["ambient mesh", "mesh of the array"])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES)
+@every_mesh
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_the_result_is_sharded_as_the_pattern_says(call: Call, mesh: Mesh, mode: str, is_ambient: bool) -> None:
     with under(mesh, is_ambient) as x:
@@ -180,21 +143,21 @@ def test_the_result_is_sharded_as_the_pattern_says(call: Call, mesh: Mesh, mode:
             is_sharded(got, mesh, call.spec)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(13)
 @pytest.mark.parametrize("is_jit", [True, False], ids=["jit", "eager"])
-@pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES)
+@every_mesh
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_the_gradient_is_that_of_the_global_operation(call: Call, mesh: Mesh, is_jit: bool) -> None:
     weights = np.random.default_rng(1).normal(size=call.reference(X).shape).astype(np.float32)
-    expected = jax.grad(lambda x: (jnp.asarray(call.reference(x)) * weights).sum())(jnp.asarray(X))
+    expected = jax.jit(jax.grad(lambda x: (call.reference(x) * weights).sum()))(X)
     with under(mesh, True) as x:
         placed = jax.device_put(weights, NamedSharding(mesh, call.spec))
         gradient = jax.grad(lambda x: (call.run(x) * placed).sum())
         near((jax.jit(gradient) if is_jit else gradient)(x), expected)
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES)
+@pytest.mark.sample(7)
+@every_mesh
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_a_mapped_operation_computes_the_same(call: Call, mesh: Mesh) -> None:
     with jax.set_mesh(mesh):
@@ -206,7 +169,7 @@ def test_a_mapped_operation_computes_the_same(call: Call, mesh: Mesh) -> None:
 ARRAYS: dict[str, Callable[[], Any]] = {"NumPy": lambda: X, "uncommitted": lambda: jnp.asarray(X)}
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("make", ARRAYS.values(), ids=ARRAYS)
 @pytest.mark.parametrize("mode", ["eager", "jit"])
 @pytest.mark.parametrize("mesh", [MESHES["Auto"], MESHES["mixed"]], ids=["Auto", "mixed"])
@@ -317,7 +280,7 @@ def test_nothing_is_done_by_a_pattern_that_changes_nothing() -> None:
         assert rearrange(x, "... -> ...") is x
 
 
-@pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES)
+@every_mesh
 def test_a_mesh_of_typed_jit_is_known_in_its_body(mesh: Mesh) -> None:
     @typed_jit(mesh=mesh)
     def f(x: Float[Array, "[b/dp] [d/tp]"]) -> Float[Array, "[d/dp] b"]:
@@ -343,20 +306,16 @@ def test_a_pattern_in_a_region_places_over_the_axes_that_are_not_manual(mesh: Me
 # The same program as by hand
 
 
+DUE = "[b/dp] [d/tp], [c/dp] [d/tp] -> [b/dp] c +tp"
 COMPILED = CALLS | {
     "shard": Call(lambda x: shard(x, "[b/tp] [d/dp]"), lambda x: x, P("tp", "dp")),
     "shard, as it is": Call(lambda x: shard(x, "[b/dp] [d/tp]"), lambda x: x, P("dp", "tp")),
     "reshard of one dim": Call(lambda x: reshard(x, "[b/dp] [d/tp] -> b [d/tp]"), lambda x: x, P(None, "tp")),
     "reshard over both axes": Call(lambda x: reshard(x, "[b/dp] [d/tp] -> [b/dp,tp] d"), lambda x: x, P(("dp", "tp"))),
     "a sum left due, and scattered": Call(
-        lambda x: reshard(
-            einsum(x, x, "[b/dp] [d/tp], [c/dp] [d/tp] -> [b/dp] c +tp"), "[b/dp] c +tp -> [b/dp] [c/tp]"
-        ),
-        lambda x: x @ x.T,
-        P("dp", "tp"),
-        lambda x, spec: jax.reshard(jnp.einsum("bd,cd->bc", x, x, out_sharding=P("dp", None, unreduced={"tp"})), spec),
-    ),
-}
+        lambda x: reshard(einsum(x, x, DUE), "[b/dp] c +tp -> [b/dp] [c/tp]"), lambda x: x @ x.T, P("dp", "tp"),
+        lambda x, spec: jax.reshard(jnp.einsum("bd,cd->bc", x, x, out_sharding=P("dp", None, unreduced={"tp"})), spec)),
+}  # fmt: skip
 WRITTEN = {
     f"{name}-{kind}": (call, mesh)
     for name, call in COMPILED.items()
@@ -397,7 +356,7 @@ def compiled(reader: Any, f: Callable[..., Any], *args: Any) -> tuple[Counter[An
     return sent, lowered.as_text().count("sharding_constraint"), jax.block_until_ready(program(*args))
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("is_gradient", [False, True], ids=["", "gradient"])
 @pytest.mark.parametrize(("call", "mesh"), WRITTEN.values(), ids=WRITTEN)
 def test_what_is_compiled_sends_what_is_sent_by_hand(call: Call, mesh: Mesh, is_gradient: bool, reader: Any) -> None:
@@ -424,38 +383,25 @@ def test_programs_that_send_something_else_are_told_apart(reader: Any) -> None:
     assert all(first != second for first, second in combinations(sent, 2))
 
 
-SENDING_NOTHING: dict[str, Callable[[Any], Any]] = {
-    "rearrange": lambda x: rearrange(x, "[b/dp] [d/tp] -> [d/tp] [b/dp]"),
-    "repeat": lambda x: repeat(x, "[b/dp] [d/tp] -> [b/dp] 3 [d/tp]"),
-    "reduce": lambda x: reduce(
-        repeat(x, "[b/dp] [d/tp] -> [b/dp] [d/tp] 3"), "[b/dp] [d/tp] r -> [b/dp] [d/tp]", "sum"
-    ),
-    "shard": lambda x: shard(x, "[b/dp] [d/tp]"),
-    "einsum": lambda x: einsum(x, x, "[b/dp] [d/tp], [b/dp] [d/tp] -> [b/dp] [d/tp]"),
-    "einsum, a sum due": lambda x: einsum(x, x, "[b/dp] [d/tp], [b/dp] [d/tp] -> [d/tp] +dp"),
+SENT: dict[str, tuple[bool, Callable[[Any], Any]]] = {
+    "rearrange": (False, CALLS["rearrange"].run),
+    "repeat": (False, lambda x: repeat(x, "[b/dp] [d/tp] -> [b/dp] 3 [d/tp]")),
+    "reduce": (False, lambda x: reduce(x[..., None], "[b/dp] [d/tp] r -> [b/dp] [d/tp]", "sum")),
+    "shard": (False, lambda x: shard(x, "[b/dp] [d/tp]")),
+    "einsum": (False, lambda x: einsum(x, x, "[b/dp] [d/tp], [b/dp] [d/tp] -> [b/dp] [d/tp]")),
+    "einsum, a sum due": (False, lambda x: einsum(x, x, "[b/dp] [d/tp], [b/dp] [d/tp] -> [d/tp] +dp")),
+    "shard, gathered": (True, lambda x: shard(x, "b [d/tp]")),
+    "reshard, gathered": (True, lambda x: reshard(x, "[b/dp] [d/tp] -> b [d/tp]")),
+    "reduce, summed": (True, lambda x: reduce(x, "[b/dp] [d/tp] -> [d/tp]", "sum")),
+    "einsum, summed": (True, lambda x: einsum(x, x, "[b/dp] [d/tp], [b/dp] [d/tp] -> [d/tp]")),
 }
 
 
 @pytest.mark.skipif(not hasattr(jax.sharding, "no_collectives"), reason="jax 0.12 has it")
-@pytest.mark.parametrize("call", SENDING_NOTHING.values(), ids=SENDING_NOTHING)
-def test_what_sends_nothing_is_no_collective_to_jax(call: Any) -> None:
-    with under(MESHES["Explicit"], True) as x, jax.sharding.no_collectives({"dp", "tp"}):
-        jax.eval_shape(call, x)
-
-
-SENDING: dict[str, Callable[[Any], Any]] = {
-    "shard": lambda x: shard(x, "b [d/tp]"),
-    "reshard": lambda x: reshard(x, "[b/dp] [d/tp] -> b [d/tp]"),
-    "reduce": lambda x: reduce(x, "[b/dp] [d/tp] -> [d/tp]", "sum"),
-    "einsum": lambda x: einsum(x, x, "[b/dp] [d/tp], [b/dp] [d/tp] -> [d/tp]"),
-}
-
-
-@pytest.mark.skipif(not hasattr(jax.sharding, "no_collectives"), reason="jax 0.12 has it")
-@pytest.mark.parametrize("call", SENDING.values(), ids=SENDING)
-def test_what_sends_something_is_refused_under_no_collectives(call: Any) -> None:
-    refused = pytest.raises(Exception, match="Collective across axis 'dp' is forbidden")
-    with under(MESHES["Explicit"], True) as x, jax.sharding.no_collectives({"dp"}), refused:
+@pytest.mark.parametrize(("sends", "call"), SENT.values(), ids=SENT)
+def test_jax_refuses_under_no_collectives_what_sends_something_alone(sends: bool, call: Any) -> None:
+    refused = pytest.raises(Exception, match="Collective across axis 'dp' is forbidden") if sends else nullcontext()
+    with under(MESHES["Explicit"], True) as x, jax.sharding.no_collectives({"dp", "tp"}), refused:
         jax.eval_shape(call, x)
 
 
@@ -473,12 +419,7 @@ def test_a_sum_that_is_due_is_written_on_explicit_axes() -> None:
 
 def test_a_sum_stays_due_where_nothing_is_computed() -> None:
     with under(MESHES["Explicit"], True) as x:
-
-        def f(x: Any) -> Any:
-            owed = einsum(x, x, "[b/dp] [d/tp], [c/dp] [d/tp] -> [b/dp] c +tp")
-            return rearrange(owed, "[b/dp] c +tp -> c [b/dp] +tp")
-
-        got = jax.jit(f)(x)
+        got = jax.jit(lambda x: rearrange(einsum(x, x, DUE), "[b/dp] c +tp -> c [b/dp] +tp"))(x)
         assert "U:tp" in str(jax.typeof(got))
         near(reshard(got, "c [b/dp] +tp -> c [b/dp]"), X @ X.T)
 

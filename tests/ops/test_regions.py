@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from expecting import fails
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from typedshmap import (
@@ -37,7 +37,6 @@ from typedshmap import (
     psum_scatter,
     rearrange,
     reduce,
-    repeat,
     shard,
     softmax,
     take,
@@ -93,6 +92,8 @@ COLLECTIVES: dict[str, Callable[[Any], Any]] = {
     "psum_scatter": lambda x: psum_scatter(x, "b d +dp -> [b/dp] d"),
     "all_to_all": lambda x: all_to_all(x, "[b/dp] d -> b [d/dp]"),
     "ppermute": lambda x: ppermute(x, "[b/dp] d", shift=1),
+    "axis_index": lambda x: axis_index("dp"),
+    "axis_size": lambda x: axis_size("dp"),
 }
 
 
@@ -242,22 +243,17 @@ def test_plain_regions_on_one_mesh_are_each_read_in_their_own_mode(without_jit: 
 
     with jax.disable_jit(without_jit):
         for check_vma in (True, False, True):
-            jax.make_jaxpr(jax.shard_map(body, mesh=mesh, check_vma=check_vma, in_specs=P("dp"), out_specs=P("dp")))(
-                np.zeros(8, np.float32)
-            )
+            f = jax.shard_map(body, mesh=mesh, check_vma=check_vma, in_specs=P("dp"), out_specs=P("dp"))
+            jax.make_jaxpr(f)(np.zeros(8, np.float32))
     assert found == [True] * 3 + [False] * 3 + [True] * 3
 
 
 def test_an_operation_in_a_plain_region_makes_few_calls_of_python(mesh: Mesh) -> None:
     def calls(f: Callable[[Any], Any]) -> int:
-        def program(x: Any) -> Any:
-            return jax.shard_map(
-                lambda x: sum(f(x * at) for at in range(20)), mesh=mesh, in_specs=P("dp"), out_specs=P()
-            )(x)
-
-        jax.make_jaxpr(lambda x: program(x))(jnp.ones(8))
-        profile = cProfile.Profile()
-        profile.runcall(jax.make_jaxpr(lambda x: program(x)), jnp.ones(8))
+        body, profile = lambda x: sum(f(x * at) for at in range(20)), cProfile.Profile()
+        program = jax.shard_map(body, mesh=mesh, in_specs=P("dp"), out_specs=P())
+        jax.make_jaxpr(lambda x: program(x))(np.ones(8))
+        profile.runcall(jax.make_jaxpr(lambda x: program(x)), np.ones(8))
         return sum(entry.callcount for entry in profile.getstats())
 
     by_hand = calls(lambda x: jax.lax.psum(x, "dp"))
@@ -273,83 +269,39 @@ def test_results_are_remembered_in_a_plain_region(mesh: Mesh) -> None:
     def body(x: Any) -> Any:
         return rearrange(rearrange(x, "[b/dp] [d/tp] -> [d/tp] [b/dp]"), "[b/dp] [d/tp] -> [d/tp] [b/dp]")
 
-    with pytest.raises(
-        ShardingError, match="is read as sharded over 'dp' in dim 0, but rearrange says sharded over 'tp'"
-    ):
+    line = "is read as sharded over 'dp' in dim 0, but rearrange says sharded over 'tp'"
+    with pytest.raises(ShardingError, match=line):
         jax.eval_shape(plain(body, mesh, P("dp", "tp")), x)
-
-
-# Without devices, and without jit
-
-
-def test_a_program_is_traced_over_a_mesh_without_devices() -> None:
-    mesh = AbstractMesh((64, 16), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
-
-    @typed_shard_map(mesh=mesh)
-    def step(x: Float[Array, "[b/dp] [d/tp]"], w: Float[Array, "[d/tp,dp] f"]) -> Float[Array, "[b/dp] [f/tp]"]:
-        return einsum(x, all_gather(w, "[d/tp,dp] f -> [d/tp] f ~dp"), "[b/dp] [d/tp], [d/tp] f -> [b/dp] [f/tp]")
-
-    structs = (jax.ShapeDtypeStruct(shape, np.float32) for shape in [(128, 2048), (2048, 512)])
-    assert jax.eval_shape(step, *structs).shape == (128, 512)
 
 
 # Unreduced values
 
-UNREDUCED: dict[str, tuple[Callable[[Any], Any], str, str, Any]] = {
-    "rearrange": (lambda y: rearrange(y, "[b/dp] +tp -> 1 [b/dp] +tp"), "i [b/dp] +tp", "i [b/dp]", x.sum(1)[None]),
-    "repeat": (lambda y: repeat(y, "[b/dp] +tp -> 2 [b/dp] +tp"), "i [b/dp] +tp", "i [b/dp]", np.stack([x.sum(1)] * 2)),
-    "reduce": (lambda y: reduce(y, "[b/dp] +tp -> +dp +tp", "sum"), "+dp +tp", "", x.sum()),
-    "reduce, one of the sums": (lambda y: reduce(y, "[b/dp] +tp -> +tp", "sum"), "+tp", "", x.sum()),
-    "einsum": (lambda y: einsum(y, "[b/dp] +tp -> [b/dp] +tp"), "[b/dp] +tp", "[b/dp]", x.sum(1)),
-    "all_gather": (lambda y: all_gather(y, "[b/dp] +tp -> b +tp"), "b +tp", "b", x.sum(1)),
-    "ppermute": (lambda y: ppermute(y, "[b/dp] +tp", shift=1), "[b/dp] +tp", "[b/dp]", np.roll(x.sum(1), 2)),
-}
+ADDENDS = "[b/dp] [d/tp] -> [b/dp] +tp"
+typed_as_unreduced = pytest.mark.skipif(not HAS_MANUAL_TYPES, reason="jax 0.9 has no rule for it")
 
 
-of_unreduced_values = pytest.mark.parametrize(
-    "check_vma",
-    [
-        pytest.param(
-            True, marks=pytest.mark.skipif(not HAS_MANUAL_TYPES, reason="jax 0.9 has no rule for most of them")
-        ),
-        False,
-    ],
-)
-
-
-@of_unreduced_values
-@pytest.mark.parametrize(("operation", "unreduced", "result", "expected"), UNREDUCED.values(), ids=UNREDUCED)
-def test_a_value_stays_unreduced_through_linear_operations(
-    operation: Any, unreduced: str, result: str, expected: Any, check_vma: bool, mesh: Mesh
-) -> None:
-    def body(x: Any) -> Any:
-        y = operation(reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"))
-        return psum(y, f"{unreduced} -> {result}")
-
-    near(in_body(body, mesh, Float[Array, result], check_vma=check_vma), expected)
-
-
-@of_unreduced_values
+# Other operations on unreduced values are drawn in test_laws_chains.
+@pytest.mark.parametrize("check_vma", [pytest.param(True, marks=typed_as_unreduced), False])
 def test_the_mean_of_an_unreduced_value_is_that_of_the_sum(check_vma: bool, mesh: Mesh) -> None:
     def body(x: Any) -> Any:
-        return reduce(reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"), "[b/dp] +tp ->", "mean")
+        return reduce(reduce(x, ADDENDS, "sum"), "[b/dp] +tp ->", "mean")
 
     near(in_body(body, mesh, Float[Array, ""], check_vma=check_vma), x.sum(1).mean())
 
 
 NOT_LINEAR: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "max": (lambda y: reduce(y, "[b/dp] +tp -> +tp", "max"), "reduce in <lambda>: 'max' of a value that is "
+    "max": (lambda y: reduce(y, "[b/dp] +tp -> +tp", "max"), "reduce in use: 'max' of a value that is "
             "unreduced over 'tp'"),
-    "softmax": (lambda y: softmax(y, "[b/dp] +tp", "b"), "softmax in <lambda>: softmax of a value that is "
+    "softmax": (lambda y: softmax(y, "[b/dp] +tp", "b"), "softmax in use: softmax of a value that is "
                 "unreduced over 'tp'"),
-    "logsumexp": (lambda y: logsumexp(y, "[b/dp] +tp -> "), "logsumexp in <lambda>: logsumexp of a value that is "
+    "logsumexp": (lambda y: logsumexp(y, "[b/dp] +tp -> "), "logsumexp in use: logsumexp of a value that is "
                   "unreduced over 'tp'"),
-    "pmax": (lambda y: pmax(y, "[b/dp] +tp -> [b/dp]"), "pmax in <lambda>: a pmax of addends over 'tp'"),
-    "a product of two": (lambda y: einsum(y, y, "[b/dp] +tp, [b/dp] +tp -> [b/dp] +tp"), "einsum in <lambda>: operand 2"
+    "pmax": (lambda y: pmax(y, "[b/dp] +tp -> [b/dp]"), "pmax in use: a pmax of addends over 'tp'"),
+    "a product of two": (lambda y: einsum(y, y, "[b/dp] +tp, [b/dp] +tp -> [b/dp] +tp"), "einsum in use: operand 2"
                          " is unreduced over 'tp', and so is another operand"),
-    "a mark that is lost": (lambda y: rearrange(y, "[b/dp] +tp -> 1 [b/dp]"), "rearrange in <lambda>: '+tp' is on "
+    "a mark that is lost": (lambda y: rearrange(y, "[b/dp] +tp -> 1 [b/dp]"), "rearrange in use: '+tp' is on "
                             "one side only"),
-    "one that a gather loses": (lambda y: all_gather(y, "[b/dp] +tp -> b"), "all_gather in <lambda>: '+tp' is on "
+    "one that a gather loses": (lambda y: all_gather(y, "[b/dp] +tp -> b"), "all_gather in use: '+tp' is on "
                                 "the left only"),
 }  # fmt: skip
 
@@ -358,34 +310,36 @@ NOT_LINEAR: dict[str, tuple[Callable[[Any], Any], str]] = {
 @pytest.mark.parametrize(("operation", "line"), NOT_LINEAR.values(), ids=NOT_LINEAR)
 def test_an_unreduced_value_is_put_into_nothing_else(operation: Any, line: str, check_vma: bool, mesh: Mesh) -> None:
     def use(x: Any) -> Any:
-        return operation(reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"))
+        return operation(reduce(x, ADDENDS, "sum"))
 
-    refused(PatternError, line.replace("<lambda>", "use"), use, mesh, check_vma=check_vma)
-
-
-def test_nothing_is_looked_up_in_what_jax_types_as_unreduced(mesh: Mesh) -> None:
-    def use(x: Any) -> Any:
-        y = jax.lax.pcast(x.sum(1), "tp", to="unreduced")
-        return take(y, np.array([5, 2]), "[b/dp] +tp, i -> i +tp")
-
-    line = "take in use: the table is unreduced over 'tp' in JAX's type, and JAX has no gather of unreduced values"
-    refused(PatternError, line, use, mesh)
-
-
-def test_no_mean_is_taken_of_what_jax_types_as_unreduced_and_stays_so(mesh: Mesh) -> None:
-    def use(x: Any) -> Any:
-        return pmean(jax.lax.pcast(x.sum(), "tp", to="unreduced"), "~dp +tp -> +tp")
-
-    line = "pmean in use: a mean of a value that stays unreduced over 'tp': JAX does not scale such a value"
-    refused(PatternError, line, use, mesh)
+    refused(PatternError, line, use, mesh, check_vma=check_vma)
 
 
 def test_an_unreduced_value_is_not_read_as_a_reduced_one(mesh: Mesh) -> None:
-    def use(x: Any) -> Any:
-        return rearrange(reduce(x, "[b/dp] [d/tp] -> [b/dp] +tp", "sum"), "[b/dp] -> 1 [b/dp]")
-
-    line = "rearrange in use: the operand is unreduced over 'tp', which the pattern does not mention"
+    line = "rearrange in <lambda>: the operand is unreduced over 'tp', which the pattern does not mention"
+    use = lambda x: rearrange(reduce(x, ADDENDS, "sum"), "[b/dp] -> 1 [b/dp]")  # noqa: E731
     refused(VaryingError, line, use, mesh)
+
+
+def unreduced(x: Any) -> Any:
+    return jax.lax.pcast(x, "tp", to="unreduced")
+
+
+TYPED_AS_UNREDUCED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a lookup": (
+        lambda x: take(unreduced(x.sum(1)), np.array([5, 2]), "[b/dp] +tp, i -> i +tp"),
+        "take in <lambda>: the table is unreduced over 'tp' in JAX's type, and JAX has no gather of unreduced values"),
+    "a mean that stays unreduced": (
+        lambda x: pmean(unreduced(x.sum()), "~dp +tp -> +tp"),
+        "pmean in <lambda>: a mean of a value that stays unreduced over 'tp': JAX does not scale such a value"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("operation", "line"), TYPED_AS_UNREDUCED.values(), ids=TYPED_AS_UNREDUCED)
+def test_what_jax_types_as_unreduced_goes_into_nothing_that_jax_does_not_have(
+    operation: Any, line: str, mesh: Mesh
+) -> None:
+    refused(PatternError, line, operation, mesh)
 
 
 # psum of a pytree
@@ -453,8 +407,7 @@ def test_leaves_of_several_kinds_of_mistakes_are_reported_together(mesh: Mesh) -
 def test_a_gradient_that_is_scattered_is_not_summed_over_its_shards(mesh: Mesh) -> None:
     def body(w: Float[Array, "[m/dp] f"], x: Float[Array, "[b/dp] m"]) -> Float[Array, "[m/dp] f"]:
         def loss(w: Any) -> Any:
-            y = einsum(x, all_gather(w, "[m/dp] f -> m f ~dp"), "[b/dp] m, m f -> [b/dp] f")
-            return reduce(y, "[b/dp] f ->", "sum")
+            return einsum(x, all_gather(w, "[m/dp] f -> m f ~dp"), "[b/dp] m, m f ->")
 
         return psum(check(jax.grad(loss)(w), "[m/dp] f"), "m f +dp -> m f")
 
@@ -513,9 +466,3 @@ def test_an_axis_without_an_index(verb: Any, axis: Any, error: Any, problem: str
 
     with fails(error, f"{verb.__name__} in f: {problem}"):
         jax.eval_shape(typed_shard_map(f, mesh=mesh, axes=SHARD_NAMES, in_types=(), out_types=None))
-
-
-@pytest.mark.parametrize("verb", [axis_index, axis_size])
-def test_an_index_needs_a_region(verb: Any) -> None:
-    with pytest.raises(MeshAxisError, match=f"{verb.__name__}: mesh axis 'dp' is not manual here"):
-        verb("dp")

@@ -10,26 +10,24 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
+pytestmark = pytest.mark.slow
+
 BENCH = Path(__file__).parents[2] / "bench"
 
 
 @pytest.fixture(scope="module")
-def compiled() -> Any:
+def compiled(mesh: Mesh) -> Any:
     """Both steps compiled: by hand, and with operations; and their arguments."""
-    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"))
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(BENCH))
         by_hand, typed, args = importlib.import_module("sequence").steps(mesh)
     return jax.jit(by_hand).lower(*args).compile(), jax.jit(typed).lower(*args).compile(), args
 
 
-@pytest.fixture(scope="module")
-def sent(compiled: Any) -> Any:
+@pytest.fixture
+def sent(compiled: Any, reader: Any) -> Any:
     """The collectives of both."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCH))
-        read = importlib.import_module("collectives").collectives
-    return read(compiled[0].as_text()), read(compiled[1].as_text())
+    return [reader.collectives(program.as_text()) for program in compiled[:2]]
 
 
 def test_the_step_with_operations_has_the_collectives_of_the_one_by_hand(sent: Any) -> None:

@@ -20,16 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LOWEST = ROOT / ".ci/lowest.txt"
 BEGIN, END = "<!-- written by tests/packaging/matrix.py -->", "<!-- end -->"
-HEADER = (
-    "Python",
-    "JAX",
-    "beartype",
-    "einops",
-    "NumPy",
-    "quickstart",
-    "notation, hints, inference",
-    "call, operations",
-)
+VERSIONED = ("Python", "JAX", "beartype", "einops", "NumPy")
+HEADER = (*VERSIONED, "quickstart", "notation, hints, inference", "call, operations")
 CORE = ("tests/notation", "tests/hints", "tests/inference")
 OPERATIONS = ("tests/call", "tests/ops")
 NEEDED = ("equinox", "flatbuffers", "flax", "hypothesis", "jaxtyping", "optax", "pytest", "pytest-xdist")
@@ -90,10 +82,7 @@ def make_environment(row: Row, folder: Path) -> Path:
 def result_of(row: Row, python: Path, with_operations: bool) -> tuple[str, ...]:
     """Run everything in an environment: the row's cells."""
     paths = [str(ROOT), str(ROOT / "typedshmap/testing/plugin")]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(paths),
-    }
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run([str(python), *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)

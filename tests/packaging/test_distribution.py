@@ -76,17 +76,8 @@ def test_the_wheel_says_what_the_package_is(wheel: Path, metadata: email.message
     assert metadata["License-Expression"] == "MIT" and metadata["Requires-Python"] == ">=3.11"
     needed = [each for each in metadata.get_all("Requires-Dist", []) if "extra ==" not in each]
     assert {re.split(r"[<>=]", each)[0] for each in needed} == {"jax", "numpy", "beartype", "einops"}
-    assert set(metadata.get_all("Provides-Extra", [])) == {
-        "checkpoint",
-        "examples",
-        "bench",
-        "docs",
-        "lint",
-        "notebooks",
-        "random",
-        "test",
-        "tpu",
-    }
+    extras = {"checkpoint", "examples", "bench", "docs", "lint", "notebooks", "random", "test", "tpu"}
+    assert set(metadata.get_all("Provides-Extra", [])) == extras
     entry = zipfile.ZipFile(wheel).read(f"{information()}/entry_points.txt").decode()
     scripts = ["[console_scripts]", "typedshmap", "=", "typedshmap.tools.cli.main:main_and_exit"]
     assert entry.split() == [*scripts, "[pytest11]", "typedshmap", "=", "typedshmap_pytest"]

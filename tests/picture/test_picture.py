@@ -99,19 +99,16 @@ def test_what_costs_most_is_first(name, explained):
 def test_loops_are_boxes_in_boxes_and_two_loops_are_two_boxes(explained):
     (outer, *boxes) = blocks_in(sent_in(explained["nested"], "forward"))
     assert [box.title for box in boxes] == ["scan of 5", "scan of 3"] * 2
-    assert [row.of.operation for row in outer.items if not isinstance(row, SentBlock)] == [
-        "all-gather",
-        "collective-permute",
-    ]
+    rows = [row.of.operation for row in outer.items if not isinstance(row, SentBlock)]
+    assert rows == ["all-gather", "collective-permute"]
     assert figure(explained["nested"]).count('<section class="box">') == 4
 
 
 def test_equal_collectives_are_one_row_with_their_lines_and_what_they_take(explained):
     (scan,) = [item for item in sent_in(explained["transformer"], "forward").items if isinstance(item, SentBlock)]
     gathers = [row for row in scan.rows if "state.weights.layers.gate" in row.sources]
-    assert [(row.of.times, row.sources, len(row.places)) for row in gathers] == [
-        (64, ("state.weights.layers.gate", "state.weights.layers.up"), 2)
-    ]
+    sources = ("state.weights.layers.gate", "state.weights.layers.up")
+    assert [(row.of.times, row.sources, len(row.places)) for row in gathers] == [(64, sources, 2)]
 
 
 class Dims(HTMLParser):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from expecting import fails, numbers, same
+from expecting import fails, mesh_of, numbers, same
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -48,7 +48,7 @@ ONE = [
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize(("hint", "sizes", "spec"), ONE)
 def test_one_array_is_what_jax_makes(hint: Any, sizes: Any, spec: P, kind: AxisType) -> None:
-    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("dp", "tp"), axis_types=(kind,) * 2)
+    mesh = mesh_of(4, 2, kind=kind)
     asked: list[list[Any]] = [[], []]
     got = from_callback(lambda index: asked[0].append(index) or x[index], hint, mesh, **sizes)
     sharding = NamedSharding(mesh, spec)
@@ -77,10 +77,8 @@ def test_a_callback_may_give_what_jax_takes_for_an_array(mesh: Mesh) -> None:
     same(jax.random.key_data(got), jax.random.key_data(keys))
     assert from_callback(lambda index: 3.0, Float[Array, ""], mesh) == 3
     assert from_callback(lambda index: x.astype(float)[index], X, mesh, batch=8, d=4).dtype == jnp.float32
-    assert (
-        from_callback(lambda index: jnp.ones(2, jnp.bfloat16), BFloat16[Array, "[b/dp]"], mesh, b=8).dtype
-        == jnp.bfloat16
-    )
+    got = from_callback(lambda index: jnp.ones(2, jnp.bfloat16), BFloat16[Array, "[b/dp]"], mesh, b=8)
+    assert got.dtype == jnp.bfloat16
 
 
 WRONG = [
@@ -89,12 +87,9 @@ WRONG = [
     (lambda index: x[index].astype(int), DtypeError, "has dtype int32, but its hint says Float"),
     (lambda index: None, StructureError, "is None, but its hint says Array"),
     (lambda index: [1.0], StructureError, "is a list, but its hint says Array"),
-    (
-        lambda index: jax.ShapeDtypeStruct((2, 4), np.float32),
-        StructureError,
-        "is a ShapeDtypeStruct, but its hint says Array",
-    ),
-]
+    (lambda index: jax.ShapeDtypeStruct((2, 4), np.float32), StructureError,
+     "is a ShapeDtypeStruct, but its hint says Array"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -112,9 +107,8 @@ def test_what_is_no_shard_is_refused(callback: Any, error: Any, problem: str, me
 
 
 def test_a_shard_under_a_transformation_is_refused(mesh: Mesh) -> None:
-    with fails(
-        StructureError, "from_callback: the shard at [0:2, :] is a value under jax.jit or another transformation"
-    ):
+    line = "from_callback: the shard at [0:2, :] is a value under jax.jit or another transformation"
+    with fails(StructureError, line):
         jax.jit(lambda y: from_callback(lambda index: y[index], X, mesh, batch=8, d=4))(x)
     with jax.set_mesh(mesh), fails(MeshAxisError, "from_callback: under jax.jit no devices are known"):
         jax.jit(lambda y: from_callback(lambda index: y[index], X, batch=8, d=4))(x)

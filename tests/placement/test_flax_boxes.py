@@ -3,6 +3,7 @@
 import functools
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, TypedDict
 
 import flax.linen as nn
@@ -44,7 +45,7 @@ def logical(init: Any, *names: Any, rules: Any = None) -> Any:
 class Model(nn.Module):
     @nn.compact
     def __call__(self, x: Any) -> Any:
-        init, zeros = nn.initializers.lecun_normal(), nn.initializers.zeros
+        init, zeros = nn.initializers.ones, nn.initializers.zeros
         x = nn.Dense(8, kernel_init=logical(init, "embed", "mlp"), bias_init=logical(zeros, "mlp"))(x)
         x = nn.BatchNorm(use_running_average=True)(x)
         return nn.Dense(4, kernel_init=logical(init, "mlp", "embed"))(x)
@@ -66,16 +67,21 @@ class Scanned(nn.Module):
 class Layer(nn.Module):
     @nn.compact
     def __call__(self, x: Any, _: Any) -> Any:
-        kernel = logical(nn.initializers.lecun_normal(), "embed", "mlp")
-        return nn.Dense(4, kernel_init=kernel, use_bias=False)(x), None
+        return nn.Dense(4, kernel_init=logical(nn.initializers.ones, "embed", "mlp"), use_bias=False)(x), None
 
 
 def initial(model: nn.Module) -> Any:
     return model.init(jax.random.key(0), jnp.ones((2, 4)))
 
 
-initialised = functools.cache(initial)
-"""The same outside of a trace, whose values may not outlive it."""
+@functools.cache
+def initialised(model: nn.Module) -> Any:
+    """The same outside of a trace, whose values may not outlive it."""
+    return jax.jit(lambda: initial(model))()
+
+
+def shapes(model: nn.Module) -> Any:
+    return jax.eval_shape(lambda: initial(model))
 
 
 def flax_specs(boxed: Any, rules: Any = RULES) -> Any:
@@ -98,26 +104,19 @@ def full(spec: P, rank: int) -> P:
 # Linen
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("model", [Model(), Scanned()], ids=["batch norm", "scan"])
 @pytest.mark.parametrize("rules", [RULES, (("layers", "dp"), *RULES), (("mlp", ("tp", "dp")),), ()], ids=str)
 def test_the_specs_are_those_of_flax(model: nn.Module, rules: Any) -> None:
-    boxed = initialised(model)
+    boxed = shapes(model)
     with axis_rules(rules):
         got = partition_specs(boxed)
     expected = jax.tree.map(lambda spec, x: full(spec, x.ndim), flax_specs(boxed, rules), nn.unbox(boxed))
     assert got == expected
 
 
-def test_shapes_have_specs_as_values_have() -> None:
-    shapes = jax.eval_shape(lambda: initial(Model()))
-    with axis_rules(RULES):
-        assert partition_specs(shapes) == partition_specs(initialised(Model()))
-
-
 def test_shardings_place_what_an_initialiser_makes(mesh: Mesh) -> None:
     with axis_rules(RULES):
-        placed = shardings(jax.eval_shape(lambda: initial(Model())), mesh)
+        placed = shardings(shapes(Model()), mesh)
     made = jax.block_until_ready(jax.jit(lambda: initial(Model()), out_shardings=placed)())
     equivalent(nn.unbox(made), flax_specs(made), mesh)
 
@@ -164,8 +163,7 @@ def test_a_name_says_nothing_of_a_size() -> None:
 class Dense(nn.Module):
     @nn.compact
     def __call__(self, x: Any) -> Any:
-        kernel = logical(nn.initializers.lecun_normal(), "embed", "mlp")
-        return nn.Dense(8, kernel_init=kernel, use_bias=False)(x)
+        return nn.Dense(8, kernel_init=logical(nn.initializers.ones, "embed", "mlp"), use_bias=False)(x)
 
 
 def of_kernel(hint: Any) -> Any:
@@ -189,7 +187,8 @@ def test_a_hint_that_does_not_fit_the_array_is_reported_by_its_path(mesh: Mesh) 
 
 MESSAGES = {
     "an axis that the mesh does not have": (
-        lambda mesh: shard({"a": nn.Partitioned(jnp.ones((8, 4)), names=(None, "model"))}, mesh=mesh),
+        {"a": nn.Partitioned(np.ones((8, 4)), names=(None, "model"))},
+        RULES,
         MeshAxisError,
         """shard: given['a'] names mesh axis 'model', which is not among the mesh's axes 'dp', 'tp'
 
@@ -201,7 +200,8 @@ Mesh: dp=4, tp=2
 Hint: axis_aliases({'model': ...}) maps a name to mesh axes""",
     ),
     "a dim that does not divide": (
-        lambda mesh: shard({"a": nn.LogicallyPartitioned(jnp.ones((6, 4)), names=("embed", None))}, mesh=mesh),
+        {"a": nn.LogicallyPartitioned(np.ones((6, 4)), names=("embed", None))},
+        RULES,
         ShapeError,
         """shard: given['a'] has embed=6, which does not divide over 'dp' (4 shards)
 
@@ -213,7 +213,8 @@ Mesh: dp=4, tp=2; rules: embed=dp
 Hint: make embed a multiple of 4, or pad it and mask the rest""",
     ),
     "more names than dims": (
-        lambda mesh: shard({"a": nn.LogicallyPartitioned(jnp.ones((8, 4)), names=("embed", "mlp", None))}, mesh=mesh),
+        {"a": nn.LogicallyPartitioned(np.ones((8, 4)), names=("embed", "mlp", None))},
+        RULES,
         ShapeError,
         """shard: given['a'] has 2 dims, but its box has at least 3
 
@@ -222,20 +223,10 @@ Hint: make embed a multiple of 4, or pad it and mask the rest""",
 
 Mesh: dp=4, tp=2; rules: embed=dp, mlp=tp""",
     ),
-}
-
-
-@pytest.mark.parametrize(("call", "error", "message"), MESSAGES.values(), ids=MESSAGES)
-def test_a_box_that_cannot_be_placed_is_reported_in_full(mesh: Mesh, call: Any, error: Any, message: str) -> None:
-    with axis_rules(RULES), pytest.raises(error) as caught:
-        call(mesh)
-    assert unplaced(caught.value) == message
-
-
-def test_logical_names_without_any_rules_are_an_error(mesh: Mesh) -> None:
-    with pytest.raises(MeshAxisError) as caught:
-        shard({"a": nn.LogicallyPartitioned(jnp.ones((8, 4)), names=("embed", None))}, mesh=mesh)
-    assert unplaced(caught.value) == (
+    "names and no rules": (
+        {"a": nn.LogicallyPartitioned(np.ones((8, 4)), names=("embed", None))},
+        (),
+        MeshAxisError,
         """shard: given['a'] has dim 'embed' among its names, which no rule names
 
     given['a']: LogicallyPartitioned names=('embed', None)
@@ -243,22 +234,30 @@ def test_logical_names_without_any_rules_are_an_error(mesh: Mesh) -> None:
     got f32[8,4]
 
 Mesh: dp=4, tp=2
-Hint: add ('embed', None) to the rules"""
-    )
+Hint: add ('embed', None) to the rules""",
+    ),
+    "what is no name": (
+        nn.LogicallyPartitioned(np.ones(4), names=(3,)),
+        RULES,
+        AnnotationSyntaxError,
+        "LogicallyPartitioned: 3 among its names is not a str or None",
+    ),
+    "no boxes": (
+        {"a": np.ones(8)},
+        (),
+        StructureError,
+        "shard: no hint is given, and the value holds no boxes of Flax that name its dims",
+    ),
+}
 
 
-def test_names_that_are_none_are_refused(mesh: Mesh) -> None:
-    with axis_rules(RULES), pytest.raises(AnnotationSyntaxError) as caught:
-        shard(nn.LogicallyPartitioned(jnp.ones(4), names=(3,)), mesh=mesh)
-    assert unplaced(caught.value) == "LogicallyPartitioned: 3 among its names is not a str or None"
-
-
-def test_without_a_hint_there_must_be_boxes(mesh: Mesh) -> None:
-    with pytest.raises(StructureError) as caught:
-        shard({"a": jnp.ones(8)}, mesh=mesh)
-    assert unplaced(caught.value) == (
-        "shard: no hint is given, and the value holds no boxes of Flax that name its dims"
-    )
+@pytest.mark.parametrize(("value", "rules", "error", "message"), MESSAGES.values(), ids=MESSAGES)
+def test_what_cannot_be_placed_by_boxes_is_reported_in_full(
+    mesh: Mesh, value: Any, rules: Any, error: Any, message: str
+) -> None:
+    with axis_rules(rules) if rules else nullcontext(), pytest.raises(error) as caught:
+        shard(value, mesh=mesh)
+    assert unplaced(caught.value) == message
 
 
 # nnx
@@ -267,22 +266,16 @@ def test_without_a_hint_there_must_be_boxes(mesh: Mesh) -> None:
 @pytest.fixture
 def module() -> nnx.Module:
     with nnx.use_eager_sharding(False):
-        kernel = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("embed", "mlp"))
+        kernel = nnx.with_partitioning(nnx.initializers.ones, ("embed", "mlp"))
         return nnx.Linear(4, 8, kernel_init=kernel, rngs=nnx.Rngs(0))
 
 
-def test_nnx_state_is_placed_and_stays_what_it_is(module: nnx.Module, mesh: Mesh) -> None:
-    state = nnx.state(module)
+@pytest.mark.parametrize("of", [nnx.state, lambda module: module], ids=["state", "module"])
+def test_nnx_is_placed_and_stays_what_it_is(of: Any, module: nnx.Module, mesh: Mesh) -> None:
     with axis_rules(RULES):
-        placed = shard(state, mesh=mesh)
-    assert jax.tree.structure(placed) == jax.tree.structure(state)
-    equivalent(jax.tree.leaves(placed), [P(None), P("dp", "tp")], mesh)
-
-
-def test_a_whole_nnx_module_is_placed(module: nnx.Module, mesh: Mesh) -> None:
-    with axis_rules(RULES):
-        placed = shard(module, mesh=mesh)
-    equivalent(jax.tree.leaves(nnx.state(placed)), [P(None), P("dp", "tp")], mesh)
+        placed = shard(of(module), mesh=mesh)
+    assert jax.tree.structure(placed) == jax.tree.structure(of(module))
+    equivalent(jax.tree.leaves(nnx.state(placed) if of is not nnx.state else placed), [P(None), P("dp", "tp")], mesh)
 
 
 def test_a_name_of_nnx_that_is_neither_is_an_error(mesh: Mesh) -> None:

@@ -26,26 +26,15 @@ DP_TP = {"dp": 4, "tp": 2}
 # Of each mesh the process of every device.
 ROWS = [0, 0, 0, 0, 1, 1, 1, 1]
 COLUMNS = [0, 1] * 4
-INTERLEAVED = [0, 0, 1, 1, 0, 0, 1, 1]
 DIAGONAL = [0, 1, 1, 0, 0, 1, 1, 0]
 UNEVEN = [0, 0, 0, 1, 1, 1, 1, 1]
 
+# Other ones are drawn below.
 PARTS = [
     (ROWS, 0, ("dp",), HeldParts(2, 4)),
-    (ROWS, 1, ("dp",), HeldParts(2, 4)),
-    (ROWS, 0, ("tp",), HeldParts(2, 2)),
     (ROWS, 0, (), HeldParts(1, 1)),
-    (ROWS, 0, ("dp", "tp"), HeldParts(4, 8)),
-    (ROWS, 0, ("tp", "dp"), HeldParts(4, 8)),
-    (COLUMNS, 0, ("dp",), HeldParts(4, 4)),
     (COLUMNS, 1, ("tp",), HeldParts(1, 2)),
-    (INTERLEAVED, 1, ("dp",), HeldParts(2, 4)),
-    (DIAGONAL, 0, ("dp",), HeldParts(4, 4)),
-    (DIAGONAL, 0, ("tp",), HeldParts(2, 2)),
     (DIAGONAL, 0, ("dp", "tp"), HeldParts(4, 8)),
-    (UNEVEN, 0, ("dp",), HeldParts(2, 4)),
-    (UNEVEN, 1, ("dp",), HeldParts(3, 4)),
-    (UNEVEN, 0, ("dp", "tp"), HeldParts(3, 8)),
     (UNEVEN, 1, ("dp", "tp"), HeldParts(5, 8)),
     ([0] * 8, 0, ("dp", "tp"), HeldParts(8, 8)),
     (list(range(8)), 5, ("dp",), HeldParts(1, 4)),

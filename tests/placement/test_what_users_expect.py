@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from expecting import numbers
 from flax import nnx
 from flax.linen import with_logical_constraint
 from flax.nnx import bridge
@@ -70,11 +71,11 @@ class Outer(eqx.Module):
 
 
 def module() -> Module:
-    return Module(jnp.ones((8, 16, 32)), jnp.ones(8), jnp.ones(32))
+    return Module(np.ones((8, 16, 32)), np.ones(8), np.ones(32))
 
 
 def outer(rows: Rows) -> Outer:
-    return Outer(module(), 2 * rows, jnp.ones(()))
+    return Outer(module(), 2 * rows, np.ones(()))
 
 
 OUTER = [P(None, "dp", "tp"), P(), P("tp"), P(None, "dp"), P()]
@@ -85,11 +86,8 @@ def test_rules_say_the_shardings_of_a_module(mesh: Mesh) -> None:
     with axis_rules(RULES):
         value = outer(X)
         assert list(map(bare, jax.tree.leaves(partition_specs(Outer, like=value)))) == OUTER
-        wanted = [NamedSharding(mesh, spec) for spec in OUTER]
-        for got, want, x in zip(
-            jax.tree.leaves(shardings(Outer, mesh, like=value)), wanted, jax.tree.leaves(value), strict=True
-        ):
-            assert got.is_equivalent_to(want, x.ndim)
+        places = jax.tree.leaves(shardings(Outer, mesh, like=value))
+        assert [(place.mesh, bare(place.spec)) for place in places] == [(mesh, spec) for spec in OUTER]
         assert specs_of(shard(value, Outer, mesh)) == OUTER
 
 
@@ -123,11 +121,7 @@ def param(*shape: int, **said: Any) -> nnx.State:
 
 # What the variable says, the rules around, and its spec.
 VARIABLES: dict[str, tuple[nnx.State, Any, P]] = {
-    "a scan's dim": (
-        param(2, 8, 4, out_sharding=("layers", None, "d")),
-        (("layers", "tp"), ("d", "dp")),
-        P("tp", None, "dp"),
-    ),
+    "a scan's dim": (param(2, 8, 4, out_sharding=("e", None, "d")), (("e", "tp"), ("d", "dp")), P("tp", None, "dp")),
     "no names": (param(4), (("d", "dp"),), P(None)),
     "one name": (param(8, out_sharding="d"), (("d", "dp"),), P("dp")),
     "fewer names than dims": (param(8, 4, out_sharding=("d",)), (("d", "dp"),), P("dp", None)),
@@ -137,11 +131,8 @@ VARIABLES: dict[str, tuple[nnx.State, Any, P]] = {
     "its own rules": (param(8, out_sharding=("d",), sharding_rules=(("d", "dp"),)), (), P("dp")),
     "its own rules first": (param(8, out_sharding=("d",), sharding_rules=(("d", "dp"),)), (("d", "tp"),), P("dp")),
     "its own rules and others": (
-        param(8, 4, out_sharding=("d", "f"), sharding_rules=(("d", "dp"),)),
-        (("f", "tp"),),
-        P("dp", "tp"),
-    ),
-}
+        param(8, 4, out_sharding=("d", "f"), sharding_rules=(("d", "dp"),)), (("f", "tp"),), P("dp", "tp")),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("state", "rules", "spec"), VARIABLES.values(), ids=VARIABLES)
@@ -246,13 +237,12 @@ class Net(nnx.Module):
     """Two layers, one with rules of its own."""
 
     def __init__(self, rngs: nnx.Rngs) -> None:
-        init = nnx.initializers.lecun_normal()
+        init = nnx.initializers.ones
         kernel = nnx.with_partitioning(init, ("embed", "mlp"), sharding_rules=(("embed", "dp"),))
         self.first = nnx.Linear(8, 16, kernel_init=kernel, rngs=rngs)
         bias = nnx.with_partitioning(nnx.initializers.zeros, ("mlp",))
-        self.second = nnx.Linear(
-            16, 8, kernel_init=nnx.with_partitioning(init, ("tp", "dp")), bias_init=bias, rngs=rngs
-        )
+        other = nnx.with_partitioning(init, ("tp", "dp"))
+        self.second = nnx.Linear(16, 8, kernel_init=other, bias_init=bias, rngs=rngs)
 
 
 def net() -> Any:
@@ -363,18 +353,15 @@ def test_a_model_is_made_in_jit_by_the_names_of_its_boxes() -> None:
 
 
 def test_boxes_go_over_the_bridge_both_ways() -> None:
-    kernel = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("dp", "tp"))
+    kernel = nnx.with_partitioning(nnx.initializers.ones, ("dp", "tp"))
     with nnx.use_eager_sharding(False):
         variables = bridge.to_linen(nnx.Linear, 8, 4, kernel_init=kernel).init(jax.random.key(0), jnp.ones((1, 8)))
     with jax.set_mesh(AUTO_MESH):
         assert partition_specs(variables)["params"]["kernel"] == P("dp", "tp")
         assert specs_of(shard(variables)) == [P(), P("dp", "tp")]
-    init = nn.initializers.lecun_normal()
-    dense = nn.Dense(
-        4,
-        kernel_init=nn.with_partitioning(init, ("dp", "tp")),
-        bias_init=nn.with_logical_partitioning(nn.initializers.zeros, ("out",), rules=(("out", "tp"),)),
-    )
+    kernel_init = nn.with_partitioning(nn.initializers.ones, ("dp", "tp"))
+    bias_init = nn.with_logical_partitioning(nn.initializers.zeros, ("out",), rules=(("out", "tp"),))
+    dense = nn.Dense(4, kernel_init=kernel_init, bias_init=bias_init)
     with nnx.use_eager_sharding(False):
         state = nnx.state(bridge.lazy_init(bridge.ToNNX(dense, rngs=nnx.Rngs(0)), jnp.ones((1, 8))), nnx.Param)
     with jax.set_mesh(AUTO_MESH):
@@ -405,10 +392,9 @@ PARTITIONS = {
 
 @pytest.mark.parametrize("hints", PARTITIONS.values(), ids=PARTITIONS)
 def test_a_constrained_product_and_its_gradients_are_those_by_hand(hints: tuple[str, ...]) -> None:
-    mesh, keys = MESHES["Auto"], jax.random.split(jax.random.key(0), 3)
-    into, out = [Float[Array, hint] for hint in hints[:3]], Float[Array, hints[3]]
-    args = [jax.random.normal(k, shape) for k, shape in zip(keys, [(8, 4, 16), (16, 8), (8,)], strict=True)]
-    args = [shard(arg, hint, mesh) for arg, hint in zip(args, into, strict=True)]
+    mesh, out = MESHES["Auto"], Float[Array, hints[3]]
+    values = [numbers(8, 4, 16), numbers(16, 8), numbers(8)]
+    args = [shard(value, hint, mesh) for value, hint in zip(values, hints[:3], strict=True)]
 
     def loss(place: Any) -> Any:
         return jax.jit(jax.value_and_grad(lambda x, w, b: (place(x @ w + b) ** 2).sum(), argnums=(0, 1, 2)))
@@ -428,15 +414,13 @@ MLP_RULES = (("batch", "dp"), ("seqlen", None), ("hidden", None), ("hidden_tp", 
 @pytest.mark.parametrize("shape", [(4, 2), (8, 1), (1, 8)], ids=str)
 def test_layers_with_logical_axes_are_those_by_hand(shape: tuple[int, int]) -> None:
     mesh = jax.make_mesh(shape, ("dp", "tp"), axis_types=(AUTO, AUTO))
-    keys = jax.random.split(jax.random.key(0), 3)
-    x, up, down = (jax.random.normal(k, s) for k, s in zip(keys, [(8, 4, 16), (16, 32), (32, 16)], strict=True))
+    x, up, down = numbers(8, 4, 16), numbers(16, 32), numbers(32, 16)
 
     def loss(place: Any) -> Any:
         def mlp(x: Any, up: Any, down: Any) -> Any:
             h = place(x, "batch seqlen hidden") @ place(up, "w_fsdp w_tp")
-            return place(
-                place(jax.nn.gelu(h), "batch seqlen hidden_tp") @ place(down, "w_tp w_fsdp"), "batch seqlen hidden"
-            )
+            h = place(jax.nn.gelu(h), "batch seqlen hidden_tp")
+            return place(h @ place(down, "w_tp w_fsdp"), "batch seqlen hidden")
 
         return jax.jit(jax.value_and_grad(lambda *args: mlp(*args).mean(), argnums=(0, 1, 2)))
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from expecting import mesh_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, AxisType, Mesh
@@ -20,11 +21,6 @@ from typedshmap import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree, Stack
 from typedshmap.testing import inputs
 from typedshmap.tools.sample.arguments import CallForm, FlatCall
 from typedshmap.tools.sample.input_plan import plan_inputs
-
-
-def mesh_of(dp: int, tp: int, kind: AxisType = AxisType.Auto) -> Mesh:
-    return Mesh(np.array(jax.devices()[: dp * tp]).reshape(dp, tp), ("dp", "tp"), axis_types=(kind,) * 2)
-
 
 MESH = mesh_of(4, 2)
 
@@ -108,7 +104,7 @@ def plain(x: Any) -> Any:
 
 
 @given(seed=st.integers(0, 2**31), dp=st.integers(1, 16), tp=st.integers(1, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_sizes_are_distinct_multiples_of_what_the_axes_need(seed: int, dp: int, tp: int) -> None:
     meshes = [AbstractMesh((dp, tp), ("dp", "tp")), AbstractMesh((tp, dp), ("dp", "tp"))]
     sizes = plan_inputs(step, meshes).draw(seed).sizes
@@ -125,7 +121,7 @@ def test_shapes_are_enough_for_a_mesh_of_thousands() -> None:
 
 
 def test_on_explicit_axes_their_types_say_how_they_lie() -> None:
-    mesh = mesh_of(4, 2, AxisType.Explicit)
+    mesh = mesh_of(4, 2, kind=AxisType.Explicit)
     assert jax.typeof(inputs(step, mesh=mesh)["weights"].table).sharding.spec == jax.P("tp", None)
 
 
@@ -209,12 +205,8 @@ def test_methods_partials_and_modules() -> None:
     (x,) = inputs(made["module"].apply, mesh=MESH, b=8, d=3)
     assert x.shape == (8, 3)
 
-    part = typed_shard_map(
-        functools.partial(lambda a, x, k: x * k, 1.0, k=2.0),
-        in_types=(Float[Array, "[b/dp]"],),
-        out_types=Float[Array, "[b/dp]"],
-    )
-    assert len(inputs(part, mesh=MESH)) == 1
+    hint, part = Float[Array, "[b/dp]"], functools.partial(lambda a, x, k: x * k, 1.0, k=2.0)
+    assert len(inputs(typed_shard_map(part, in_types=(hint,), out_types=hint), mesh=MESH)) == 1
 
 
 def test_aliases_and_rules_say_what_must_divide() -> None:
@@ -270,10 +262,8 @@ def sums(x: Float[Array, "[b/dp] d"], *xs: Float[Array, "d"]) -> Float[Array, "[
 
 
 def test_items_of_a_variadic_parameter_are_given_together_or_by_their_paths() -> None:
-    assert [x.shape for x in inputs(sums, mesh=MESH, d=3, b=4, xs=[np.ones(3, np.float32)] * 3)] == [
-        (4, 3),
-        *[(3,)] * 3,
-    ]
+    made = inputs(sums, mesh=MESH, d=3, b=4, xs=[np.ones(3, np.float32)] * 3)
+    assert [x.shape for x in made] == [(4, 3), *[(3,)] * 3]
     assert len(inputs(sums, mesh=MESH, xs=())) == 1
     made = inputs(sums, mesh=MESH, arguments={"xs[1]": lambda key, shape: jnp.zeros(shape)})
     assert made[1].any() and not made[2].any()
@@ -312,71 +302,47 @@ def wrong(x: Float[Array, "[batch/dp] d"], y: Float[Array, "d"], config: dict, f
 
 
 REFUSED = [
-    (
-        lambda: inputs(print),
-        "inputs: expects a function made by typed_shard_map, typed_jit or typed, whose hints say what it takes; "
-        "got <built-in function print>",
-    ),
-    (
-        lambda: inputs(typed_shard_map(lambda x: x, mesh=MESH, in_specs=P("dp"), out_specs=P("dp"))),
-        "inputs: <lambda>: its in_specs and out_specs say neither ranks nor dtypes, and hints are missing\n\n"
-        "Hint: write them; prove, assert_mesh_invariant, assert_cost and explain take its arguments instead",
-    ),
-    (
-        lambda: inputs(wrong, mesh=MESH),
-        "inputs: wrong: argument 'config' (dict) holds no arrays and has no default; pass config=...; "
-        "argument 'flag' (bool) holds no arrays and has no default; pass flag=...",
-    ),
-    (
-        lambda: inputs(wrong, mesh=MESH, config={}, flag=True, bach=3),
-        "inputs: wrong: neither a dim of its hints nor an argument is called 'bach' (did you mean 'batch'?)",
-    ),
-    (
-        lambda: inputs(wrong, mesh=MESH, config={}, flag=True, arguments={"x.y": 3}),
-        "inputs: wrong: neither a dim of its hints nor an argument is called 'x.y'",
-    ),
-    (
-        lambda: inputs(sums, mesh=MESH, xs=3),
-        "inputs: sums: argument '*xs' expects a list or a tuple of arguments, got 3",
-    ),
-    (
-        lambda: inputs(sums, mesh=MESH, x=lambda key, shape: "x"),
-        "inputs: sums: the function that makes Float[Array, \"[b/dp] d\"] returned 'x', which is not an array",
-    ),
-    (
-        lambda: inputs(sums, mesh=MESH, x=lambda key: key),
-        'inputs: sums: the function that makes Float[Array, "[b/dp] d"] is given a key and a shape, '
-        "which it does not take: too many positional arguments",
-    ),
+    (lambda: inputs(print),
+     "inputs: expects a function made by typed_shard_map, typed_jit or typed, whose hints say what it takes; "
+     "got <built-in function print>"),
+    (lambda: inputs(typed_shard_map(lambda x: x, mesh=MESH, in_specs=P("dp"), out_specs=P("dp"))),
+     "inputs: <lambda>: its in_specs and out_specs say neither ranks nor dtypes, and hints are missing\n\n"
+     "Hint: write them; prove, assert_mesh_invariant, assert_cost and explain take its arguments instead"),
+    (lambda: inputs(wrong, mesh=MESH),
+     "inputs: wrong: argument 'config' (dict) holds no arrays and has no default; pass config=...; "
+     "argument 'flag' (bool) holds no arrays and has no default; pass flag=..."),
+    (lambda: inputs(wrong, mesh=MESH, config={}, flag=True, bach=3),
+     "inputs: wrong: neither a dim of its hints nor an argument is called 'bach' (did you mean 'batch'?)"),
+    (lambda: inputs(wrong, mesh=MESH, config={}, flag=True, arguments={"x.y": 3}),
+     "inputs: wrong: neither a dim of its hints nor an argument is called 'x.y'"),
+    (lambda: inputs(sums, mesh=MESH, xs=3),
+     "inputs: sums: argument '*xs' expects a list or a tuple of arguments, got 3"),
+    (lambda: inputs(sums, mesh=MESH, x=lambda key, shape: "x"),
+     "inputs: sums: the function that makes Float[Array, \"[b/dp] d\"] returned 'x', which is not an array"),
+    (lambda: inputs(sums, mesh=MESH, x=lambda key: key),
+     'inputs: sums: the function that makes Float[Array, "[b/dp] d"] is given a key and a shape, '
+     "which it does not take: too many positional arguments"),
     (lambda: inputs(sums, mesh=MESH, seed=-1), "inputs: seed=-1 is not a whole number from 0 on"),
-    (
-        lambda: inputs(step, mesh=MESH, weights=lambda key, shape: None),
-        "inputs: step: argument 'weights' (Weights) is several arrays, so that no function of a key and a shape "
-        "makes it; pass arguments={'weights.field': ...}",
-    ),
-    (
-        lambda: inputs(wrong, mesh=MESH, config={}, flag=True, batch=6, d=5),
-        "inputs: wrong: argument 'x' has batch=6, which does not divide over 'dp' (4 shards)\n\n"
-        '    x: Float[Array, "[batch/dp] d"]\n'
-        "                     ^^^^^^^^^^\n"
-        "    got f32[6,5]\n\n"
-        "Mesh: dp=4, tp=2\n"
-        "Sizes: d=5 (y dim 0)\n"
-        "Hint: make batch a multiple of 4, or pad it and mask the rest",
-    ),
-    (
-        lambda: inputs(wrong, mesh=MESH, config={}, flag=True, batch=-4),
-        "inputs: wrong: batch=-4 is not a size\n\nHint: the names in the hints are 'batch', 'd'",
-    ),
-    (
-        lambda: inputs(wrong, mesh=Mesh(np.array(jax.devices()), ("tp",)), config={}, flag=True),
-        "inputs: wrong: argument 'x' names mesh axis 'dp', which is not among the mesh's axes 'tp'\n\n"
-        '    x: Float[Array, "[batch/dp] d"]\n'
-        "                            ^^\n\n"
-        "Mesh: tp=8\n"
-        "Hint: axis_aliases({'dp': ...}) maps a name to mesh axes",
-    ),
-]
+    (lambda: inputs(step, mesh=MESH, weights=lambda key, shape: None),
+     "inputs: step: argument 'weights' (Weights) is several arrays, so that no function of a key and a shape "
+     "makes it; pass arguments={'weights.field': ...}"),
+    (lambda: inputs(wrong, mesh=MESH, config={}, flag=True, batch=6, d=5),
+     "inputs: wrong: argument 'x' has batch=6, which does not divide over 'dp' (4 shards)\n\n"
+     '    x: Float[Array, "[batch/dp] d"]\n'
+     "                     ^^^^^^^^^^\n"
+     "    got f32[6,5]\n\n"
+     "Mesh: dp=4, tp=2\n"
+     "Sizes: d=5 (y dim 0)\n"
+     "Hint: make batch a multiple of 4, or pad it and mask the rest"),
+    (lambda: inputs(wrong, mesh=MESH, config={}, flag=True, batch=-4),
+     "inputs: wrong: batch=-4 is not a size\n\nHint: the names in the hints are 'batch', 'd'"),
+    (lambda: inputs(wrong, mesh=Mesh(np.array(jax.devices()), ("tp",)), config={}, flag=True),
+     "inputs: wrong: argument 'x' names mesh axis 'dp', which is not among the mesh's axes 'tp'\n\n"
+     '    x: Float[Array, "[batch/dp] d"]\n'
+     "                            ^^\n\n"
+     "Mesh: tp=8\n"
+     "Hint: axis_aliases({'dp': ...}) maps a name to mesh axes"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("call", "message"), REFUSED)

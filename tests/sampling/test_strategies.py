@@ -49,7 +49,6 @@ def test_an_example_shrinks_to_small_sizes_that_may_be_equal() -> None:
 
 def test_that_hypothesis_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hypothesis", None)
-    with pytest.raises(
-        ts.StructureError, match="strategies: needs hypothesis, which is not installed: pip install hyp"
-    ):
+    line = "strategies: needs hypothesis, which is not installed: pip install hyp"
+    with pytest.raises(ts.StructureError, match=line):
         strategies(mlp, mesh=MESH)
