@@ -51,7 +51,7 @@ def read_mesh(mesh: Any, like: _jax.mesh.AnyMesh | None = None) -> _jax.mesh.Any
         raise MeshAxisError(f"mesh= expects a jax.sharding.Mesh or AbstractMesh, got {got}")
     if (problem := why_unusable(mesh)) is not None:
         raise MeshAxisError(f"mesh= {problem}")
-    return None if mesh.empty else mesh
+    return mesh if mesh.axis_names else None
 
 
 def why_unusable(mesh: _jax.mesh.AnyMesh) -> str | None:

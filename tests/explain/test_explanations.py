@@ -487,7 +487,7 @@ REFUSED = {
     "no mesh": (total, (), {"a": 8, "b": 2}, MeshAxisError,
                 "explain: no mesh is known: mesh= is not given, none is ambient, and no argument was placed on one\n\n"
                 'Hint: pass mesh=, as in mesh={"dp": 4, "tp": 2}; it needs no devices'),
-    "a mesh without axes": (total, (), {**ON, "mesh": Mesh(np.empty((), object), ())}, MeshAxisError,
+    "a mesh without axes": (total, (), {**ON, "mesh": Mesh(np.array(jax.devices()[0]), ())}, MeshAxisError,
                             "explain: the mesh has no axes"),
     "no meshes": (total, (), {"meshes": []}, MeshAxisError, "explain: mesh= is empty"),
     "a size that does not divide": (total, shapes((6, 2)), {"mesh": "dp=4"}, ShapeError,
