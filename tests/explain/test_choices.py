@@ -270,7 +270,7 @@ REFUSED = {
     "a mesh": (layer, {"mesh": "tp=x"}, MeshAxisError, "choose_mesh: mesh= is 'tp=x'"),
     "a fixed size": (layer, {"mesh": {"tp": 3}}, MeshAxisError, "choose_mesh: tp=3 does not divide 8 devices"),
     "sizes of all": (layer, {"mesh": "dp=2,tp=2"}, MeshAxisError,
-                     "choose_mesh: dp=2, tp=2 does not divide 8 devices without a rest"),
+                     "choose_mesh: dp=2, tp=2 makes 4 devices, not 8, and no mesh axis has a free size"),
     "no axes": (without_axes, {}, MeshAxisError,
                 "choose_mesh: without_axes: its hints name no mesh axes, and no mesh is known"),
     "a wrong body": (forgotten, {}, VaryingError,

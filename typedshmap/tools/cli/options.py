@@ -206,15 +206,15 @@ def write_page(page: Path, text: str) -> None:
         raise UsageError(f"--html {page}: {(error.strerror or str(error)).lower()}") from None
 
 
-MOST = 512
-
+MOST_VIRTUAL_DEVICES = 512
 DEVICES_FLAG = "--xla_force_host_platform_device_count"
 
 
 def require_device_count(count: int) -> None:
     """Raise a UsageError for no virtual devices, or for more than one machine has room for."""
-    if not 1 <= count <= MOST:
-        raise UsageError(f"{count} virtual CPU devices are asked for; 1 to {MOST} can be made")
+    if not 1 <= count <= MOST_VIRTUAL_DEVICES:
+        limits = f"the number must be from 1 to {MOST_VIRTUAL_DEVICES}"
+        raise UsageError(f"cannot make {count} virtual CPU devices: {limits}")
 
 
 def virtual_devices(count: int) -> None:
