@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import jax
 from jax.sharding import AbstractMesh, AxisType
 
-from ..._jax.mesh import parse_mesh
+from ..._jax.mesh import abstract_mesh, parse_mesh
 from ...errors import TypedShmapError
 from ...errors.phrases import did_you_mean, excerpt
 
@@ -83,10 +83,7 @@ class Parser(argparse.ArgumentParser):
 def read_meshes(texts: Sequence[str], explicit: bool) -> list[AbstractMesh]:
     """Meshes written as ``dp=4,tp=2``."""
     kind = AxisType.Explicit if explicit else AxisType.Auto
-    return [
-        AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(kind,) * len(sizes))
-        for sizes in map(read_axis_sizes, texts)
-    ]
+    return [abstract_mesh(read_axis_sizes(text), kind) for text in texts]
 
 
 def read_axis_sizes(text: str) -> dict[str, int]:
