@@ -43,7 +43,7 @@ with warnings.catch_warnings(record=True) as heard:
     warnings.simplefilter("always")
     import typedshmap.{old} as old
 (warning,) = [each for each in heard if issubclass(each.category, DeprecationWarning)]
-assert str(warning.message) == "typedshmap.{old} is typedshmap.tools.{new} now"
+assert str(warning.message) == "typedshmap.{old} is deprecated; use typedshmap.tools.{new}"
 assert all(getattr(old, name) is getattr(new, name) for name in new.__all__)
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -137,7 +137,7 @@ def explain(
         comparison the error is in the mesh's row.
     """
     if isinstance(mesh, (list, tuple)) and meshes is None:
-        warn("explain: a list of meshes is meshes= now", DeprecationWarning, stacklevel=2)
+        warn("explain: passing a list of meshes as mesh= is deprecated; pass meshes=", DeprecationWarning, stacklevel=2)
     elif mesh is not None and meshes is not None:
         raise MeshAxisError("explain: both mesh= and meshes= are given")
     elif not isinstance(meshes, list | tuple | None):
