@@ -617,11 +617,11 @@ def test_an_exception_of_the_body_on_some_mesh_passes_through_with_a_note():
 
 def test_bad_options_are_refused():
     for options, message in [
-        ({"trials": 0}, "assert_mesh_invariant: trials=0 is not a whole number from 1 on"),
-        ({"seed": -1}, "assert_mesh_invariant: seed=-1 is not a whole number from 0 on"),
-        ({"seed": 1.5}, "assert_mesh_invariant: seed=1.5 is not a whole number from 0 on"),
-        ({"rtol": -1.0}, "assert_mesh_invariant: rtol=-1.0 is not a number from 0 on"),
-        ({"atol": "x"}, "assert_mesh_invariant: atol='x' is not a number from 0 on"),
+        ({"trials": 0}, "assert_mesh_invariant: trials must be an integer >= 1, got 0"),
+        ({"seed": -1}, "assert_mesh_invariant: seed must be an integer >= 0, got -1"),
+        ({"seed": 1.5}, "assert_mesh_invariant: seed must be an integer >= 0, got 1.5"),
+        ({"rtol": -1.0}, "assert_mesh_invariant: rtol must be a number >= 0, got -1.0"),
+        ({"atol": "x"}, "assert_mesh_invariant: atol must be a number >= 0, got 'x'"),
         ({"grad": 1}, "assert_mesh_invariant: grad=1 is not True, False or None"),
         ({"exclude": [0]}, 'assert_mesh_invariant: exclude= holds 0; it takes names of results, as "return[0]"'),
     ]:

@@ -298,7 +298,7 @@ def _number_option(name: str, value: Any) -> float | None:
     if value is None:
         return None
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= sys.float_info.max:
-        raise StructureError(f"{VERB}: {name}={value_text(value)} is not a number from 0 on")
+        raise StructureError(f"{VERB}: {name} must be a number >= 0, got {value_text(value)}")
     return float(value)
 
 
