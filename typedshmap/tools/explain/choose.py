@@ -193,11 +193,7 @@ def read_free_mesh(verb: str, given: Any) -> dict[str, int | None]:
 
 
 def choice_of(
-    verb: str,
-    function: str,
-    hardware: Hardware,
-    rows: Iterable[Explanation | Failed],
-    notes: Iterable[str] = (),
+    verb: str, function: str, hardware: Hardware, rows: Iterable[Explanation | Failed], notes: Iterable[str]
 ) -> Choice:
     """Rank the meshes on which a function fits, and give the reasons against the others."""
     rows = list(rows)
