@@ -44,7 +44,7 @@ def test_a_documented_path_of_before_warns_and_has_the_same_names(
     monkeypatch.delitem(sys.modules, f"typedshmap.{old}", raising=False)
     with pytest.warns(DeprecationWarning) as heard:
         before = importlib.import_module(f"typedshmap.{old}")
-    assert [str(each.message) for each in heard] == [f"typedshmap.{old} is typedshmap.tools.{new} now"]
+    assert [str(each.message) for each in heard] == [f"typedshmap.{old} is deprecated; use typedshmap.tools.{new}"]
     now = importlib.import_module(f"typedshmap.tools.{new}")
     assert all(getattr(before, name) is getattr(now, name) for name in now.__all__)
 

@@ -4,4 +4,4 @@ from warnings import warn
 
 from .tools.audit import *  # noqa: F403
 
-warn("typedshmap.auditing is typedshmap.tools.audit now", DeprecationWarning, stacklevel=2)
+warn("typedshmap.auditing is deprecated; use typedshmap.tools.audit", DeprecationWarning, stacklevel=2)

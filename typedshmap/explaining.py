@@ -4,4 +4,4 @@ from warnings import warn
 
 from .tools.explain import *  # noqa: F403
 
-warn("typedshmap.explaining is typedshmap.tools.explain now", DeprecationWarning, stacklevel=2)
+warn("typedshmap.explaining is deprecated; use typedshmap.tools.explain", DeprecationWarning, stacklevel=2)

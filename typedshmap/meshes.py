@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any, TypeAlias
 
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from . import _jax
 from ._jax.mesh import MOST_DEVICES, mesh_sizes
@@ -43,8 +43,7 @@ def read_mesh(mesh: Any, like: _jax.mesh.AnyMesh | None = None) -> _jax.mesh.Any
         if sizes is None:
             cure = 'a mesh is a jax.sharding.Mesh or AbstractMesh, a dict of sizes, or a text as in "dp=4,tp=2"'
             raise MeshAxisError(f"mesh= is {value_text(mesh)}\n\nHint: {cure}")
-        auto = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
-        return _jax.mesh.mesh_like(auto, like or _jax.mesh.context_mesh())
+        return _jax.mesh.mesh_like(_jax.mesh.abstract_mesh(sizes), like or _jax.mesh.context_mesh())
     if not isinstance(mesh, (Mesh, AbstractMesh)):
         text, kind = repr(mesh), f"of type {type(mesh).__name__}"
         got = f"{text} {kind}" if len(text) < 80 and "\n" not in text else f"a value {kind}"

@@ -75,7 +75,8 @@ def test_text_is_at_most_a_screen(program: Path) -> None:
     report = report_of(program, *many, unread=tuple(f"pallas_call at train.py:{line}" for line in range(50)))
     lines = str(report).splitlines()
     assert len(lines) <= 40
-    assert "376 findings more: --format json has them all" in lines
+    assert "and 376 more findings; --format json lists all" in lines
+    assert "and 42 more places not read or not run" in lines
     assert lines[-1] == "typedshmap audit: 1 region, 0 read whole, 1 in part; 400 errors, 0 suspects"
 
 

@@ -192,7 +192,10 @@ def test_a_program_that_fails_is_reported_on(program: Path, capfd: pytest.Captur
         (("-m", "nothing_there"), "audit: nothing_there: there is no such module\n"),
         (("--mesh", "tp=0", "plain.py"), "audit: --mesh tp=0: "),
         (("--hints", "--format", "sarif", "plain.py"), "audit: --hints is printed as text or json, not as sarif\n"),
-        (("--devices", "0", "plain.py"), "audit: 0 virtual CPU devices are asked for; 1 to 512 can be made\n"),
+        (
+            ("--devices", "0", "plain.py"),
+            "audit: cannot make 0 virtual CPU devices: the number must be from 1 to 512\n",
+        ),
         (("--baseline", "none.json", "plain.py"), "audit: --baseline none.json: No such file or directory\n"),
         (("--write-baseline", "none/none.json", "plain.py"), "audit: --write-baseline none/none.json: No such file"),
     ],

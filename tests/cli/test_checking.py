@@ -338,7 +338,10 @@ WRONG_USE = [
         "required argument: 'x'\n\nHint: its arguments are given as in --arg \"x=f32[8,16]\"",
     ),
     (["os", "--mesh", "dp=4"], "os: no function here was made by typed_shard_map or typed_jit"),
-    (["program_g", "--mesh", "dp=1024", "--numerics"], "1024 virtual CPU devices are asked for; 1 to 512 can be made"),
+    (
+        ["program_g", "--mesh", "dp=1024", "--numerics"],
+        "cannot make 1024 virtual CPU devices: the number must be from 1 to 512",
+    ),
     (
         ["program_h", "--mesh", "dp=4"],
         "program_h: cannot be imported (it found 8 devices; --devices gives another number of virtual ones)\n"

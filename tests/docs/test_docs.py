@@ -45,7 +45,9 @@ def test_every_room_of_the_package_is_in_the_table_of_the_layout() -> None:
 
 def test_every_module_that_the_table_of_the_layout_names_in_a_room_is_there() -> None:
     missing = list[str]()
-    for rooms, job in re.findall(r"^\| ((?:`[\w/]+` ?)+)\| (.*) \|$", TABLE, re.MULTILINE):
+    rows = re.findall(r"^\| ((?:`[\w/]+` ?)+)\| ([^|]+) \|$", TABLE, re.MULTILINE)
+    assert len(rows) == TABLE.count("\n| `")
+    for rooms, job in rows:
         folders = [PACKAGE / room.rstrip("/") for room in re.findall(r"`([\w/]+)`", rooms)]
         inside = [name for each in re.findall(r"\(([^)]*)\)", job) for name in re.findall(r"`(\w+)/?`", each)]
         there = {path.stem for folder in folders for path in folder.glob("*")}

@@ -240,9 +240,10 @@ def without_axes(x: Float32[Array, "batch model"]) -> Float32[Array, "model"]:
 
 
 REFUSED = {
-    "no devices": (layer, {"devices": 0}, StructureError, "choose_mesh: devices=0 is not a whole number from 1 on"),
-    "half": (layer, {"devices": 2.5}, StructureError, "choose_mesh: devices=2.5 is not a whole number from 1 on"),
-    "too many": (layer, {"devices": 2**31}, StructureError, "choose_mesh: devices=2147483648 is more than 2147483647"),
+    "no devices": (layer, {"devices": 0}, StructureError, "choose_mesh: devices must be an integer >= 1, got 0"),
+    "half": (layer, {"devices": 2.5}, StructureError, "choose_mesh: devices must be an integer >= 1, got 2.5"),
+    "too many": (layer, {"devices": 2**31}, StructureError,
+                 "choose_mesh: devices must be at most 2147483647, got 2147483648"),
     "hardware": (layer, {"hardware": "v5q"}, StructureError, "choose_mesh: hardware= is 'v5q'"),
     "no hardware": (layer, {"hardware": None}, StructureError,
                     "choose_mesh: hardware= is None, but times need it"),
@@ -252,7 +253,7 @@ REFUSED = {
     "a mesh": (layer, {"mesh": "tp=x"}, MeshAxisError, "choose_mesh: mesh= is 'tp=x'"),
     "a fixed size": (layer, {"mesh": {"tp": 3}}, MeshAxisError, "choose_mesh: tp=3 does not divide 8 devices"),
     "sizes of all": (layer, {"mesh": "dp=2,tp=2"}, MeshAxisError,
-                     "choose_mesh: dp=2, tp=2 does not divide 8 devices without a rest"),
+                     "choose_mesh: dp=2, tp=2 makes 4 devices, not 8, and no mesh axis has a free size"),
     "no axes": (without_axes, {}, MeshAxisError,
                 "choose_mesh: without_axes: its hints name no mesh axes, and no mesh is known"),
     "a wrong body": (forgotten, {}, VaryingError,

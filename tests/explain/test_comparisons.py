@@ -262,7 +262,8 @@ def test_no_device_is_asked_for(monkeypatch):
 
 
 def test_a_list_as_mesh_is_the_old_spelling():
-    with pytest.warns(DeprecationWarning, match="explain: a list of meshes is meshes= now"):
+    message = "explain: passing a list of meshes as mesh= is deprecated; pass meshes="
+    with pytest.warns(DeprecationWarning, match=message):
         assert str(explain(layer, mesh=["dp=4,tp=2", "dp=3,tp=1"], **SIZES)) == str(
             explain(layer, meshes=["dp=4,tp=2", "dp=3,tp=1"], **SIZES)
         )

@@ -322,7 +322,7 @@ REFUSED = [
     (lambda: inputs(sums, mesh=MESH, x=lambda key: key),
      'inputs: sums: the function that makes Float[Array, "[b/dp] d"] is given a key and a shape, '
      "which it does not take: too many positional arguments"),
-    (lambda: inputs(sums, mesh=MESH, seed=-1), "inputs: seed=-1 is not a whole number from 0 on"),
+    (lambda: inputs(sums, mesh=MESH, seed=-1), "inputs: seed must be an integer >= 0, got -1"),
     (lambda: inputs(step, mesh=MESH, weights=lambda key, shape: None),
      "inputs: step: argument 'weights' (Weights) is several arrays, so that no function of a key and a shape "
      "makes it; pass arguments={'weights.field': ...}"),

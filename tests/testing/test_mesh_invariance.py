@@ -567,11 +567,11 @@ def test_an_exception_of_the_body_on_some_mesh_passes_through_with_a_note():
 
 
 REFUSED = [
-    (center, {"trials": 0}, "trials=0 is not a whole number from 1 on"),
-    (center, {"seed": -1}, "seed=-1 is not a whole number from 0 on"),
-    (center, {"seed": 1.5}, "seed=1.5 is not a whole number from 0 on"),
-    (center, {"rtol": -1.0}, "rtol=-1.0 is not a number from 0 on"),
-    (center, {"atol": "x"}, "atol='x' is not a number from 0 on"),
+    (center, {"trials": 0}, "trials must be an integer >= 1, got 0"),
+    (center, {"seed": -1}, "seed must be an integer >= 0, got -1"),
+    (center, {"seed": 1.5}, "seed must be an integer >= 0, got 1.5"),
+    (center, {"rtol": -1.0}, "rtol must be a number >= 0, got -1.0"),
+    (center, {"atol": "x"}, "atol must be a number >= 0, got 'x'"),
     (center, {"grad": 1}, "grad=1 is not True, False or None"),
     (center, {"exclude": [0]}, 'exclude= holds 0; it takes names of results, as "return[0]"'),
     (center, {"exclude": ".loss", "grad": True}, (

@@ -116,6 +116,11 @@ def auto_axes(mesh: AnyMesh) -> tuple[tuple[str, int], ...]:
     return tuple((name, size) for (name, size), kind in kinds if kind is AxisType.Auto and size > 1)
 
 
+def abstract_mesh(sizes: Mapping[str, int], kind: AxisType = AxisType.Auto) -> AbstractMesh:
+    """A mesh of axes of these sizes, all of one type, without devices."""
+    return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(kind,) * len(sizes))
+
+
 def with_axis_type(mesh: Any, kind: AxisType) -> Any:
     """The mesh, concrete or abstract, with one type for all axes."""
     kinds = (kind,) * len(mesh.axis_names)

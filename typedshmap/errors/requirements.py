@@ -19,9 +19,9 @@ def require_bool_or_none(verb: str, name: str, value: Any) -> None:
 def require_integer(verb: str, name: str, value: Any, least: int, most: int = 2**63 - 1) -> int:
     """An option as an integer."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-        raise StructureError(f"{verb}: {name}={value_text(value)} is not a whole number from {least} on")
+        raise StructureError(f"{verb}: {name} must be an integer >= {least}, got {value_text(value)}")
     if int(value) > most:
-        raise StructureError(f"{verb}: {name}={value_text(value)} is more than {most}")
+        raise StructureError(f"{verb}: {name} must be at most {most}, got {value_text(value)}")
     return int(value)
 
 
@@ -32,16 +32,13 @@ def merge_sizes(verb: str, sizes: Any, dims: Mapping[str, Any]) -> dict[str, Any
     """
     if isinstance(sizes, Integral | tuple):
         sizes = {"sizes": sizes}
-    if not isinstance(sizes, Mapping | None) or not all(isinstance(name, str) for name in sizes or ()):
-        raise StructureError(f"{verb}: sizes= expects a dict of sizes by the names of dims, got {value_text(sizes)}")
+    require_dict(verb, sizes, "sizes= expects a dict of sizes by the names of dims")
     if twice := [name for name in sizes or () if name in dims]:
         raise StructureError(f"{verb}: the size of '{twice[0]}' is given twice, in sizes= and by keyword")
     return {**(sizes or {}), **dims}
 
 
-def require_dict(verb: str, arguments: Any) -> None:
-    """Raise unless ``arguments=`` is None or a dict with names as keys."""
-    if not isinstance(arguments, Mapping | None) or not all(isinstance(name, str) for name in arguments or ()):
-        raise StructureError(
-            f"{verb}: arguments= expects a dict of arguments by name or path, got {value_text(arguments)}"
-        )
+def require_dict(verb: str, value: Any, rule: str = "arguments= expects a dict of arguments by name or path") -> None:
+    """Raise unless an option is None or a dict with names as keys."""
+    if not isinstance(value, Mapping | None) or not all(isinstance(name, str) for name in value or ()):
+        raise StructureError(f"{verb}: {rule}, got {value_text(value)}")

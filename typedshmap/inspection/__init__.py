@@ -60,12 +60,12 @@ def observing(observer: Any, axis_sizes: Mapping[str, int] = NOTHING) -> Generat
       observer: an object that has some of these methods.
         ``boundary(values, hints, mesh)``: a typed function was called; its arguments and results by name, and their
         `Hint`s. ``assertion(value, hint)``: a ``check`` or an ``assume``. ``region(region)``: a `Region` was traced,
-        typed or plain. ``missed(why)``: a region could not be traced. ``suspect(function, finding)``: a typed region
-        has a suspect.
+        typed or plain. ``missed(why)``, beside ``region``: one could not be traced. ``suspect(function, finding)``: a
+        typed region has a suspect. ``name_operands(trace, operands)``, beside ``region``, for tools that run regions
+        again: returns what a region takes instead of its operands, and the names that `Region.traced` has of them.
       axis_sizes: the sizes to assume for mesh axes of size 1 in the analysis of a region.
     """
-    names = ("region", "missed", "name_operands")
-    see, miss, name_operands = (getattr(observer, name, None) for name in names)
+    see, miss, name_operands = (getattr(observer, name, None) for name in ("region", "missed", "name_operands"))
     with ExitStack() as opened:
         if see is not None:
             watched = _jax.regions.watched_regions(

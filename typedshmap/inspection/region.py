@@ -139,15 +139,15 @@ class Region:
       traced: the region as JAX traced it.
     """
 
-    def __init__(self, traced: _jax.jaxpr.TracedRegion, lengths: Mapping[str, int] = NOTHING) -> None:
+    def __init__(self, traced: _jax.jaxpr.TracedRegion, axis_sizes: Mapping[str, int] = NOTHING) -> None:
         """Wrap a traced region.
 
         Args:
           traced: the region.
-          lengths: the sizes to assume for mesh axes of size 1.
+          axis_sizes: the sizes to assume for mesh axes of size 1.
         """
         eqn, self.traced, self._results = traced.eqn, traced, traced.results
-        self.params, self.origin = eqn.params, traced.origin
+        self._params, self.origin = eqn.params, traced.origin
         self.jaxpr = body = eqn.params["jaxpr"]
         self.mesh = mesh = eqn.params["mesh"]
         self.in_specs, self.out_specs = tuple(eqn.params["in_specs"]), tuple(eqn.params["out_specs"])
@@ -155,7 +155,7 @@ class Region:
         info = getattr(body, "debug_info", None)
         self.argument_names = tuple(getattr(info, "arg_names", None) or ())
         manual = _jax.jaxpr.newly_manual_axes(eqn.params)
-        sizes = ((axis, size if size > 1 else lengths.get(axis, 1)) for axis, size in mesh.shape_tuple)
+        sizes = ((axis, size if size > 1 else axis_sizes.get(axis, 1)) for axis, size in mesh.shape_tuple)
         self.axes = {axis: size for axis, size in sizes if axis in manual}
         self._package = _jax.source.library_of(body)
         with as_users(self._package):
@@ -214,7 +214,7 @@ class Region:
           value: the variable.
           other: the same region on a mesh with another size of one axis, from which degrees are known.
         """
-        return [*describe_value(self.params, None if other is None else other.params, value)]
+        return [*describe_value(self._params, None if other is None else other._params, value)]
 
     @cached_property
     def collectives(self) -> list[CollectiveCall]:
@@ -285,11 +285,11 @@ class Region:
 
     @cached_property
     def _equations(self) -> tuple[Any, ...]:
-        return tuple(_jax.jaxpr.all_equations(self.params["jaxpr"]))
+        return tuple(_jax.jaxpr.all_equations(self.jaxpr))
 
     def deadlocks_of_gradient(self, operands: Container[int]) -> list[Finding]:
         """The deadlock in its gradient with respect to some operands, which are counted from the last."""
-        call, count = self.traced.call, len(self.params["in_specs"])
+        call, count = self.traced.call, len(self.in_specs)
         end = self.traced.start + len(call.operands if call is not None else ())
         with as_users(self._package):
             first = self._interpreted.divergence([at - end in operands and at < end for at in range(count)])
@@ -299,7 +299,7 @@ class Region:
 
     @cached_property
     def _interpreted(self) -> InterpretedRegion:
-        return InterpretedRegion(self.params, self._interpreter, self._name_dim)
+        return InterpretedRegion(self._params, self._interpreter, self._name_dim)
 
     def _interpreter(self) -> FactInterpreter:
         sizes = {axis: size for axis, size in self.axes.items() if size > 1}
@@ -312,7 +312,7 @@ class Region:
 
     def _retraced(self, axis: str, size: int) -> Any:
         """Its jaxpr on a mesh with another size of one axis; None if it cannot be traced there."""
-        call, mesh = self.traced.call, self.params["mesh"]
+        call, mesh = self.traced.call, self.mesh
         if call is None or mesh.manual_axes:
             return None
         mesh_of_size = _jax.regions.other_mesh(mesh, axis, size)

@@ -198,9 +198,7 @@ class _PatternParser(AxesParser):
             raise self.fault(f"the pattern has '{text}', which names no mesh axis", self.since(start), cure)
         cure = "brackets hold one dim; merged dims stand in ()"
         self.expect("/", f"the pattern has an unexpected '{self.peek()}'", cure)
-        axes = self.axes()
-        self.expect("]", f"unexpected '{self.peek()}' among mesh axes", "write [dim/a,b]")
-        return replace(dim, axes=axes, span=self.since(start))
+        return replace(dim, axes=self.closed_axes(), span=self.since(start))
 
     def dim(self) -> PatternDim:
         """dim := factor | group"""

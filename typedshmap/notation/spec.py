@@ -255,6 +255,12 @@ def names_in_expression(size: Expression) -> tuple[str, ...]:
 class AxesParser(Cursor):
     """The grammar of mesh axes in brackets."""
 
+    def closed_axes(self) -> Axes:
+        """closed_axes := axes ']'"""
+        axes = self.axes()
+        self.expect("]", f"unexpected '{self.peek()}' among mesh axes", "write [dim/a,b]")
+        return axes
+
     def axes(self) -> Axes:
         """axes := '' | '?' | NAME (',' NAME)* | '(' (NAME (',' NAME)* ','?)? ')'"""
         start = self.at
@@ -343,8 +349,7 @@ class _SpecParser(AxesParser):
             inner = self.text(self.since(1))
             cure = f"write [{inner}/axis], or [{inner}/] for a dim that is not sharded"
             raise self.fault(f"'{self.text(self.full_span())}' names no mesh axis", self.full_span(), cure)
-        axes = self.axes()
-        self.expect("]", f"unexpected '{self.peek()}' among mesh axes", "write [dim/a,b]")
+        axes = self.closed_axes()
         if dim.broadcast and axes.names:
             problem = f"'{dim}' may be of size 1, so it may not be sharded"
             raise self.fault(problem, self.full_span(), f"write [{str(dim).replace('#', '')}/{axes}], or {dim}")

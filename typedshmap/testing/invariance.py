@@ -17,10 +17,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from .. import _jax
-from .._jax.mesh import mesh_sizes
+from .._jax.mesh import abstract_mesh, mesh_sizes
 from ..drawing import framed, table
 from ..errors import ShapeError, StructureError, SuspectWarning, VaryingError
 from ..errors.phrases import count_text, mesh_text, name_of, quoted_axes, titled, value_text
@@ -285,8 +285,7 @@ def _lent(meshes: Any) -> AbstractMesh | None:
     given = meshes if isinstance(meshes, list | tuple) else ()
     shapes = [mesh_sizes(getattr(mesh, "shape", mesh)) or {} for mesh in given]
     sizes = {axis: size for shape in shapes for axis, size in shape.items()}
-    kinds = (AxisType.Auto,) * len(sizes)
-    return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=kinds) if sizes else None
+    return abstract_mesh(sizes) if sizes else None
 
 
 def _is_of_one_shard(error: VaryingError) -> bool:
@@ -299,7 +298,7 @@ def _number_option(name: str, value: Any) -> float | None:
     if value is None:
         return None
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= sys.float_info.max:
-        raise StructureError(f"{VERB}: {name}={value_text(value)} is not a number from 0 on")
+        raise StructureError(f"{VERB}: {name} must be a number >= 0, got {value_text(value)}")
     return float(value)
 
 

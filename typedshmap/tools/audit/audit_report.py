@@ -127,13 +127,13 @@ def text_report(findings: Sequence[Finding], regions: Sequence[AuditedRegion]) -
         for severity, kind, message, file, line, region in findings[:_MOST_FINDINGS]
     ]
     if len(findings) > _MOST_FINDINGS:
-        lines.append(f"{len(findings) - _MOST_FINDINGS} findings more: --format json has them all")
+        lines.append(f"and {count_text(len(findings) - _MOST_FINDINGS, 'more finding')}; --format json lists all")
     unread = [(why, region) for region in regions for why in region.unread]
     for why, region in unread[:_MOST_UNREAD]:
         reason = why if why.startswith(_NOT_COMPARED) else f"not read: {why}"
         lines.append(f"{reason} ({region.name} at {shown_path(region.file)}:{region.line})")
     if len(unread) > _MOST_UNREAD:
-        lines.append(f"not read or not run: {len(unread) - _MOST_UNREAD} places more")
+        lines.append(f"and {count_text(len(unread) - _MOST_UNREAD, 'more place')} not read or not run")
     errors = sum(finding.severity == "error" for finding in findings)
     complete = sum(region.is_complete for region in regions)
     parts = f"{complete} read whole" + (f", {len(regions) - complete} in part" if complete < len(regions) else "")

@@ -51,7 +51,7 @@ def run(given: argparse.Namespace) -> int:
     """Run a program under audit, and print the report; the exit code."""
     if given.hints and given.format not in ("text", "json"):
         raise options.UsageError(f"--hints is printed as text or json, not as {given.format}")
-    lengths = options.read_axis_sizes(given.mesh) if given.mesh is not None else {}
+    axis_sizes = options.read_axis_sizes(given.mesh) if given.mesh is not None else {}
     with options.misuse("--baseline "):
         baseline = Baseline.read(given.baseline) if given.baseline is not None else None
     require_program(given.program, given.module)
@@ -59,7 +59,7 @@ def run(given: argparse.Namespace) -> int:
         make_devices(given.devices)
     is_document = given.format in ("json", "sarif")
     output = output_on_stderr() if is_document else nullcontext()
-    with output, audit(lengths, invariance=given.invariance, hints=given.hints) as report:
+    with output, audit(axis_sizes, invariance=given.invariance, hints=given.hints) as report:
         code = run_program(given.program, given.module, given.arguments)
     if code and not report.regions and given.devices is None and jax.device_count() == 1:
         print("audit: the program found 1 device; --devices 8 makes as many virtual ones", file=sys.stderr)

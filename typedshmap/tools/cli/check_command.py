@@ -54,7 +54,7 @@ def add_verb(add_parser: Callable[..., options.Parser]) -> None:
 def run(given: argparse.Namespace) -> int:
     """Check the functions, and print a line per function and mesh, or a document; the exit code."""
     meshes = options.read_meshes(given.mesh, given.explicit)
-    devices = max(mesh.size for mesh in meshes) if given.numerics else min(meshes[0].size, options.MOST)
+    devices = max(mesh.size for mesh in meshes) if given.numerics else min(meshes[0].size, options.MOST_VIRTUAL_DEVICES)
     with output_on_stderr() if given.format != "text" else nullcontext():
         functions, values, unusable = read_functions(given, given.targets, devices)
         for error in unusable:

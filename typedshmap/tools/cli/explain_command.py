@@ -66,7 +66,7 @@ def run(given: argparse.Namespace) -> int:
         hardware = read_hardware("--hardware", given.hardware)
     page = options.page_to_write(given.html, given.force)
     lock = _read_lock(given)
-    functions, values, _ = read_functions(given, [given.target], min(meshes[0].size, options.MOST))
+    functions, values, _ = read_functions(given, [given.target], min(meshes[0].size, options.MOST_VIRTUAL_DEVICES))
     calls = [(function, [function.on(mesh) for mesh in meshes]) for function in functions]
     keys: list[str] = []
     if lock is not None:  # an entry stands for itself, while meshes that are compared have the same sizes

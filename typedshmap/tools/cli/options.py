@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import jax
 from jax.sharding import AbstractMesh, AxisType
 
-from ..._jax.mesh import parse_mesh
+from ..._jax.mesh import abstract_mesh, parse_mesh
 from ...errors import TypedShmapError
 from ...errors.phrases import did_you_mean, excerpt
 
@@ -83,10 +83,7 @@ class Parser(argparse.ArgumentParser):
 def read_meshes(texts: Sequence[str], explicit: bool) -> list[AbstractMesh]:
     """Meshes written as ``dp=4,tp=2``."""
     kind = AxisType.Explicit if explicit else AxisType.Auto
-    return [
-        AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(kind,) * len(sizes))
-        for sizes in map(read_axis_sizes, texts)
-    ]
+    return [abstract_mesh(read_axis_sizes(text), kind) for text in texts]
 
 
 def read_axis_sizes(text: str) -> dict[str, int]:
@@ -206,15 +203,15 @@ def write_page(page: Path, text: str) -> None:
         raise UsageError(f"--html {page}: {(error.strerror or str(error)).lower()}") from None
 
 
-MOST = 512
-
+MOST_VIRTUAL_DEVICES = 512
 DEVICES_FLAG = "--xla_force_host_platform_device_count"
 
 
 def require_device_count(count: int) -> None:
     """Raise a UsageError for no virtual devices, or for more than one machine has room for."""
-    if not 1 <= count <= MOST:
-        raise UsageError(f"{count} virtual CPU devices are asked for; 1 to {MOST} can be made")
+    if not 1 <= count <= MOST_VIRTUAL_DEVICES:
+        limits = f"the number must be from 1 to {MOST_VIRTUAL_DEVICES}"
+        raise UsageError(f"cannot make {count} virtual CPU devices: {limits}")
 
 
 def virtual_devices(count: int) -> None:

@@ -58,7 +58,7 @@ def run(given: argparse.Namespace) -> int:
     page = options.page_to_write(given.html, given.force)
     there = argparse.Namespace(**vars(given))
     there.mesh, there.devices = [",".join(f"{axis}=1" for axis in free)], None
-    functions, values, _ = read_functions(there, [given.target], min(given.devices, options.MOST))
+    functions, values, _ = read_functions(there, [given.target], min(given.devices, options.MOST_VIRTUAL_DEVICES))
     choices: list[Choice] = []
     with early_progress("plan") as report:
         for function in functions:

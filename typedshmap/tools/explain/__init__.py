@@ -137,7 +137,7 @@ def explain(
         comparison the error is in the mesh's row.
     """
     if isinstance(mesh, (list, tuple)) and meshes is None:
-        warn("explain: a list of meshes is meshes= now", DeprecationWarning, stacklevel=2)
+        warn("explain: passing a list of meshes as mesh= is deprecated; pass meshes=", DeprecationWarning, stacklevel=2)
     elif mesh is not None and meshes is not None:
         raise MeshAxisError("explain: both mesh= and meshes= are given")
     elif not isinstance(meshes, list | tuple | None):
@@ -296,7 +296,7 @@ def choose_call(
         raise StructureError(f"{verb}: hardware= is None, but times need it\n\nHint: as in hardware='v5p'")
     if is_plain(f):
         require_dict(verb, arguments)
-        lent = AbstractMesh((1,) * len(wanted), tuple(wanted)) if wanted else None
+        lent = _jax.mesh.abstract_mesh(dict.fromkeys(wanted, 1)) if wanted else None
         try:
             f, arguments = with_hints(verb, f, args, {**given, **(arguments or {})}, lent)
         except ValueError as error:
@@ -312,10 +312,10 @@ def choose_call(
         raise MeshAxisError(f"{verb}: {hinted.name}: its hints name no mesh axes, {unknown}")
     if known and (more := [axis for axis in wanted if axis not in known]):
         notes.append(f"no hint and no mesh of {hinted.name} names {quoted_axes(more)}")
-    meshes: list[AbstractMesh] = []
-    for sizes in meshes_to_try(verb, devices, axes):
-        mesh_of_type = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(axis_type,) * len(sizes))
-        meshes.append(_jax.mesh.mesh_like(mesh_of_type, own_mesh))
+    meshes = [
+        _jax.mesh.mesh_like(_jax.mesh.abstract_mesh(sizes, axis_type), own_mesh)
+        for sizes in meshes_to_try(verb, devices, axes)
+    ]
     device.rates(meshes[0].shape_tuple)
     comparison = explain_call(
         f, args, given, mesh=meshes, grad=bool(grad), bandwidth=None, hardware=device, arguments=arguments, verb=verb,

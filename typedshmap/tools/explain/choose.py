@@ -146,10 +146,12 @@ def _time(explanation: Explanation) -> Time:
 def meshes_to_try(verb: str, devices: int, axes: FreeMesh) -> list[dict[str, int]]:
     """All ways to divide devices over the axes whose size is not fixed, the first axis longest first."""
     fixed, free = {axis: size for axis, size in axes.items() if size}, [axis for axis, size in axes.items() if not size]
-    count, others = divmod(devices, prod(fixed.values()))
+    taken = prod(fixed.values())
+    count, others = divmod(devices, taken)
     if others or (count > 1 and not free):
         kept = ", ".join(f"{axis}={size}" for axis, size in fixed.items())
-        raise MeshAxisError(f"{verb}: {kept} does not divide {devices:,} devices" + ("" if free else " without a rest"))
+        makes = f"makes {taken:,} devices, not {devices:,}, and no mesh axis has a free size"
+        raise MeshAxisError(f"{verb}: {kept} {f'does not divide {devices:,} devices' if free else makes}")
     divided = list(islice(_divided(count, len(free)), _MOST_MESHES + 1))
     if len(divided) > _MOST_MESHES:
         raise StructureError(
@@ -191,11 +193,7 @@ def read_free_mesh(verb: str, given: Any) -> dict[str, int | None]:
 
 
 def choice_of(
-    verb: str,
-    function: str,
-    hardware: Hardware,
-    rows: Iterable[Explanation | Failed],
-    notes: Iterable[str] = (),
+    verb: str, function: str, hardware: Hardware, rows: Iterable[Explanation | Failed], notes: Iterable[str]
 ) -> Choice:
     """Rank the meshes on which a function fits, and give the reasons against the others."""
     rows = list(rows)

@@ -31,8 +31,8 @@ def explanation(
     call: ExplainedCall,
     grad: bool | None,
     bandwidth: Mapping[str, float],
-    hardware: Hardware | None = None,
-    target: Target | None = None,
+    hardware: Hardware | None,
+    target: Target | None,
 ) -> Explanation:
     """Explain one call."""
     jaxpr, types = call.trace()
@@ -51,9 +51,9 @@ def explanation(
     if both is not None and grad:
         inputs += [(f"cotangent of {value.name}", value.bytes) for value in cotangents]
         jaxpr, specs = both, [*specs, *(cotangent_spec(value.spec) for value in cotangents)]
-        program = read_program(both, inputs, backend=backend)
+        program = read_program(both, inputs, backend)
     else:
-        program = read_program(jaxpr, inputs, [value.bytes for value in results], backend=backend)
+        program = read_program(jaxpr, inputs, backend, [value.bytes for value in results])
     work, runs = work_of(program), (*costs.collectives, *(gradient if grad else ()))
     compiled = compile_program(call.signature.name, jaxpr, specs, call.mesh, target, runs) if target else None
     return Explanation(
@@ -262,7 +262,7 @@ def has_gradient(value: Any) -> bool:
 
 
 def meshes_of(
-    given: Any, default: _jax.mesh.AnyMesh | None, values: Iterable[Any], verb: str = "explain"
+    given: Any, default: _jax.mesh.AnyMesh | None, values: Iterable[Any], verb: str
 ) -> tuple[AbstractMesh, ...]:
     """The given meshes, or one, without devices: by default the function's or the ambient one, else the values'."""
     if isinstance(given, (list, tuple)):

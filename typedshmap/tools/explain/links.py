@@ -108,9 +108,7 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(sorted({*small, *(number // divisor for divisor in small)}))
 
 
-def link_rates(
-    sizes: Shape, link: float, domain: int = 0, network: float = 0, torus: Torus | None = None
-) -> list[float]:
+def link_rates(sizes: Shape, link: float, domain: int, network: float, torus: Torus | None) -> list[float]:
     """The bytes that a device sends per second over each axis of a mesh; 0 if that is not known.
 
     Args:

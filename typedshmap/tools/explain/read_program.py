@@ -40,11 +40,7 @@ class _Variable(NamedTuple):
 
 
 def read_program(
-    closed_jaxpr: Any,
-    arguments: Sequence[tuple[str, int]],
-    results: Sequence[int] | None = None,
-    *,
-    backend: Backend = "cpu",
+    closed_jaxpr: Any, arguments: Sequence[tuple[str, int]], backend: Backend, results: Sequence[int] | None = None
 ) -> Program:
     """Read the steps of a program, from the names of its arguments and the bytes of them on a device."""
     jaxpr = _jax.jaxpr.without_dead_equations(closed_jaxpr)

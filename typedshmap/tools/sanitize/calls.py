@@ -47,7 +47,7 @@ def compare_inside(comparison: ReplicaComparison, values: Iterable[HintedValue],
     _under(is_due, _compare(comparison, comparison.region.has_vma), shards)
 
 
-def compare_global(comparison: ReplicaComparison, values: Iterable[HintedValue], is_due: Any = True) -> None:
+def compare_global(comparison: ReplicaComparison, values: Iterable[HintedValue], is_due: Any) -> None:
     """Compare global values: at once if they are concrete, else in the program that is being traced."""
     region, claimed = comparison.region, list[tuple[Any, PartitionSpec, Replicated]]()
     for hinted, claim in _claims(comparison, values):
