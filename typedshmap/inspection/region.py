@@ -182,7 +182,7 @@ class Region:
 
     @property
     def findings(self) -> list[Finding]:
-        """The errors and suspects in it: contradictions to its PartitionSpecs, and code that is hardly intended."""
+        """Errors (results that contradict their PartitionSpecs) and suspects (code that is probably a mistake)."""
         return self._read[0]
 
     @property
