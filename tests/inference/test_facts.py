@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from typedshmap.inference import lattice
 from typedshmap.inference.lattice import (
-    NO_AXES,
     UNKNOWN,
     UNSHARDED,
     DimFact,
@@ -26,6 +25,7 @@ from typedshmap.inference.lattice import (
     varying_of,
 )
 from typedshmap.inference.reshape import reshape_dims
+from typedshmap.notation.layout import NO_AXES
 
 AXES = {"a": 2, "b": 3, "c": 2}
 A, B, AB, BA = DimFact(("a",)), DimFact(("b",)), DimFact(("a", "b")), DimFact(("b", "a"))

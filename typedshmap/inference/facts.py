@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from .. import _jax
 from ..errors.failures import ShardingConflict
+from ..notation.layout import NO_AXES
 from .interpreter import CLAIM, Interpreter, fixed_point
-from .lattice import NO_AXES, AxisSet, DimFact, ShardingFact, invarying, join, unknown, varying_of, zeros
+from .lattice import AxisSet, DimFact, ShardingFact, invarying, join, unknown, varying_of, zeros
 
 TransferRule = Callable[["FactInterpreter", Any, "list[ShardingFact]"], "Sequence[ShardingFact]"]
 """From an equation and the facts of its operands to those of its results."""
