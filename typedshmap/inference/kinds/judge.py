@@ -45,7 +45,7 @@ def judge(reading: Reading, value: Share, dim: int | None, is_sum: bool = False)
     losses = reading.losses_of(value)
     if losses:
         losses = tuple([loss for loss in losses if not loss.parts or not loss.parts <= reading.stated])
-        if not losses or value.may_cancel or (reading.sent and any(loss.is_of_slice for loss in losses)):
+        if not losses or value.may_cancel or (reading.sent and any(loss.why.is_of_slice for loss in losses)):
             return UNDECIDED
         return ResultVerdict("wrong", "lost", value, losses)
     if is_sum:
