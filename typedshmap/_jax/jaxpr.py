@@ -78,16 +78,22 @@ def aligned_equations(jaxpr: Any, other: Any) -> dict[int, Any] | None:
 def called(eqn: Any) -> Any:
     """The jaxpr that an equation calls, with its constants, if it returns the equation's results; else None.
 
-    Its operands are the equation's; those of an operation written in Python (jax 0.12) are the first of them.
+    Its operands are the equation's; those of an operation that is written in Python are the first of them.
     """
     params = eqn.params
-    if "_prim" in params:
+    if is_hi(eqn):
         return hi_jaxpr(eqn)
     for name in ("jaxpr", "call_jaxpr", "fun_jaxpr", "call"):
         if name in params and hasattr(jaxpr := getattr(params[name], "jaxpr", params[name]), "eqns"):
             is_same = len(jaxpr.invars) == len(eqn.invars) and len(jaxpr.outvars) == len(eqn.outvars)
             return params[name] if is_same else None
     return None
+
+
+def called_with(eqn: Any, operands: Sequence[Any]) -> tuple[Any, Sequence[Any]] | None:
+    """The jaxpr that an equation calls, as `called` returns it, and its operands among those of the equation."""
+    jaxpr = called(eqn)
+    return None if jaxpr is None else (jaxpr, operands[: len(open_jaxpr(jaxpr).invars)])
 
 
 def handed_on(eqn: Any, jaxpr: Any) -> Sequence[Any]:
@@ -102,8 +108,8 @@ def handed_on(eqn: Any, jaxpr: Any) -> Sequence[Any]:
 
 
 def called_jaxpr(eqn: Any) -> Any:
-    """The same without constants, and only with all of the equation's operands."""
-    return None if "_prim" in eqn.params else open_jaxpr(called(eqn))
+    """The jaxpr that an equation calls, without constants, and only with all of the equation's operands."""
+    return None if is_hi(eqn) else open_jaxpr(called(eqn))
 
 
 def value_numbers(jaxprs: Sequence[Any]) -> list[list[int]]:
@@ -181,8 +187,13 @@ def kernel_operands(eqn: Any) -> list[frozenset[int]] | None:
     return [read_by[same.get(ref, ref)] | indices for ref in refs[given : given + len(eqn.outvars)]]
 
 
+def is_hi(eqn: Any) -> bool:
+    """Whether an equation is an operation that is written in Python (jax 0.12)."""
+    return "_prim" in eqn.params
+
+
 def hi_jaxpr(eqn: Any) -> Any:
-    """The jaxpr of an operation that is written in Python (jax 0.12): its own, or its expansion; else None.
+    """The jaxpr of an operation that is written in Python: its own, or its expansion; else None.
 
     It takes the equation's first operands.
     """
@@ -430,9 +441,15 @@ def without_dead_equations(closed_jaxpr: Any) -> Any:
 
 def inner_jaxprs(eqn: Any) -> list[Any]:
     """The programs that an equation runs."""
-    params = [hi_jaxpr(eqn)] if "_prim" in eqn.params else eqn.params.values()
+    params = [hi_jaxpr(eqn)] if is_hi(eqn) else eqn.params.values()
     values = [value if isinstance(value, (tuple, list)) else (value,) for value in params]
     return [jaxpr for jaxpr in map(open_jaxpr, chain(*values)) if hasattr(jaxpr, "eqns")]
+
+
+def held_jaxprs(eqn: Any) -> list[Any]:
+    """The programs that an equation runs, and those that an operation written in Python has as parameters."""
+    primitive = eqn.params.get("_prim")
+    return [*inner_jaxprs(eqn), *(inner_jaxprs(primitive) if hasattr(primitive, "params") else ())]
 
 
 def has_effects(eqn: Any) -> bool:

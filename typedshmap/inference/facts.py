@@ -209,9 +209,7 @@ def default_rule(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFac
     named = axes if is_from_outside else frozenset(_jax.jaxpr.named_axes(eqn, axes))
     if name in _WRITES and varying_of(facts[1:]) - facts[0].varying:
         interpreter.is_written = True
-    # An operation that is written in Python, as jax 0.12 has them, keeps its jaxprs among parameters of its own.
-    owners = [owner for owner in (eqn, eqn.params.get("_prim")) if hasattr(owner, "params")]
-    for jaxpr in (jaxpr for owner in owners for jaxpr in _jax.jaxpr.inner_jaxprs(owner)):
+    for jaxpr in _jax.jaxpr.held_jaxprs(eqn):
         named = named.union(*(_jax.jaxpr.named_axes(inner, axes) for inner in _jax.jaxpr.all_equations(jaxpr)))
     operands = [facts] * len(eqn.outvars)
     if eqn.primitive.name == "pallas_call" and (read := _jax.jaxpr.kernel_operands(eqn)) is not None:

@@ -129,11 +129,8 @@ def fixed_point(
 
 def call(interpreter: Interpreter[V], eqn: Any, values: list[V]) -> Sequence[V]:
     """A call of a jaxpr."""
-    jaxpr = _jax.jaxpr.called(eqn)
-    if jaxpr is None:
-        return interpreter.opaque(eqn, values)
-    is_hi = "_prim" in eqn.params  # jax 0.12 has operations that are written in Python
-    return interpreter.interpret(jaxpr, values[: len(jaxpr.invars)] if is_hi else values)
+    called = _jax.jaxpr.called_with(eqn, values)
+    return interpreter.opaque(eqn, values) if called is None else interpreter.interpret(*called)
 
 
 def linear_solve(interpreter: Interpreter[V], eqn: Any, values: list[V]) -> Sequence[V]:
