@@ -216,7 +216,7 @@ class Refused(NamedTuple):
 
 def analyze_region(
     analysis: RegionAnalysis,
-    traced: _jax.jaxpr.TracedRegion | None,
+    traced: _jax.regions.TracedRegion | None,
     operands: Sequence[Any],
     results: Sequence[LayoutAssertion | Refused | None],
     retrace: Retrace | None = None,

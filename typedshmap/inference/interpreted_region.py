@@ -43,7 +43,7 @@ def _rule_of(name: str, known: _jax.primitives.Primitive) -> TransferRule | None
         case "ordering":
             return {"axis": elementwise_facts.same_shape, "window_dimensions": reshape.reduce_window}.get(known.along)
         case "collective":
-            return _OF_OPERATIONS.get(_jax.jaxpr.COLLECTIVES.get(name, ""))
+            return _OF_OPERATIONS.get(_jax.primitives.COLLECTIVES.get(name, ""))
         case _:
             return elementwise_facts.elementwise if known.is_entry_by_entry else None
 
