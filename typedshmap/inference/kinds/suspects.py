@@ -13,7 +13,7 @@ from ...errors.causes import Cure, Suspected, SuspectKind
 from ...errors.phrases import mesh_text, quoted_axes
 from .cures import find_cure
 from .judge import ResultVerdict
-from .origins import Loss, is_extreme
+from .origins import Loss, ValueOrigin, is_extreme
 from .reading import Reading
 from .region_kinds import Kinds, RegionReading
 
@@ -97,7 +97,7 @@ def _of_result(kinds: Kinds, axis: str, read: RegionReading, at: int, verdict: R
     if verdict.kind == "degree":
         yield _of_degree(kinds, axis, read, verdict.value.degree, _place_of_result(kinds, at))
     elif verdict.kind == "lost":
-        yield _of_loss(kinds, axis, read, first_loss(verdict.losses), False)
+        yield _of_loss(kinds, axis, read, _first_loss(verdict.losses), False)
     elif verdict.kind in _OF_RESULTS:
         kind, problem = _OF_RESULTS[verdict.kind]
         cure = None if kind == "copies" else find_cure(kinds, axis, read)
@@ -105,7 +105,7 @@ def _of_result(kinds: Kinds, axis: str, read: RegionReading, at: int, verdict: R
         yield Suspicion(failure, _place_of_result(kinds, at))
 
 
-def first_loss(losses: Sequence[Loss]) -> Loss:
+def _first_loss(losses: Sequence[Loss]) -> Loss:
     """The first loss that does not use an extreme; else the first one."""
     return min(losses, key=lambda loss: loss.why.is_of_extreme)
 
@@ -172,13 +172,19 @@ def _of_loss(kinds: Kinds, axis: str, read: RegionReading, loss: Loss, is_error:
         return _of_degree(kinds, axis, read, loss.degree, place, met)
     origin = reading.maker_of_loss(loss)
     since = origin.place if origin is not None else ""
-    problem = f"{problem_of(reading, loss)}{f', due since {since}' if since and not loss.is_excusable else ''}"
+    problem = f"{_problem(reading, loss)}{f', due since {since}' if since and not loss.is_excusable else ''}"
     cure = find_cure(kinds, axis, read)
     failure = Suspected(loss.why.suspect, (axis,), problem, since, is_error, cure)
     return Suspicion(failure, place, is_error)
 
 
-def problem_of(reading: Reading, loss: Loss, at: str = "") -> str:
+def problem_of(reading: Reading, losses: Sequence[Loss]) -> str:
+    """The words for the first loss that does not use an extreme, or else the first one, with its line."""
+    loss = _first_loss(losses)
+    return _problem(reading, loss, ValueOrigin(loss.eqn, loss.calls).place.partition(" ")[0])
+
+
+def _problem(reading: Reading, loss: Loss, at: str = "") -> str:
     """The words for an operation at a line that loses a partial sum, or takes a shard's rows for the whole."""
     origin = reading.maker_of_loss(loss)
     text = loss.why.words.format(axis=f"'{reading.axis}'")
