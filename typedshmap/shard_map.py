@@ -354,14 +354,14 @@ class _RegionCall:
             if _jax.array.STAGED not in map(type, self.arrays) and _jax.trace.is_outside_traces():
                 program = jax.jit(mapped)
                 traced = program.trace(*self.arrays)  # at every call, so that no closed-over value is stale
-                self._analyze(_jax.jaxpr.find_region(traced.jaxpr))
+                self._analyze(_jax.regions.find_region(traced.jaxpr))
                 return _jax.programs.compiled(traced, self.arrays, self.typed.name) or program
             elif self.typed.result is None or holds_arrays(self.typed.result):
                 self.analyzed_after = mapped if self.analysis else None
                 return mapped
             else:  # no result would lead to the region in the enclosing jaxpr
                 program = _jax.staging.inline_jit(mapped)
-        self._analyze(_jax.jaxpr.find_region(_jax.staging.make_jaxpr(program, self.arrays)))
+        self._analyze(_jax.regions.find_region(_jax.staging.make_jaxpr(program, self.arrays)))
         return program
 
     def run_observed(self, own_observer: Observer | None, numbers: Iterator[int]) -> Sequence[Any]:
@@ -420,9 +420,9 @@ class _RegionCall:
         if traced is None or not self._analyze(traced):
             # No jaxpr holds the whole body, as under jax.vmap: trace it a second time.
             assert self.analyzed_after is not None
-            self._analyze(_jax.jaxpr.find_region(jax.make_jaxpr(self.analyzed_after)(*self.arrays)))
+            self._analyze(_jax.regions.find_region(jax.make_jaxpr(self.analyzed_after)(*self.arrays)))
 
-    def _analyze(self, traced: _jax.jaxpr.TracedRegion | None) -> bool:
+    def _analyze(self, traced: _jax.regions.TracedRegion | None) -> bool:
         """Compare the hints and checks of the body with its jaxpr; False if parts of the jaxpr are missing."""
         if self.analysis is None:  # checks are off
             return True
@@ -598,9 +598,9 @@ def _cause_behind(
         return None
     try:
         call = _RegionCall(info, False, args, kwargs)
-        traced = _jax.jaxpr.find_region(_jax.staging.make_jaxpr(call.mapped(), call.arrays))
+        traced = _jax.regions.find_region(_jax.staging.make_jaxpr(call.mapped(), call.arrays))
         if call.analysis is not None and traced is not None:
-            forward = _jax.jaxpr.before_gradients(traced)
+            forward = _jax.regions.before_gradients(traced)
             analyze_region(call.analysis, forward, (), call.results if forward is traced else ())
     except TypedShmapError as cause:
         wrong = cause.failures[0].what if cause.failures else None

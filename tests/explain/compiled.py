@@ -14,7 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
-from typedshmap._jax.jaxpr import OPERATIONS
+from typedshmap._jax.primitives import OPERATIONS
 from typedshmap.tools.explain import Explanation
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from typedshmap.inference import lattice
 from typedshmap.inference.lattice import (
-    NO_AXES,
     UNKNOWN,
     UNSHARDED,
     DimFact,
@@ -27,6 +26,7 @@ from typedshmap.inference.lattice import (
     varying_of,
 )
 from typedshmap.inference.reshape import reshape_dims
+from typedshmap.notation.layout import NO_AXES
 
 AXES = {"a": 2, "b": 3, "c": 2}
 A, B, AB, BA = DimFact(("a",)), DimFact(("b",)), DimFact(("a", "b")), DimFact(("b", "a"))

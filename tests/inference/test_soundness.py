@@ -21,8 +21,8 @@ from typedshmap.inference.facts import FactInterpreter
 from typedshmap.inference.interpreted_region import RULES
 from typedshmap.inference.interpreter import CLAIM
 from typedshmap.inference.kinds.region_kinds import Kinds
-from typedshmap.inference.lattice import NO_AXES, UNSHARDED, DimFact, Part, ShardingFact, invarying
-from typedshmap.notation.layout import Layout
+from typedshmap.inference.lattice import UNSHARDED, DimFact, Part, ShardingFact, invarying
+from typedshmap.notation.layout import NO_AXES, Layout
 
 ARGUMENTS = ("8/dp 8/tp", "16/dp,tp 4", "8/tp 4/dp 2", "2 8/tp", "16/tp,dp 2", "4 4", "4 4/dp 2")
 SPECS = tuple(argument(text)[0] for text in ARGUMENTS)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
-from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
 from jax.interpreters import partial_eval
 
-from ..records import Record
 from .array import manual_type_in
 from .mesh import without_ambient
-from .primitives import PRIMITIVES, primitive
+from .primitives import COLLECTIVES, primitive
 from .versions import extend_core
 
 
@@ -78,16 +75,22 @@ def aligned_equations(jaxpr: Any, other: Any) -> dict[int, Any] | None:
 def called(eqn: Any) -> Any:
     """The jaxpr that an equation calls, with its constants, if it returns the equation's results; else None.
 
-    Its operands are the equation's; those of an operation written in Python (jax 0.12) are the first of them.
+    Its operands are the equation's; those of an operation that is written in Python are the first of them.
     """
     params = eqn.params
-    if "_prim" in params:
+    if is_hi(eqn):
         return hi_jaxpr(eqn)
     for name in ("jaxpr", "call_jaxpr", "fun_jaxpr", "call"):
         if name in params and hasattr(jaxpr := getattr(params[name], "jaxpr", params[name]), "eqns"):
             is_same = len(jaxpr.invars) == len(eqn.invars) and len(jaxpr.outvars) == len(eqn.outvars)
             return params[name] if is_same else None
     return None
+
+
+def called_with(eqn: Any, operands: Sequence[Any]) -> tuple[Any, Sequence[Any]] | None:
+    """The jaxpr that an equation calls, as `called` returns it, and its operands among those of the equation."""
+    jaxpr = called(eqn)
+    return None if jaxpr is None else (jaxpr, operands[: len(open_jaxpr(jaxpr).invars)])
 
 
 def handed_on(eqn: Any, jaxpr: Any) -> Sequence[Any]:
@@ -102,8 +105,8 @@ def handed_on(eqn: Any, jaxpr: Any) -> Sequence[Any]:
 
 
 def called_jaxpr(eqn: Any) -> Any:
-    """The same without constants, and only with all of the equation's operands."""
-    return None if "_prim" in eqn.params else open_jaxpr(called(eqn))
+    """The jaxpr that an equation calls, without constants, and only with all of the equation's operands."""
+    return None if is_hi(eqn) else open_jaxpr(called(eqn))
 
 
 def value_numbers(jaxprs: Sequence[Any]) -> list[list[int]]:
@@ -181,8 +184,13 @@ def kernel_operands(eqn: Any) -> list[frozenset[int]] | None:
     return [read_by[same.get(ref, ref)] | indices for ref in refs[given : given + len(eqn.outvars)]]
 
 
+def is_hi(eqn: Any) -> bool:
+    """Whether an equation is an operation that is written in Python (jax 0.12)."""
+    return "_prim" in eqn.params
+
+
 def hi_jaxpr(eqn: Any) -> Any:
-    """The jaxpr of an operation that is written in Python (jax 0.12): its own, or its expansion; else None.
+    """The jaxpr of an operation that is written in Python: its own, or its expansion; else None.
 
     It takes the equation's first operands.
     """
@@ -207,33 +215,8 @@ def _expanded(primitive: Any, shapes: tuple[tuple[tuple[int, ...], Any], ...]) -
         return open_jaxpr(jax.make_jaxpr(run)(*(jax.ShapeDtypeStruct(*shape) for shape in shapes)))
 
 
-COLLECTIVES: Mapping[str, str] = {
-    name: known.operation
-    for name, known in PRIMITIVES.items()
-    if known.operation not in ("", "reshard") and not name.endswith("_start")
-}
-"""The primitives that communicate, with XLA's names; without casts of types."""
-OPERATIONS = tuple(dict.fromkeys(COLLECTIVES.values()))
-"""XLA's names of the collectives."""
-
-
 CLAIM = "typedshmap_claim"
 """The primitive that claims a layout of its operand; facts from the claim hold for the operand, too."""
-
-
-def ring_cost(operation: str, group: int, before: int, after: int) -> int:
-    """``group`` times what a device of a ring sends, an integer, from its operand's and its result's size."""
-    match operation:
-        case "all-reduce":
-            return 2 * (group - 1) * before
-        case "all-gather":
-            return (group - 1) * after
-        case "reduce-scatter" | "all-to-all" | "ragged-all-to-all":
-            return (group - 1) * before
-        case "collective-permute" | "collective-broadcast":
-            return group * before
-        case _:
-            raise ValueError(f"{operation!r} is not a collective")
 
 
 def collective_operation(eqn: Any) -> str | None:
@@ -298,100 +281,6 @@ def scan_operands(eqn: Any, operands: list[Any]) -> tuple[list[Any], list[Any], 
     return operands[:consts], operands[consts : consts + carried], operands[consts + carried :]
 
 
-class RegionBinding(Record):
-    """One binding of the primitive of regions, which can be bound again.
-
-    Attributes:
-      primitive: the primitive.
-      body: the function of the shards.
-      params: the parameters, such as the mesh.
-      operands: the arrays; a ``jax.ShapeDtypeStruct`` for an unknown value.
-      is_under_gradient: for each operand whether it is differentiated.
-      names: the names of the operands in the program, if they have any.
-    """
-
-    primitive: Any
-    body: Any
-    params: dict[str, Any]
-    operands: tuple[Any, ...]
-    is_under_gradient: tuple[bool, ...] = ()
-    names: tuple[str, ...] = ()
-
-    def __call__(self, *operands: Any) -> list[Any]:
-        """The results for other operands of the same shapes and dtypes."""
-        return list(self.primitive.bind(*operands, subfuns=(self.body,), **self.params))
-
-    @property
-    def argument_names(self) -> tuple[str, ...]:
-        """The names of its operands in the function, if known."""
-        return tuple(getattr(self.params.get("debug_info"), "arg_names", None) or ())
-
-    def with_values(self, values: Mapping[str, Any]) -> RegionBinding:
-        """The same binding with values for unknown operands, by their names; of a mapped value its first entry."""
-        operands = list(self.operands)
-        for at, (operand, name) in enumerate(zip(self.operands, self.names, strict=True)):
-            if name in values and isinstance(operand, jax.ShapeDtypeStruct):
-                value = values[name]
-                while value.ndim > len(operand.shape):
-                    shapes = (value.shape[:dim] + value.shape[dim + 1 :] for dim in range(value.ndim))
-                    value = value.take(0, next((dim for dim, shape in enumerate(shapes) if shape == operand.shape), 0))
-                if value.shape == operand.shape and value.dtype == operand.dtype:
-                    operands[at] = value
-        return replace(self, operands=tuple(operands))
-
-
-class RegionTrees(Record):
-    """The arguments and the result of a call of ``jax.shard_map``, before JAX flattens them.
-
-    Attributes:
-      function: the user's function.
-      arguments: the tree structure of the arguments.
-      is_array: for each leaf whether it is an array; the others are static.
-      result: the tree structure of the result.
-      results: its leaves, as ``jax.ShapeDtypeStruct``.
-      out_specs: the specs of the result, a prefix of its tree.
-    """
-
-    function: Any
-    arguments: Any
-    is_array: tuple[bool, ...]
-    result: Any
-    results: tuple[Any, ...]
-    out_specs: Any
-
-
-RegionOrigin = Literal["written", "copied", "derived", "transposed"]
-"""The origin of a region: a call of ``jax.shard_map``, a program traced earlier, differentiation, a transpose in it."""
-
-
-class TracedRegion(Record):
-    """A manual region in a traced program.
-
-    Attributes:
-      eqn: its equation.
-      results: the places of the call's results among those of the equation.
-      start: the place of the call's first operand among those of the equation.
-      is_differentiated: whether it was differentiated during the trace, and has more results, for the gradient.
-      call: its binding, if that is known.
-      origin: its origin.
-      trees: the arguments and the result of the call, if they are known.
-    """
-
-    eqn: Any
-    results: tuple[int, ...]
-    start: int = 0
-    is_differentiated: bool = False
-    call: RegionBinding | None = None
-    origin: RegionOrigin = "written"
-    trees: RegionTrees | None = None
-
-
-def find_region(jaxpr: Any) -> TracedRegion | None:
-    """The last manual region of a program."""
-    eqn = next((eqn for eqn in reversed(open_jaxpr(jaxpr).eqns) if eqn.primitive.name == "shard_map"), None)
-    return None if eqn is None else TracedRegion(eqn, tuple(range(len(eqn.outvars))))
-
-
 def boundary_specs(jaxpr: Any) -> tuple[list[Any], list[Any]]:
     """For each operand and each result of a program the PartitionSpec of its region, else None."""
     jaxpr, entering, leaving = open_jaxpr(jaxpr), dict[Any, Any](), dict[Any, Any]()
@@ -410,16 +299,6 @@ def boundary_specs(jaxpr: Any) -> tuple[list[Any], list[Any]]:
     return [entering.get(var) for var in jaxpr.invars], results
 
 
-def before_gradients(traced: TracedRegion) -> TracedRegion:
-    """A region up to its first transposed equation, without results; unchanged without such an equation."""
-    body = traced.eqn.params["jaxpr"]
-    is_backward = [any(map(is_transposed, [eqn, *chain(*map(all_equations, inner_jaxprs(eqn)))])) for eqn in body.eqns]
-    if True not in is_backward:
-        return traced
-    jaxpr = body.replace(eqns=body.eqns[: is_backward.index(True)], outvars=[])
-    return TracedRegion(SimpleNamespace(params={**traced.eqn.params, "jaxpr": jaxpr}), ())
-
-
 def without_dead_equations(closed_jaxpr: Any) -> Any:
     """A program without unused equations, with the same operands."""
     jaxpr = open_jaxpr(closed_jaxpr)
@@ -430,9 +309,15 @@ def without_dead_equations(closed_jaxpr: Any) -> Any:
 
 def inner_jaxprs(eqn: Any) -> list[Any]:
     """The programs that an equation runs."""
-    params = [hi_jaxpr(eqn)] if "_prim" in eqn.params else eqn.params.values()
+    params = [hi_jaxpr(eqn)] if is_hi(eqn) else eqn.params.values()
     values = [value if isinstance(value, (tuple, list)) else (value,) for value in params]
     return [jaxpr for jaxpr in map(open_jaxpr, chain(*values)) if hasattr(jaxpr, "eqns")]
+
+
+def held_jaxprs(eqn: Any) -> list[Any]:
+    """The programs that an equation runs, and those that an operation written in Python has as parameters."""
+    primitive = eqn.params.get("_prim")
+    return [*inner_jaxprs(eqn), *(inner_jaxprs(primitive) if hasattr(primitive, "params") else ())]
 
 
 def has_effects(eqn: Any) -> bool:

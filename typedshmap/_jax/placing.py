@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, auto_axes
 
-from ..notation.layout import Layout
+from ..notation.layout import NO_AXES, Layout
 from .array import SHAPES, committed_sharding, explicit_spec, has_marked_type, is_mapped, spec_entries, spec_of
 from .mesh import AnyMesh, context_mesh, explicit_axes
 from .trace import is_outside_traces, is_staged
@@ -41,7 +41,7 @@ def place(x: Any, layout: Layout, mesh: AnyMesh, memory_kind: str | None = None)
         if known is None or spec_entries(known.spec, len(layout.dim_axes)).over(explicit) != wanted:
             x = _reshard(x, NamedSharding(mesh, spec_of(wanted)))
     others = frozenset(mesh.axis_names).difference(explicit, mesh.manual_axes)
-    constrained = replace(layout.over(others), unreduced=frozenset[str](), reduced=frozenset[str]())
+    constrained = replace(layout.over(others), unreduced=NO_AXES, reduced=NO_AXES)
     is_open = bool(layout.dim_axes) and len(layout.unconstrained) == len(layout.dim_axes)
     if others and not is_open:
         constrain = _constrain_at_once if explicit and not is_staged() else _constrain
@@ -56,7 +56,7 @@ def place(x: Any, layout: Layout, mesh: AnyMesh, memory_kind: str | None = None)
 def fatal_axes(x: Any, layout: Layout) -> tuple[frozenset[str], frozenset[str]]:
     """The axes over which a traced value is unreduced, and those that a layout adds, if XLA would crash on them."""
     known = None if ADDS_UNREDUCED_AXES or is_outside_traces() else explicit_spec(x)
-    have = frozenset[str]() if known is None else known.spec.unreduced
+    have = NO_AXES if known is None else known.spec.unreduced
     return have, layout.unreduced - have if have else frozenset()
 
 

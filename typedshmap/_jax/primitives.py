@@ -293,6 +293,16 @@ PRIMITIVES: Mapping[str, Primitive] = {
 """The classes, by the name of the primitive in an equation."""
 
 
+COLLECTIVES: Mapping[str, str] = {
+    name: known.operation
+    for name, known in PRIMITIVES.items()
+    if known.operation not in ("", "reshard") and not name.endswith("_start")
+}
+"""The primitives that communicate, with XLA's names; without casts of types."""
+OPERATIONS = tuple(dict.fromkeys(COLLECTIVES.values()))
+"""XLA's names of the collectives."""
+
+
 def primitive(name: str) -> Primitive:
     """The class of a primitive; `OPAQUE` if it has none."""
     return PRIMITIVES.get(name, OPAQUE)
@@ -301,3 +311,21 @@ def primitive(name: str) -> Primitive:
 def names_of(*kinds: PrimitiveKind) -> frozenset[str]:
     """The primitives of some kinds."""
     return frozenset([name for name, primitive in PRIMITIVES.items() if primitive.kind in kinds])
+
+
+def ring_cost(operation: str, group: int, before: int, after: int) -> int:
+    """Bytes that one device sends in a ring algorithm, times `group` so that the result is an integer.
+
+    `before` and `after` are the sizes of its operand and its result.
+    """
+    match operation:
+        case "all-reduce":
+            return 2 * (group - 1) * before
+        case "all-gather":
+            return (group - 1) * after
+        case "reduce-scatter" | "all-to-all" | "ragged-all-to-all":
+            return (group - 1) * before
+        case "collective-permute" | "collective-broadcast":
+            return group * before
+        case _:
+            raise ValueError(f"{operation!r} is not a collective")

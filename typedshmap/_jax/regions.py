@@ -1,4 +1,4 @@
-"""Watch the manual regions of plain programs, from any caller."""
+"""Manual regions as they are traced: find them in a program, or watch those of plain programs, from any caller."""
 
 from __future__ import annotations
 
@@ -9,25 +9,17 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial, reduce
 from itertools import count
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import jax
 import jax.core
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
+from ..records import Record
 from .array import explicit_spec, has_tangent, is_inexact, is_tracer, spec_entries, strip_transforms
-from .jaxpr import (
-    RegionBinding,
-    RegionOrigin,
-    RegionTrees,
-    TracedRegion,
-    all_equations,
-    find_region,
-    is_literal,
-    is_transposed,
-    open_jaxpr,
-)
+from .jaxpr import all_equations, inner_jaxprs, is_literal, is_transposed, open_jaxpr
 from .mesh import AnyMesh, shard_map, without_ambient
 from .source import at_its_own_line
 from .versions import extend_core
@@ -37,6 +29,111 @@ _watch = jax.make_user_context(default_value=0)
 _numbers = count(1)
 # The second trace of a region is not a region of the program.
 is_again = jax.make_user_context(default_value=False)
+
+
+class RegionBinding(Record):
+    """One binding of the primitive of regions, which can be bound again.
+
+    Attributes:
+      primitive: the primitive.
+      body: the function of the shards.
+      params: the parameters, such as the mesh.
+      operands: the arrays; a ``jax.ShapeDtypeStruct`` for an unknown value.
+      is_under_gradient: for each operand whether it is differentiated.
+      names: the names of the operands in the program, if they have any.
+    """
+
+    primitive: Any
+    body: Any
+    params: dict[str, Any]
+    operands: tuple[Any, ...]
+    is_under_gradient: tuple[bool, ...] = ()
+    names: tuple[str, ...] = ()
+
+    def __call__(self, *operands: Any) -> list[Any]:
+        """The results for other operands of the same shapes and dtypes."""
+        return list(self.primitive.bind(*operands, subfuns=(self.body,), **self.params))
+
+    @property
+    def argument_names(self) -> tuple[str, ...]:
+        """The names of its operands in the function, if known."""
+        return tuple(getattr(self.params.get("debug_info"), "arg_names", None) or ())
+
+    def with_values(self, values: Mapping[str, Any]) -> RegionBinding:
+        """The same binding with values for unknown operands, by their names; of a mapped value its first entry."""
+        operands = list(self.operands)
+        for at, (operand, name) in enumerate(zip(self.operands, self.names, strict=True)):
+            if name in values and isinstance(operand, jax.ShapeDtypeStruct):
+                value = values[name]
+                while value.ndim > len(operand.shape):
+                    shapes = (value.shape[:dim] + value.shape[dim + 1 :] for dim in range(value.ndim))
+                    value = value.take(0, next((dim for dim, shape in enumerate(shapes) if shape == operand.shape), 0))
+                if value.shape == operand.shape and value.dtype == operand.dtype:
+                    operands[at] = value
+        return replace(self, operands=tuple(operands))
+
+
+class RegionTrees(Record):
+    """The arguments and the result of a call of ``jax.shard_map``, before JAX flattens them.
+
+    Attributes:
+      function: the user's function.
+      arguments: the tree structure of the arguments.
+      is_array: for each leaf whether it is an array; the others are static.
+      result: the tree structure of the result.
+      results: its leaves, as ``jax.ShapeDtypeStruct``.
+      out_specs: the specs of the result, a prefix of its tree.
+    """
+
+    function: Any
+    arguments: Any
+    is_array: tuple[bool, ...]
+    result: Any
+    results: tuple[Any, ...]
+    out_specs: Any
+
+
+RegionOrigin = Literal["written", "copied", "derived", "transposed"]
+"""The origin of a region: a call of ``jax.shard_map``, a program traced earlier, differentiation, a transpose in it."""
+
+
+class TracedRegion(Record):
+    """A manual region in a traced program.
+
+    Attributes:
+      eqn: its equation.
+      results: the places of the call's results among those of the equation.
+      start: the place of the call's first operand among those of the equation.
+      is_differentiated: whether it was differentiated during the trace, and has more results, for the gradient.
+      call: its binding, if that is known.
+      origin: its origin.
+      trees: the arguments and the result of the call, if they are known.
+    """
+
+    eqn: Any
+    results: tuple[int, ...]
+    start: int = 0
+    is_differentiated: bool = False
+    call: RegionBinding | None = None
+    origin: RegionOrigin = "written"
+    trees: RegionTrees | None = None
+
+
+def find_region(jaxpr: Any) -> TracedRegion | None:
+    """The last manual region of a program."""
+    eqn = next((eqn for eqn in reversed(open_jaxpr(jaxpr).eqns) if eqn.primitive.name == "shard_map"), None)
+    return None if eqn is None else TracedRegion(eqn, tuple(range(len(eqn.outvars))))
+
+
+def before_gradients(traced: TracedRegion) -> TracedRegion:
+    """A region up to its first transposed equation, without results; unchanged without such an equation."""
+    body = traced.eqn.params["jaxpr"]
+    within = ([eqn, *(each for inner in inner_jaxprs(eqn) for each in all_equations(inner))] for eqn in body.eqns)
+    is_backward = [any(map(is_transposed, equations)) for equations in within]
+    if True not in is_backward:
+        return traced
+    jaxpr = body.replace(eqns=body.eqns[: is_backward.index(True)], outvars=[])
+    return TracedRegion(SimpleNamespace(params={**traced.eqn.params, "jaxpr": jaxpr}), ())
 
 
 @cache

@@ -11,7 +11,8 @@ from jax.interpreters import ad, mlir
 
 from ..records import Record
 from .array import STAGED, is_tracer, is_under_gradient, strip_transforms, undifferentiated
-from .jaxpr import TracedRegion, is_literal
+from .jaxpr import is_literal
+from .regions import TracedRegion
 from .source import equation_place
 from .versions import DROPS_UNUSED, extend_core
 

@@ -191,11 +191,11 @@ class Cure(Record):
 
 
 class Suspect(Fault):
-    """Code that is hardly intended, and may be all the same."""
+    """Code that is probably a mistake, but may be intended."""
 
 
 class Suspected(Suspect):
-    """Code in a body that is hardly intended.
+    """Code in a body that is probably a mistake.
 
     Attributes:
       kind: its kind in an audit.

@@ -17,7 +17,7 @@ from .._jax.array import takes
 from ..errors.failures import BoundaryMark, Failure, NotAnArray, OpenDim, Subject, WrongDtype, key_cure
 from ..errors.phrases import instance_text
 from ..errors.varying import NotUnreduced, UnmarkedReduced, UnmarkedUnreduced, UnmentionedVarying
-from ..notation.layout import Layout, Unresolved
+from ..notation.layout import NO_AXES, Layout, Unresolved
 from ..notation.match import CompiledDim, Match, RankMismatch, SizeMismatch, Sizes, compile_dims, match
 from ..notation.spec import Dim
 from ..records import Record
@@ -69,7 +69,7 @@ def check_array(
     """Check one array: its match, and the axes over which the analysis of the body must find it invarying."""
     region = with_value_mesh(value, region)
     compiled: CompiledHint = region.plans.get(hint) or _compile_hint(hint, region)
-    layout, unmentioned = compiled.layout, frozenset[str]()
+    layout, unmentioned = compiled.layout, NO_AXES
     if (wrong := _wrong_type(value, hint, region.role)) is not None:
         return Failure(wrong, subject, hint.text)
     if not isinstance(layout, Layout):
@@ -101,7 +101,7 @@ def check_array(
             is_result = region.role == "boundary"
             may_be_unreduced = region.boundary_axes & unmentioned <= region.explicit
             agrees = is_result and known is not None and unmentioned <= known.invarying
-            addends = known.unreduced & unmentioned if known is not None else frozenset[str]()
+            addends = known.unreduced & unmentioned if known is not None else NO_AXES
             axes = tuple(axis for axis in region.sizes if axis in (addends or unmentioned))
             what = UnmentionedVarying(axes, is_result, may_be_unreduced, agrees)
             what = with_cause(

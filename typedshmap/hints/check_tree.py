@@ -19,7 +19,7 @@ from ..errors import TypedShmapError, failures
 from ..errors.failures import Failure, HintText, Subject, WrongType
 from ..errors.phrases import excerpt, quoted_axes, shortened
 from ..errors.varying import UnmentionedVarying
-from ..notation.layout import Layout
+from ..notation.layout import NO_AXES, Layout
 from ..notation.match import NO_SIZES, Match, RankMismatch, Sizes
 from ..records import Record
 from . import enforcement, structure
@@ -27,7 +27,7 @@ from .array_hint import ArrayHint, hint_of_spec, is_of_rank, rank_of
 from .check_array import check_array, describe
 from .containers import by_fields, items_of, key_name, may_match, wrong_container, wrong_structure
 from .context import LayoutAssertion, MeshContext, StatedShard, assert_each, current_sink, record_layouts
-from .fitting import NO_AXES, CheckedLeaf, Fit, Fitting, checked_leaves, find_fitting, keep_fit
+from .fitting import CheckedLeaf, Fit, Fitting, checked_leaves, find_fitting, keep_fit
 from .global_sharding import with_value_mesh
 from .python_types import describe_static, holds_array, is_instance, number_hint
 from .signature import BoundArgument, HintedSignature
@@ -268,7 +268,7 @@ class TreeCheck:
         hints = {kind: None if kind[0] is None else hint_of_spec(*kind) for kind in dict.fromkeys(kinds)}
         checked = checked_leaves(leaves, [hints[kind] for kind in kinds], subjects)
         self.leaves += checked
-        axes = region.boundary_axes & frozenset(region.sizes) if region.has_vma else frozenset[str]()
+        axes = region.boundary_axes & frozenset(region.sizes) if region.has_vma else NO_AXES
         for part, hint, at, _ in checked if axes else ():
             if hint is None or not _jax.array.is_tracer(part):
                 continue
@@ -397,7 +397,7 @@ class TreeCheck:
             if not isinstance(part, _ARRAYS):
                 return Failure(failures.NotAnArray(hint.type_text, describe(part)), subject)
             has_rank |= is_of_rank(hint, rank_of(part))
-            return Match(sizes), frozenset[str]()
+            return Match(sizes), NO_AXES
 
         branch = self._branch(is_second_visit=False)
         branch.check = check

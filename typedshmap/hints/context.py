@@ -21,7 +21,7 @@ from ..axis_names import FLAX, NO_NAMING, AliasPairs, AxisNaming, flax_naming, n
 from ..errors import TypedShmapError, error_of
 from ..errors.failures import Failure, Fault, Subject
 from ..errors.report import Report
-from ..notation.layout import Layout, Rules, Unresolved, resolve
+from ..notation.layout import NO_AXES, Layout, Rules, Unresolved, resolve
 from ..notation.match import NO_SIZES, Sizes
 from .array_hint import ArrayHint
 
@@ -83,7 +83,7 @@ class MeshContext:
         inferred_axes: frozenset[str] = frozenset(),
     ) -> MeshContext:
         """The mesh context for a mesh; for none, or an empty one, that of no mesh."""
-        axes, explicit = None, frozenset[str]()
+        axes, explicit = None, NO_AXES
         if mesh is not None and not mesh.empty:
             axes, explicit = mesh.shape_tuple, _jax.mesh.explicit_axes(mesh)
         checked_axes = checked_axes.difference(axis for axis, size in manual if size == 1)

@@ -20,7 +20,7 @@ import numpy as np
 
 from .. import _jax
 from ..errors.failures import Subject
-from ..notation.layout import Layout
+from ..notation.layout import NO_AXES, Layout
 from ..notation.match import Sizes
 from . import enforcement
 from .array_hint import ArrayHint
@@ -29,7 +29,6 @@ from .context import AssertionSink, LayoutAssertion, MeshContext, assert_each, s
 
 _MOST = 8
 """How much is kept for one signature."""
-NO_AXES = frozenset[str]()
 _aval, sharding_at_rest, _committed = map(attrgetter, ("aval", "sharding", "committed"))
 
 

@@ -26,7 +26,7 @@ from ..errors import MeshAxisError, TypedShmapError, error_of
 from ..errors.failures import BoundaryMark, Failure, Fault, NoUnionMember, PlainMessage, Subject, WrongSharding
 from ..errors.report import Report
 from ..errors.varying import AddedMark
-from ..notation.layout import Layout
+from ..notation.layout import NO_AXES, Layout
 from ..notation.match import Indivisible, Sizes, compile_dims, match
 from .array_hint import ArrayHint
 from .context import MeshContext, state_sharding, stated_sharding
@@ -347,7 +347,7 @@ def _compiled_mismatch(
     # If the mesh was known while tracing, the marks were compared then.
     if is_late and (marked := wrong_marks(layout, spec, region, has_typed_mesh=False)):
         return marked
-    wanted = replace(_jax.array.spec_entries(spec), unreduced=frozenset[str](), reduced=frozenset[str]())
+    wanted = replace(_jax.array.spec_entries(spec), unreduced=NO_AXES, reduced=NO_AXES)
     spec = _jax.array.spec_of(wanted)  # XLA's answer has no marks
     cure = f"constrain it by {_with_sharding('jax.lax.with_sharding_constraint', spec)}"
     placed = _jax.array.named_sharding(sharding, region.mesh or (), rank)

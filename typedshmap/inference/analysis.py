@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, final
 
 from .. import _jax
@@ -15,7 +16,7 @@ from ..errors.varying import UnmarkedUnreduced, UnmentionedVarying
 from ..hints.context import KnownLayout, LayoutAssertion, MeshContext, current_sink, lookup_assertion, recorded_values
 from ..hints.fitting import CheckedLeaf
 from ..hints.signature import HintedSignature
-from ..notation.layout import Layout
+from ..notation.layout import NO_AXES, Layout
 from ..notation.match import NO_SIZES, Sizes
 from ..observers import active, observers
 from . import claims
@@ -24,9 +25,7 @@ from .interpreted_region import RULES, InterpretedRegion, inferred_type, with_ca
 from .interpreter import CLAIM
 from .kinds.region_kinds import Kinds, Retrace
 from .kinds.suspects import Suspicion
-from .lattice import NO_AXES, AxisSet, ShardingFact, unknown
-
-NOTHING_CLAIMED: Mapping[int, Layout] = {}
+from .lattice import AxisSet, ShardingFact, unknown
 
 
 class RegionAnalysis:
@@ -140,7 +139,7 @@ class RegionAnalysis:
         return _error_of([_contradiction(observation._replace(what=what), self.origin, self.early_interpreter)])
 
     def _interpret_unfinished(
-        self, values: Sequence[Any], results: Mapping[int, Layout] = NOTHING_CLAIMED
+        self, values: Sequence[Any], results: Mapping[int, Layout] = MappingProxyType({})
     ) -> tuple[list[Observation], Kinds]:
         """Interpret the equations that made some values: the observations, unless too little is known, and the kinds.
 
@@ -217,7 +216,7 @@ class Refused(NamedTuple):
 
 def analyze_region(
     analysis: RegionAnalysis,
-    traced: _jax.jaxpr.TracedRegion | None,
+    traced: _jax.regions.TracedRegion | None,
     operands: Sequence[Any],
     results: Sequence[LayoutAssertion | Refused | None],
     retrace: Retrace | None = None,

@@ -9,9 +9,10 @@ from math import prod
 from typing import Any
 
 from .. import _jax
+from ..notation.layout import NO_AXES
 from .facts import FactInterpreter
 from .indices import IndexFact
-from .lattice import NO_AXES, UNKNOWN, UNSHARDED, AxisSet, DimFact, Groups, ShardingFact, merge_parts, parts_of
+from .lattice import UNKNOWN, UNSHARDED, AxisSet, DimFact, Groups, ShardingFact, merge_parts, parts_of
 
 
 def awaited_axes(interpreter: FactInterpreter, eqn: Any) -> AxisSet:

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from .. import _jax
 from ..errors.failures import ShardingConflict
+from ..notation.layout import NO_AXES
 from .interpreter import CLAIM, Interpreter, fixed_point
-from .lattice import NO_AXES, AxisSet, DimFact, ShardingFact, invarying, join, unknown, varying_of, zeros
+from .lattice import AxisSet, DimFact, ShardingFact, invarying, join, unknown, varying_of, zeros
 
 TransferRule = Callable[["FactInterpreter", Any, "list[ShardingFact]"], "Sequence[ShardingFact]"]
 """From an equation and the facts of its operands to those of its results."""
@@ -208,9 +209,7 @@ def default_rule(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFac
     named = axes if is_from_outside else frozenset(_jax.jaxpr.named_axes(eqn, axes))
     if name in _WRITES and varying_of(facts[1:]) - facts[0].varying:
         interpreter.is_written = True
-    # An operation that is written in Python, as jax 0.12 has them, keeps its jaxprs among parameters of its own.
-    owners = [owner for owner in (eqn, eqn.params.get("_prim")) if hasattr(owner, "params")]
-    for jaxpr in (jaxpr for owner in owners for jaxpr in _jax.jaxpr.inner_jaxprs(owner)):
+    for jaxpr in _jax.jaxpr.held_jaxprs(eqn):
         named = named.union(*(_jax.jaxpr.named_axes(inner, axes) for inner in _jax.jaxpr.all_equations(jaxpr)))
     operands = [facts] * len(eqn.outvars)
     if eqn.primitive.name == "pallas_call" and (read := _jax.jaxpr.kernel_operands(eqn)) is not None:

@@ -10,7 +10,7 @@ from .. import _jax
 from ..errors.failures import Failure
 from ..errors.varying import UnmarkedUnreduced, UnmentionedVarying, UntypedVarying
 from ..hints.context import LayoutAssertion
-from ..notation.layout import Layout
+from ..notation.layout import NO_AXES, Layout
 from . import collective_facts, control_flow, elementwise_facts, reshape
 from .claims import Origin, contradiction, make_claim
 from .control_flow import fact_of_spec
@@ -43,7 +43,7 @@ def _rule_of(name: str, known: _jax.primitives.Primitive) -> TransferRule | None
         case "ordering":
             return {"axis": elementwise_facts.same_shape, "window_dimensions": reshape.reduce_window}.get(known.along)
         case "collective":
-            return _OF_OPERATIONS.get(_jax.jaxpr.COLLECTIVES.get(name, ""))
+            return _OF_OPERATIONS.get(_jax.primitives.COLLECTIVES.get(name, ""))
         case _:
             return elementwise_facts.elementwise if known.is_entry_by_entry else None
 
@@ -168,7 +168,7 @@ class InterpretedRegion:
             return None
         for key, (eqn, results) in untyped.items():
             if self._has_wrong_gradient({key: results}):
-                axes = frozenset[str]().union(*results.values())
+                axes = NO_AXES.union(*results.values())
                 is_control = _jax.primitives.primitive(eqn.primitive.name).kind in ("loop", "branch")
                 operation = control_flow.control_name(eqn) if is_control else eqn.primitive.name
                 in_order = tuple(axis for axis in self.interpreter.sizes if axis in axes)

@@ -34,7 +34,7 @@ class Interpreter(ABC, Generic[V]):
           values: its operands.
           known: a dictionary that receives the values of its variables, for a domain that reads them later.
         """
-        jaxpr = getattr(closed_jaxpr, "jaxpr", closed_jaxpr)
+        jaxpr = _jax.jaxpr.open_jaxpr(closed_jaxpr)
         known = {} if known is None else known
         known.update(zip(jaxpr.invars, values, strict=True))
         if jaxpr.constvars:
@@ -74,7 +74,10 @@ class Interpreter(ABC, Generic[V]):
           start: the first carry.
           rows: the items of an iteration.
         """
-        iteration = lambda now: self.interpret(body, [*fixed, *now, *rows])  # noqa: E731
+
+        def iteration(carry: list[V]) -> list[V]:
+            return self.interpret(body, [*fixed, *carry, *rows])
+
         return fixed_point(start, iteration, partial(self.carried, start))
 
     @abstractmethod
@@ -108,7 +111,7 @@ class Interpreter(ABC, Generic[V]):
 def fixed_point(
     start: list[V], iteration: Callable[[list[V]], list[V]], carried: Callable[[list[V], list[V], int], list[V]]
 ) -> tuple[list[V], list[V]]:
-    """The carry of a loop before every iteration, and the results of an iteration, its carry first.
+    """Iterate to a fixed point from `start`, and return it with the results of the last iteration.
 
     Args:
       start: the first carry.
@@ -126,11 +129,8 @@ def fixed_point(
 
 def call(interpreter: Interpreter[V], eqn: Any, values: list[V]) -> Sequence[V]:
     """A call of a jaxpr."""
-    jaxpr = _jax.jaxpr.called(eqn)
-    if jaxpr is None:
-        return interpreter.opaque(eqn, values)
-    is_hi = "_prim" in eqn.params  # jax 0.12 has operations that are written in Python
-    return interpreter.interpret(jaxpr, values[: len(jaxpr.invars)] if is_hi else values)
+    called = _jax.jaxpr.called_with(eqn, values)
+    return interpreter.opaque(eqn, values) if called is None else interpreter.interpret(*called)
 
 
 def linear_solve(interpreter: Interpreter[V], eqn: Any, values: list[V]) -> Sequence[V]:

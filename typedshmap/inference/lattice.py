@@ -7,10 +7,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from .._jax.primitives import primitive
+from ..notation.layout import NO_AXES
 from .indices import IndexFact
 
 AxisSet = frozenset[str]
-NO_AXES: AxisSet = frozenset()
 Groups = tuple[tuple[int, ...], ...]
 
 
@@ -127,7 +127,7 @@ def combine(name: str, facts: tuple[ShardingFact, ...], dims: tuple[DimFact, ...
     ways = primitive(name).linear_in(facts)
     if any(all(term.is_zero for term in terms) for terms, _ in ways):
         return ShardingFact(varying, NO_AXES, dims, is_zero=True)
-    for axis in frozenset[str]().union(*[fact.unreduced | fact.due for fact in facts]) if ways else ():
+    for axis in NO_AXES.union(*[fact.unreduced | fact.due for fact in facts]) if ways else ():
         for terms, factors in ways:
             sums = [term for term in terms if axis in term.unreduced or axis in term.due]
             if sums and not any(axis in fact.varying or axis in fact.unreduced for fact in factors):
@@ -260,7 +260,7 @@ def join(a: ShardingFact, b: ShardingFact) -> ShardingFact:
     if not terms:
         return ShardingFact(varying, NO_AXES, dims, is_zero=True)
     addends = frozenset.intersection(*[fact.unreduced | fact.due for fact in terms])
-    unreduced = addends & frozenset[str]().union(*[fact.unreduced for fact in terms])
+    unreduced = addends & NO_AXES.union(*[fact.unreduced for fact in terms])
     return ShardingFact(varying - unreduced, unreduced, dims, addends - unreduced)
 
 

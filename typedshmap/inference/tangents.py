@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any
 
 from .. import _jax
+from ..notation.layout import NO_AXES
 from .facts import CALLBACKS, FactInterpreter, TransferRule
 from .interpreter import CLAIM
-from .lattice import NO_AXES, AxisSet, ShardingFact, unknown, varying_of
+from .lattice import AxisSet, ShardingFact, unknown, varying_of
 
 # No mesh axis has such a name.
 _TANGENT, _PASSED = (frozenset([mark]) for mark in ("has a tangent", "has a gradient that passes"))

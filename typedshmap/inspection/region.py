@@ -139,7 +139,7 @@ class Region:
       traced: the region as JAX traced it.
     """
 
-    def __init__(self, traced: _jax.jaxpr.TracedRegion, axis_sizes: Mapping[str, int] = NOTHING) -> None:
+    def __init__(self, traced: _jax.regions.TracedRegion, axis_sizes: Mapping[str, int] = NOTHING) -> None:
         """Wrap a traced region.
 
         Args:
@@ -173,7 +173,7 @@ class Region:
     @classmethod
     def of(cls, eqn: Any) -> Region:
         """The region of an equation of ``jax.shard_map``."""
-        return cls(_jax.jaxpr.TracedRegion(eqn, tuple(range(len(eqn.outvars)))))
+        return cls(_jax.regions.TracedRegion(eqn, tuple(range(len(eqn.outvars)))))
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -182,7 +182,7 @@ class Region:
 
     @property
     def findings(self) -> list[Finding]:
-        """The errors and suspects in it: contradictions to its PartitionSpecs, and code that is hardly intended."""
+        """Errors (results that contradict their PartitionSpecs) and suspects (code that is probably a mistake)."""
         return self._read[0]
 
     @property
@@ -395,7 +395,7 @@ def reshard_steps(eqn: Any) -> Iterator[tuple[str, tuple[str, ...], list[Any], l
     params, aval = eqn.params, eqn.invars[0].aval
     lead = aval.shape[: params["lead"]]
     for step in known_plan(params["source"], params["target"], params["shape"], params["sizes"]).steps:
-        if (operation := _jax.jaxpr.COLLECTIVES.get(step.kind)) is not None:
+        if (operation := _jax.primitives.COLLECTIVES.get(step.kind)) is not None:
             shapes = [step.piece] * 2 if step.kind == "ppermute" else [step.shard_before, step.shard_after]
             before, after = ([jax.ShapeDtypeStruct((*lead, *shape), aval.dtype)] for shape in shapes)
             for _ in range(step.rounds):

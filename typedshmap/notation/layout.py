@@ -15,8 +15,7 @@ from ..records import Record
 from .spec import Dim, Name, Spec, written_axes
 
 Aliases = Mapping[str, tuple[str, ...]]
-
-
+NO_AXES = frozenset[str]()
 ANY = ("?",)
 """The axes of a rule that allows any sharding of a dim, as ``[dim/?]``."""
 
@@ -40,9 +39,9 @@ class Layout(Record):
     """
 
     dim_axes: tuple[tuple[str, ...], ...]
-    unreduced: frozenset[str] = frozenset()
-    reduced: frozenset[str] = frozenset()
-    varying: frozenset[str] = frozenset()
+    unreduced: frozenset[str] = NO_AXES
+    reduced: frozenset[str] = NO_AXES
+    varying: frozenset[str] = NO_AXES
     is_silent: bool = field(default=False, compare=False)
     unconstrained: frozenset[int] = frozenset()
 

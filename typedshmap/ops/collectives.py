@@ -18,7 +18,7 @@ from ..errors.phrases import quoted_axes, sharding_text, value_text
 from ..errors.varying import RedundantPsum
 from ..hints.check_array import describe
 from ..hints.context import lookup_layout
-from ..notation.layout import shared_prefix
+from ..notation.layout import NO_AXES, shared_prefix
 from ..notation.pattern import Pattern
 from .factor_sharding import plan_partial_sums, reduce_shards, refuse_moved_axes, scatter_value
 from .operation import MeshAxes, Operand, Operation, SideLayout, current_operation, read_operation
@@ -392,7 +392,7 @@ def _reduce_array(call: Operation, x: Any) -> Any:
 def _reduce_over(call: Operation, value: Any, axes: MeshAxes) -> Any:
     if call.verb != "pmean":
         return reduce_shards(call, value, axes, call.verb.removeprefix("p"))
-    unreduced = _jax.array.manual_type(value).unreduced if call.region.has_vma else frozenset[str]()
+    unreduced = _jax.array.manual_type(value).unreduced if call.region.has_vma else NO_AXES
     for axis in sorted(unreduced.difference(axes)):
         problem = f"a mean of a value that stays unreduced over '{axis}': JAX does not scale such a value"
         raise call.fault(problem, None, f"take the mean over '{axis}' as well, or psum over it first")

@@ -22,10 +22,10 @@ from ..errors.varying import UnmentionedVarying
 from ..hints import context
 from ..hints.array_hint import ArrayHint
 from ..hints.check_array import check_array, describe
-from ..hints.fitting import NO_AXES, CheckedLeaf, find_fitting, keep_fit
+from ..hints.fitting import CheckedLeaf, find_fitting, keep_fit
 from ..hints.global_sharding import mismatch_beside_manual, place_stated, with_mesh
 from ..meshes import mesh_of_values
-from ..notation.layout import AxisTwice, Layout, UnknownAxis
+from ..notation.layout import NO_AXES, AxisTwice, Layout, UnknownAxis
 from ..notation.match import NO_SIZES
 from ..notation.pattern import Factor, Pattern, PatternDim, Side, parse_pattern
 from ..notation.spec import Rest, written_axes
@@ -335,7 +335,7 @@ class Operation(Record):
         for index, value in enumerate(values):
             subject = Subject("operand", "operand" if len(self.pattern.operands) == 1 else f"operand {index + 1}")
             known = context.lookup_layout(value) if self.region.manual else None
-            hint, must_be_invarying = self.hints[index], frozenset[str]()
+            hint, must_be_invarying = self.hints[index], NO_AXES
             if self.region.manual and isinstance(value, _OF_NUMPY):
                 self.refuse_unknown(value, subject)
             if self.is_plain or self.spacing_cure is not None:
@@ -498,8 +498,8 @@ class Operation(Record):
             value = self._assert_layout(-1, value, RESULT, context.lookup_layout(value))
         # A result is equal on all shards over an axis if some operands are known to be, and none differs; and over an
         # axis that only a ``~`` of the result mentions.
-        differing = frozenset[str]().union(*[operand.layout.differing for operand in operands])
-        invarying = frozenset[str]().union(*[operand.invarying for operand in operands]) - differing - layout.differing
+        differing = NO_AXES.union(*[operand.layout.differing for operand in operands])
+        invarying = NO_AXES.union(*[operand.invarying for operand in operands]) - differing - layout.differing
         invarying |= made_invarying | (layout.varying - differing)
         covered_axes = region.checked_axes | layout.differing
         axes = (layout.dim_axes, layout.unreduced, layout.reduced, layout.varying)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .. import _jax
+from .._jax.primitives import OPERATIONS
 from ..errors import MeshAxisError, StructureError
 from ..errors.phrases import did_you_mean, mesh_text, value_text
 from ..errors.requirements import merge_sizes, require_bool_or_none, require_integer
@@ -99,10 +99,8 @@ def _read_collectives(given: Any) -> dict[str, int]:
     counts: dict[str, int] = {}
     for name, count in dict[Any, Any](given).items():
         operation, slash, axes = name.partition("/") if isinstance(name, str) else ("", "", "")
-        if not slash or not axes or operation not in _jax.jaxpr.OPERATIONS:
-            known = (
-                did_you_mean(operation, _jax.jaxpr.OPERATIONS) or f"; operations are {', '.join(_jax.jaxpr.OPERATIONS)}"
-            )
+        if not slash or not axes or operation not in OPERATIONS:
+            known = did_you_mean(operation, OPERATIONS) or f"; operations are {', '.join(OPERATIONS)}"
             raise StructureError(
                 f"{_VERB}: collectives= has {value_text(name)}, which is not an operation and its mesh axes, as in "
                 f'"all-gather/dp"{known}'

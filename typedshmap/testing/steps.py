@@ -163,7 +163,7 @@ class SteppedProgram:
         name, params = eqn.primitive.name, eqn.params
         if name == "shard_map" and scope.region is None:
             return self._enter(eqn, operands, scope)
-        is_inlined = primitive(name).kind == "call" and name != "shard_map" and "_prim" not in params
+        is_inlined = primitive(name).kind == "call" and name != "shard_map" and not _jax.jaxpr.is_hi(eqn)
         if is_inlined and (called := _jax.jaxpr.called(eqn)) is not None:
             return self._inline(called, operands, scope.called(eqn, called))
         if _jax.jaxpr.effects_of(eqn):

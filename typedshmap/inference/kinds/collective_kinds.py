@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ... import _jax
+from . import loss_kinds
 from .functions import nonlinear
 from .origins import ValueOrigin
 from .reading import ReadEquation
@@ -62,10 +63,10 @@ def extreme(step: ReadEquation, value: Share, end: str) -> Share:
     if value.is_reached and (value.is_part or value.kind == "own") and not is_short:  # the shards may agree
         return NOT_KNOWN.reached
     if value.kind in ("own", "same") and is_own:
-        symbol = reading.lose(("bound", step.part), f"is a common {end}", step, (value,), is_common=True)
+        symbol = reading.lose(("bound", step.part), loss_kinds.shared_extreme(end), step, (value,), is_common=True)
         return common_bound(symbol, value)
     if value.is_part:
-        return step.lost(f"takes the {end} of partial sums", value, kind="same")
+        return step.lost(loss_kinds.EXTREME_OF_SUMS[end], value, kind="same")
     return NOT_KNOWN.reached
 
 
@@ -124,7 +125,7 @@ def _sent(step: ReadEquation, value: Share, is_full: bool) -> Share:
         step.reading.sent.append(ValueOrigin(step.eqn, step.frame.calls))
         return value.but(part=None, is_reached=True)
     losses = step.reading.losses
-    if any(losses[symbol].is_of_slice for symbol, _ in value.symbols):
+    if any(losses[symbol].why.is_of_slice for symbol, _ in value.symbols):
         step.reading.sent.append(ValueOrigin(step.eqn, step.frame.calls))
     symbols = frozenset((symbol, 0) for symbol, _ in value.symbols if not losses[symbol].is_excusable)
     return Share("own", 0, is_reached=True, trait="sent", role="?" if symbols else "", symbols=symbols)

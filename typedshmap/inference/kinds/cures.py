@@ -15,6 +15,7 @@ from typing import Any
 from ... import _jax
 from ...errors.causes import Cure, EditedEquation
 from ...errors.phrases import quoted_axes
+from . import loss_kinds
 from .collective_kinds import common_bound, extreme, total
 from .judge import ResultVerdict
 from .origins import ValueOrigin
@@ -214,7 +215,7 @@ _STOPPED = "stopped"
 
 def _bound(step: ReadEquation, operands: list[Share], results: Sequence[Share]) -> Sequence[Share]:
     """Read an extreme without its gradient as some number that every shard has: it is right only if it cancels."""
-    symbol = step.reading.lose((_STOPPED, step.part), "is a common bound", step, is_common=True)
+    symbol = step.reading.lose((_STOPPED, step.part), loss_kinds.shared_extreme("bound"), step, is_common=True)
     return [common_bound(symbol, value) for value in operands]
 
 

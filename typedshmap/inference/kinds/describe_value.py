@@ -8,10 +8,9 @@ from typing import Any
 
 from ... import _jax
 from ..control_flow import fact_of_spec
-from .origins import ValueOrigin
 from .reading import Reading, Unaligned
 from .region_kinds import Kinds
-from .suspects import first_loss, growth_text, problem_of
+from .suspects import growth_text, problem_of
 from .value import Share
 
 
@@ -44,8 +43,7 @@ def describe_value(params: Mapping[str, Any], other: Mapping[str, Any] | None, v
 def _in_words(reading: Reading, value: Share, size: int) -> str:
     axis, degree, losses = f"'{reading.axis}'", reading.numbers.known(value.degree), reading.losses_of(value)
     if losses:
-        loss = first_loss(losses)
-        return problem_of(reading, loss, ValueOrigin(loss.eqn, loss.calls).place.partition(" ")[0])
+        return problem_of(reading, losses)
     maker = None if value.part is None else reading.maker_of(value.part)
     since = f", due since {maker.place}" if maker is not None and maker.place else ""
     match value.kind:

@@ -11,7 +11,7 @@ from .cures import find_cure, is_right_when_gathered
 from .origins import ValueOrigin, is_extreme
 from .reading import JaxprRun, Reading
 from .region_kinds import Kinds, RegionReading
-from .suspects import first_loss, problem_of
+from .suspects import problem_of
 from .value import NO_PARTS, Share, is_negative
 
 _MEANS = frozenset(["mean", "nanmean", "average"])
@@ -94,10 +94,7 @@ def _with_cure(kinds: Kinds, cause: Cause, first: AxisCause, axis: str, axes: Se
             return cause._replace(kind="derived", what=_jax.source.called_function(first.origin.written))
     cure = _in_words(cures, first.origin.place)
     edits = [edit for tried in cures for edit in (*tried.changes, *tried.results)]
-    lost = ""
-    if losses and not cures:
-        loss = first_loss(losses)
-        lost = problem_of(read.reading, loss, ValueOrigin(loss.eqn, loss.calls).place.partition(" ")[0])
+    lost = problem_of(read.reading, losses) if losses and not cures else ""
     is_of_rows = first.made is not None and first.made.primitive.name == "reduce_sum" and cause.what not in _SUMS
     is_mean = cure.startswith("pmean") or (is_of_rows and not cure.startswith("psum"))
     return cause._replace(

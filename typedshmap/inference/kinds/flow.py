@@ -9,6 +9,7 @@ from typing import Any
 
 from ... import _jax
 from ..interpreter import CALLS, fixed_point
+from . import loss_kinds
 from .joining import join
 from .origins import ValueOrigin, name_of
 from .reading import JaxprRun, ReadEquation, Reading
@@ -41,11 +42,11 @@ def branch(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     which, reading = values[0], step.reading
     reading.predicates[id(step.eqn)] = which
     results = [_either_way(reading, ways) for ways in reading.ways(step.eqn, values[1:])]
-    return _decided(step, values, which, results, "takes a branch by", which.is_reached)
+    return _decided(step, values, which, results, loss_kinds.BRANCH, which.is_reached)
 
 
 def _decided(
-    step: ReadEquation, values: list[Share], by: Share, results: list[Share], why: str, is_reached: bool
+    step: ReadEquation, values: list[Share], by: Share, results: list[Share], why: loss_kinds.LossKind, is_reached: bool
 ) -> Sequence[Share]:
     """Results of a branch or a loop, for a predicate that may vary."""
     if by.kind == "unknown":
@@ -87,7 +88,7 @@ def while_loop(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     conds, consts, start = _jax.jaxpr.while_operands(step.eqn, values)
     carry, _, goes_on = step.reading.while_loop(step.eqn, [*conds, *consts, *(value.without_number for value in start)])
     step.reading.predicates[id(step.eqn)] = goes_on
-    return _decided(step, values, goes_on, carry, "goes on by", True)
+    return _decided(step, values, goes_on, carry, loss_kinds.CONDITION, True)
 
 
 def scan(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
@@ -106,7 +107,7 @@ def scan(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
         after = list[Share]()
         for fold, value, start in zip(folds, results, started, strict=False):
             if is_over_rows and value.dim == "rows" and not fold:
-                value = step.lost("scans its own rows of", value, is_excusable=True)
+                value = step.lost(loss_kinds.SCANNED_ROWS, value, is_excusable=True)
             after.append(start if fold else value)
         return reading.carried(started, now, after, times)
 
@@ -216,7 +217,7 @@ def _stacked(step: ReadEquation, value: Share, is_over_rows: bool, is_long: bool
         if value.kind == "same":
             return value if value.is_zero else Share("sharded", value.degree, dim=0, **value.symbol_fields)
         if value.kind == "sum":
-            return step.lost("scans its own rows of", value, is_excusable=True)
+            return step.lost(loss_kinds.SCANNED_ROWS, value, is_excusable=True)
         return value
     if is_long:
         return NOT_KNOWN

@@ -7,9 +7,10 @@ from fractions import Fraction
 from typing import Any
 
 from ..._jax.primitives import OPPOSITE_END, primitive
+from . import loss_kinds
 from .numbers import TINY
 from .reading import ReadEquation
-from .sums import BARE, OFFSETS, add, along_two_dims, by_local_places, trait_of_rows
+from .sums import BARE, OFFSETS, add, along_two_dims, by_local_indices, trait_of_rows
 from .value import (
     ANY,
     NO_PARTS,
@@ -104,7 +105,7 @@ def nonlinear(step: ReadEquation, values: Sequence[Share], degree: Degree | None
     is_monotone = value.kind == "extreme" and step.primitive.is_monotone
     if is_monotone and all(operand.is_common for operand in values[1:]):
         if step.name == "exp" and not value.symbols:
-            step.reading.lose(value.part, f"own {value.end}", step, (value,))
+            step.reading.lose(value.part, loss_kinds.own_extreme(value.end), step, (value,))
             return value.but(role="*", symbols=frozenset({(value.part, 1)}), degree=0)
         return value.but(part=None, degree=degree, role="", symbols=NO_PARTS)
     if (mixed := of_different_shards(step, values)) is not None:
@@ -124,7 +125,7 @@ def nonlinear(step: ReadEquation, values: Sequence[Share], degree: Degree | None
     dim, sharded = next(iter(dims), None), next((operand for operand in values if operand.kind == "sharded"), None)
     kind = "sharded" if sharded is not None else "local" if dims else "same"
     if sharded is not None and any(operand.kind == "local" for operand in values):
-        return by_local_places(step, *values, degree=degree, dim=dim)
+        return by_local_indices(step, *values, degree=degree, dim=dim)
     if is_strict and step.primitive.kind != "test" and not more["symbols"]:
         known = step.reading.numbers.known
         wrong = next(iter({known(operand.degree) for operand in values} - {ANY, 0}), None)
@@ -164,11 +165,11 @@ def _of_symbols(step: ReadEquation, value: Share) -> Share | None:
 
 def _of_growing(step: ReadEquation, values: Sequence[Share], degree: Degree, kind: Any, dim: Any) -> Share:
     """A function that needs operands of degree 0, of another operand; log(n**k x) is log x plus a symbol k times."""
+    why = loss_kinds.NONLINEAR_IN_GROWING
     if step.name == "log" and len(values) == 1:
-        why = "is not linear in what grows"
         symbol = step.reading.lose(("log", step.reading.axis), why, step, values, is_common=True)
         return values[0].but(degree=0, role="+", symbols=frozenset({(symbol, degree)}), number=None, root=None)
-    return step.lost("is not linear in what grows", *values, kind=kind, dim=dim)
+    return step.lost(why, *values, kind=kind, dim=dim)
 
 
 def of_different_shards(step: ReadEquation, values: Sequence[Share]) -> Share | None:
@@ -176,7 +177,7 @@ def of_different_shards(step: ReadEquation, values: Sequence[Share]) -> Share | 
     if not any(value.trait == "folded" for value in values) or any(value.kind in ("own", "sum") for value in values):
         return None
     dim = next(value.dim for value in values if value.trait == "folded")
-    return step.lost("adds rows of different shards", *values, kind="local", dim=dim, trait="folded")
+    return step.lost(loss_kinds.SUM_OF_ROWS, *values, kind="local", dim=dim, trait="folded")
 
 
 def _of_parts(step: ReadEquation, values: Sequence[Share]) -> Share:
@@ -187,8 +188,8 @@ def _of_parts(step: ReadEquation, values: Sequence[Share]) -> Share:
     is_square = is_square and value.kind == "sum"
     for operand in values:
         if operand.is_part:
-            reading.lose(operand.part, "is not linear", step, (operand,))
-    symbols = frozenset({(reading.lose(("of", step.part), "is not linear", step, values), 1)})
+            reading.lose(operand.part, loss_kinds.NONLINEAR, step, (operand,))
+    symbols = frozenset({(reading.lose(("of", step.part), loss_kinds.NONLINEAR, step, values), 1)})
     if len(values) == 1 and value.beside is None and value.role in ("", "*") and step.primitive.inverse:
         symbols = add_symbols(symbols, value.symbols if step.name == "log" else NO_PARTS)
         return Share("own", ANY, role="+", symbols=symbols, root=(step.name, value), **seen)
@@ -225,12 +226,12 @@ def _extreme(step: ReadEquation, values: list[Share]) -> Share:
     if is_bound and not kinds & {"sum", "extreme", "unknown"} and step.is_inexact:
         first, *others = degrees
         if any(numbers.agree(first, other) is None for other in others):
-            return _of_different_degrees(step, "bounds what grows", values)
+            return _of_different_degrees(step, loss_kinds.BOUNDED_GROWING, values)
         return nonlinear(step, values, first)
     return nonlinear(step, [value.but(degree=0) for value in values]) if kinds & {"sum", "extreme"} else NOT_KNOWN
 
 
-def _of_different_degrees(step: ReadEquation, why: str, values: Sequence[Share]) -> Share:
+def _of_different_degrees(step: ReadEquation, why: loss_kinds.LossKind, values: Sequence[Share]) -> Share:
     sharded = next((value for value in values if value.kind == "sharded"), None)
     return step.lost(why, *values, kind="same" if sharded is None else "sharded", dim=sharded and sharded.dim)
 
@@ -268,7 +269,7 @@ def _test(step: ReadEquation, values: list[Share]) -> Share:
     is_own = any(value.symbols or value.kind in ("sum", "extreme", "unknown", "own") for value in values)
     differ = len(degrees) == 2 and degrees[0] != degrees[1] and not is_own and step.is_inexact_operand
     if differ and step.reading.numbers.agree(*degrees) is None:
-        return _of_different_degrees(step, "compares what grows", values)
+        return _of_different_degrees(step, loss_kinds.COMPARED_GROWING, values)
     return nonlinear(step, values)
 
 
@@ -294,20 +295,20 @@ def select(step: ReadEquation, values: list[Share]) -> Share:
             beside = None if zero[0] else outside.degree
             return Share("sum", inside.degree, beside, is_reached=True, trait="picked", **inside.symbol_fields)
     if by.is_part or by.symbols:
-        return step.decided("chooses by", by, *cases)
+        return step.decided(loss_kinds.CHOICE, by, *cases)
     if by.kind == "own":
         return _own_choice(step, by, cases)
     chosen = cases[0] if zero[1:] == [True] else cases[1] if zero[0] and len(cases) == 2 else _either(step, cases)
     if by.kind == "sharded":
         if chosen.is_part:
-            return step.lost("masks by own rows", chosen)
+            return step.lost(loss_kinds.MASKED_BY_ROWS, chosen)
         if chosen.kind == "sharded" and by.dim != chosen.dim:
             return along_two_dims(step, by, *cases)
         if chosen.kind in ("same", "local"):
             chosen = chosen.but(kind="sharded", dim=by.dim, name=by.name)
     elif by.kind == "local":
         if chosen.kind == "sharded" and by.dim == chosen.dim:
-            return by_local_places(step, by, chosen, degree=chosen.degree, dim=chosen.dim)
+            return by_local_indices(step, by, chosen, degree=chosen.degree, dim=chosen.dim)
         if chosen.kind == "same":
             chosen = chosen.but(kind="local", dim=by.dim)
     return (
@@ -323,7 +324,7 @@ def _own_choice(step: ReadEquation, by: Share, cases: Sequence[Share]) -> Share:
         return cases[0].but(trait="clipped" if cases[0].trait == "clipped" else "wrapped")
     sums = [case for case in cases if case.kind == "sum"]
     if sums and len(sums) < len(cases):
-        return step.lost("masks by the shard's index", *cases)
+        return step.lost(loss_kinds.MASKED_BY_INDEX, *cases)
     return Share("own", 0, is_reached=True, **untracked(*cases))
 
 

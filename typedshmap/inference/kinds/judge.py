@@ -27,7 +27,7 @@ class ResultVerdict(NamedTuple):
     losses: tuple[Loss, ...] = ()
 
 
-RIGHT, NOT_KNOWN = ResultVerdict("right"), ResultVerdict("unknown")
+RIGHT, UNDECIDED = ResultVerdict("right"), ResultVerdict("unknown")
 
 
 def judge(reading: Reading, value: Share, dim: int | None, is_sum: bool = False) -> ResultVerdict:
@@ -41,30 +41,30 @@ def judge(reading: Reading, value: Share, dim: int | None, is_sum: bool = False)
     """
     numbers = reading.numbers
     if value.kind == "unknown":
-        return NOT_KNOWN
+        return UNDECIDED
     losses = reading.losses_of(value)
     if losses:
         losses = tuple([loss for loss in losses if not loss.parts or not loss.parts <= reading.stated])
-        if not losses or value.may_cancel or (reading.sent and any(loss.is_of_slice for loss in losses)):
-            return NOT_KNOWN
+        if not losses or value.may_cancel or (reading.sent and any(loss.why.is_of_slice for loss in losses)):
+            return UNDECIDED
         return ResultVerdict("wrong", "lost", value, losses)
     if is_sum:
         is_right = value.kind == "sum" and value.beside is None and numbers.is_degree(value.degree, 0)
-        return RIGHT if is_right else NOT_KNOWN
+        return RIGHT if is_right else UNDECIDED
     if value.kind == "own":
-        return NOT_KNOWN if value.is_reached else ResultVerdict("wrong", "own", value)
+        return UNDECIDED if value.is_reached else ResultVerdict("wrong", "own", value)
     if value.is_part and dim is None:
         return ResultVerdict("wrong", value.kind, value)
     if value.is_part or value.kind == "gathered":  # along a sharded dim, each shard may leave its own
-        return NOT_KNOWN
+        return UNDECIDED
     if value.trait == "folded":
         is_wrong = dim is not None and value.degree != ANY
-        return ResultVerdict("wrong", "folded", value) if is_wrong else NOT_KNOWN
+        return ResultVerdict("wrong", "folded", value) if is_wrong else UNDECIDED
     if value.trait == "taken" and dim is not None:  # it may have the length of a shard by chance
         numbers.is_open = True
     is_right = numbers.is_degree(value.degree, 0)
     if not is_right:
-        return NOT_KNOWN if is_right is None else ResultVerdict("wrong", "degree", value)
+        return UNDECIDED if is_right is None else ResultVerdict("wrong", "degree", value)
     match value.kind:
         case "same" if dim is None:
             return RIGHT
@@ -75,7 +75,7 @@ def judge(reading: Reading, value: Share, dim: int | None, is_sum: bool = False)
         case "same":
             return RIGHT if value.degree == ANY else ResultVerdict("unknown", "copies", value)
         case _:
-            return NOT_KNOWN
+            return UNDECIDED
 
 
 def differs_along(jaxpr: Any, at: int, dim: int | None) -> bool:

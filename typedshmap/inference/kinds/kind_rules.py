@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ... import _jax
 from ..interpreter import CLAIM
-from . import collective_kinds, flow, functions, lookups, moves, products, reductions, sums
+from . import collective_kinds, flow, functions, lookups, loss_kinds, moves, products, reductions, sums
 from .reading import KindRule, ReadEquation, Reading
 from .value import Share
 
@@ -14,7 +14,9 @@ from .value import Share
 def _loses_sum(reading: Reading, value: Share) -> bool:
     """Whether the symbols of a value come from nonlinear operations on partial sums, which no hint marks."""
     losses = reading.losses_of(value)
-    are_lost = all(loss.why == "is not linear" and loss.parts and not reading.is_marked(loss.parts) for loss in losses)
+    are_lost = all(
+        loss.why == loss_kinds.NONLINEAR and loss.parts and not reading.is_marked(loss.parts) for loss in losses
+    )
     return bool(losses) and are_lost
 
 

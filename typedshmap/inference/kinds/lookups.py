@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..reshape import gathered_dims, scattered_dims
-from .moves import ROWS, first_rows
+from . import loss_kinds
+from .moves import first_rows
 from .reading import ReadEquation
 from .sums import OFFSETS, add
 from .value import NOT_KNOWN, SAME, Share, unknown, untracked
@@ -18,7 +19,7 @@ def gather(step: ReadEquation, values: list[Share]) -> Share:
     if any(value.kind == "gathered" for value in values) or "unknown" in (table.kind, index.kind):
         return unknown(values)
     if index.is_part:
-        return step.decided("is an index", index, table)
+        return step.decided(loss_kinds.INDEX, index, table)
     dims, sizes = step.params["dimension_numbers"], step.params["slice_sizes"]
     is_batched = table.kind == "sharded" and table.dim in getattr(dims, "operand_batching_dims", ())
     dim = table.dim if table.kind in ("sharded", "local") and not is_batched else None
@@ -27,15 +28,15 @@ def gather(step: ReadEquation, values: list[Share]) -> Share:
     ):  # JAX wraps an index by the number of rows that a shard has
         return _of_own_rows(step, table, index)
     if index.symbols:
-        return step.lost("is an index", *values)
+        return step.lost(loss_kinds.INDEX, *values)
     if index.kind == "own":
         if table.kind == "sum":
-            return step.lost("takes its own entries of a partial sum", table, index)
+            return step.lost(loss_kinds.OWN_ENTRIES, table, index)
         return Share("own", 0, is_reached=True, **untracked(table))
     if table.is_part:
         if index.kind == "same":
             return table.but(part=None)
-        return step.lost("takes its own entries of a partial sum", table)
+        return step.lost(loss_kinds.OWN_ENTRIES, table)
     if table is SAME and index is SAME:
         return SAME
     kinds = (table.kind, index.kind)
@@ -63,7 +64,7 @@ def _of_own_rows(step: ReadEquation, table: Share, index: Share) -> Share:
         return Share("own", 0, is_reached=True)
     if index.kind == "sharded" and index.name[0] == table.name[0]:
         return NOT_KNOWN  # both of one dim: positions within the shard may be meant
-    return step.lost("takes its own rows by their places", table, index, is_excusable=True)
+    return step.lost(loss_kinds.LOOKUP_IN_ROWS, table, index, is_excusable=True)
 
 
 def _dim_after_gather(step: ReadEquation, table: Share, index: Share, is_batched: bool) -> int | str | None:
@@ -82,20 +83,20 @@ def _dim_after_gather(step: ReadEquation, table: Share, index: Share, is_batched
 
 
 def scatter(step: ReadEquation, values: list[Share]) -> Share:
-    """A scatter: updates that are put, or added, at indices."""
+    """The transfer rule of scatter and scatter-add."""
     into, index, update = values[:3]
     if any(value.kind in ("unknown", "gathered") for value in values):
         return unknown(values)
     if all(value is SAME for value in values):
         return SAME
     if index.is_part or index.symbols:
-        return step.decided("is an index", index, into, update)
+        return step.decided(loss_kinds.INDEX, index, into, update)
     symbol_fields, end, is_added = untracked(into, update), step.primitive.end, step.primitive.is_linear
     is_sum = step.name in ("scatter-add", "scatter_add")
     common = step.reading.numbers.common
     is_picked = update.trait == "picked" and index.trait in OFFSETS and update.beside is None and into.kind != "sum"
     if index.kind == "own" and "sum" in (into.kind, update.kind) and not is_picked:
-        return step.lost("puts a partial sum at its own places", into, update)
+        return step.lost(loss_kinds.SCATTERED_SUM, into, update)
     if "own" in (index.kind, update.kind, into.kind):
         is_block = (index.trait == "offset" or is_picked) and into.kind in ("sharded", "same") and is_sum
         if is_block and (len(step.rows) == 1 or into.kind == "sharded"):
@@ -138,7 +139,7 @@ def dynamic_slice(step: ReadEquation, values: list[Share]) -> Share:
     if any(operand.kind in ("unknown", "gathered") for operand in values):
         return unknown(values, is_reached=any(operand.kind == "own" for operand in starts))
     if (lost := next((start for start in starts if start.is_part or start.symbols), None)) is not None:
-        return step.decided("is an index", lost, value)
+        return step.decided(loss_kinds.INDEX, lost, value)
     sizes, shape, numbers = step.params["slice_sizes"], step.shape(0), step.reading.numbers
     moving = [
         dim for dim, start in enumerate(starts) if start.kind in ("own", "sharded") and sizes[dim] != shape[dim]
@@ -148,7 +149,7 @@ def dynamic_slice(step: ReadEquation, values: list[Share]) -> Share:
         if value.kind == "sum":
             is_rest = len(moving) == 1 and value.beside is None
             kind = "sharded" if is_rest else "own"
-            return step.lost("takes its own slice of a partial sum", value, kind=kind, dim=dim if is_rest else None)
+            return step.lost(loss_kinds.OWN_SLICE, value, kind=kind, dim=dim if is_rest else None)
         if value.kind == "same" and len(moving) == 1 and start.affine is not None:
             lengths = [eqn.params["slice_sizes"][dim] for eqn in (step.eqn, step.other)][: len(start.affine)]
             is_block = all(
@@ -158,17 +159,18 @@ def dynamic_slice(step: ReadEquation, values: list[Share]) -> Share:
             if is_block and shape[dim] % (sizes[dim] * numbers.traces[0]) == 0:
                 return value.but(kind="sharded", dim=dim, is_reached=True, number=None)
             if shape[dim] == sizes[dim] * numbers.traces[0]:
-                return step.lost("takes another slice than its own", value, kind="sharded", dim=dim)
+                return step.lost(loss_kinds.OTHER_SLICE, value, kind="sharded", dim=dim)
         symbol_fields: dict[str, Any] = value.symbol_fields | {"role": "?" if value.symbols else ""}
         return Share("own", 0, is_reached=True, **symbol_fields)
     if value.is_common and not value.is_zero:
         if step.eqn is step.other:
             return first_rows(step, value)
         if step.rows and shape[step.rows[0]] != sizes[step.rows[0]]:
-            return step.lost("takes the same rows on every shard", value, kind="sharded", dim=step.rows[0])
+            return step.lost(loss_kinds.SAME_ROWS, value, kind="sharded", dim=step.rows[0])
     if isinstance(value.dim, int) and sizes[value.dim] != shape[value.dim]:
         is_fixed = value.kind == "sharded" and starts[value.dim].number is not None
-        return step.lost(ROWS, value, is_excusable=True) if is_fixed else NOT_KNOWN  # else a loop may go over all rows
+        # With other starts, a loop may go over all rows.
+        return step.lost(loss_kinds.SOME_ROWS, value, is_excusable=True) if is_fixed else NOT_KNOWN
     return value.without_number
 
 
@@ -190,7 +192,7 @@ def update_slice(step: ReadEquation, values: list[Share]) -> Share:
             return Share("sum", update.degree, is_reached=True, **update.symbol_fields)
     if any(start.kind == "own" for start in starts) or "own" in (into.kind, update.kind):
         if "sum" in (into.kind, update.kind):
-            return step.lost("puts a partial sum at its own places", into, update)
+            return step.lost(loss_kinds.SCATTERED_SUM, into, update)
         return Share("own", 0, is_reached=True, **untracked(into, update))
     if any(start.kind != "same" for start in starts):
         return NOT_KNOWN

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from functools import partial, reduce
 from math import prod
 
+from . import loss_kinds
 from .reading import ReadEquation
 from .sums import add
 from .value import NO_PARTS, NOT_KNOWN, SAME, Share, reach_of, unknown, untracked
 
-ROWS = "takes some of its own rows"
 _REVERSED = -2
 """The order of rows from the last to the first."""
 
@@ -116,12 +116,12 @@ def cut(step: ReadEquation, values: list[Share]) -> Share:
             return value
         if value.kind == "gathered":
             return NOT_KNOWN
-        return step.lost(ROWS, value, is_excusable=True) if value.kind == "sharded" else value
+        return step.lost(loss_kinds.SOME_ROWS, value, is_excusable=True) if value.kind == "sharded" else value
     if not value.is_common or value.is_zero:
         return value.but(number=None) if value.number is not None else value
     rows = step.rows
     if len(rows) == 1 and before[rows[0]] != after[rows[0]]:
-        return step.lost("takes the same rows on every shard", value, kind="sharded", dim=rows[0])
+        return step.lost(loss_kinds.SAME_ROWS, value, kind="sharded", dim=rows[0])
     return first_rows(step, value)
 
 
@@ -183,7 +183,7 @@ def put_side_by_side(step: ReadEquation, values: list[Share]) -> Share:
             is_reached = any(value.is_reached for value in values)
             return Share("own", 0, is_reached=True) if is_reached else result.but(order=-1)
         if step.name == "pad" and step.params["padding_config"][result.dim] != (0, 0, 0):
-            return step.lost("pads its own rows", result, is_excusable=True)
+            return step.lost(loss_kinds.PADDED_ROWS, result, is_excusable=True)
     has_halo = result.kind == "sharded" and all(value.trait == "halo" for value in values)
     return result.but(trait="halo") if has_halo else result
 

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from ... import _jax
+from .loss_kinds import LossKind
 from .numbers import Numbers
 from .value import Share, is_negative
 
@@ -18,7 +19,7 @@ class Loss(NamedTuple):
     """An operation that uses a quantity of each shard as if it were whole, which makes that a symbol.
 
     Attributes:
-      why: what it does, as `suspects` words it.
+      why: what it does.
       eqn: its equation.
       calls: the equations around that, innermost first.
       parts: the parts of a sum or an extreme that it loses.
@@ -28,7 +29,7 @@ class Loss(NamedTuple):
       name: the name in a hint of the sharded dim of an operand, and the argument.
     """
 
-    why: str
+    why: LossKind
     eqn: Any
     calls: tuple[Any, ...]
     parts: frozenset[Any]
@@ -36,11 +37,6 @@ class Loss(NamedTuple):
     is_common: bool = False
     degree: Any = 0
     name: tuple[str, str] = ("", "")
-
-    @property
-    def is_of_slice(self) -> bool:
-        """Whether it takes each shard's own part of a partial sum, to which others may be added."""
-        return self.why in ("takes its own slice of a partial sum", "takes its own entries of a partial sum")
 
 
 class ValueOrigin(NamedTuple):
@@ -147,7 +143,7 @@ class Ledger:
     def lose(
         self,
         symbol: Any,
-        why: str,
+        why: LossKind,
         step: Any,
         values: Sequence[Share] = (),
         is_excusable: bool = False,
@@ -176,6 +172,10 @@ class Ledger:
     def maker_of(self, part: Any) -> ValueOrigin | None:
         """Where a part, or its negative, was made."""
         return self.makers.get(part[1] if is_negative(part) else part)
+
+    def maker_of_loss(self, loss: Loss) -> ValueOrigin | None:
+        """Where one of the parts that an operation loses was made; None if that is not known."""
+        return next((maker for part in loss.parts if (maker := self.maker_of(part)) is not None), None)
 
     def makers_of(self, parts: Iterable[Any]) -> list[ValueOrigin]:
         """All places where some parts were made."""

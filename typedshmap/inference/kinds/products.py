@@ -7,9 +7,10 @@ from operator import floordiv, mul, truediv
 from typing import Any
 
 from ... import _jax
+from . import loss_kinds
 from .functions import nonlinear, of_different_shards
 from .reading import ReadEquation
-from .sums import affine_of, along_two_dims, by_local_places, in_each_trace, merged_symbols, negated, trait_of_rows
+from .sums import affine_of, along_two_dims, by_local_indices, in_each_trace, merged_symbols, negated, trait_of_rows
 from .value import ANY, NOT_KNOWN, UNKNOWN, Share, add_symbols, reach_of, scaled, sum_of, unknown
 
 
@@ -126,7 +127,7 @@ def _as_factor(step: ReadEquation, value: Share) -> Share:
     if not value.is_part:
         return value
     is_sum, symbols = value.kind == "sum", frozenset({(value.part, 1)})
-    step.reading.lose(value.part, "multiplies by a partial sum" if is_sum else f"own {value.end}", step, (value,))
+    step.reading.lose(value.part, loss_kinds.FACTOR if is_sum else loss_kinds.own_extreme(value.end), step, (value,))
     is_factor = not is_sum or (value.beside is None and value.role in ("", "*"))
     return Share(
         "same",
@@ -171,7 +172,7 @@ def _combined(
     if "sum" in kinds:
         part, factor = (first, second) if first.kind == "sum" else (second, first)
         if factor.kind in ("sharded", "local"):
-            return step.lost("multiplies a partial sum by own rows", a, b)
+            return step.lost(loss_kinds.TIMES_ROWS, a, b)
         beside = None if part.beside is None else sum_of(part.beside, factor.degree, sign)
         return Share("sum", degree, beside, part=part.part, trait=part.trait, **seen, **symbol_fields)
     if len(dims) > 1:
@@ -179,7 +180,7 @@ def _combined(
     more: dict[str, Any] = {"is_positive": a.is_positive and b.is_positive, **seen, **symbol_fields}
     if "sharded" in kinds:
         if "local" in kinds:
-            return by_local_places(step, a, b, degree=degree, dim=dim)
+            return by_local_indices(step, a, b, degree=degree, dim=dim)
         same, rows = (first, second) if first.kind == "same" else (second, first)
         if same.kind == "same" and same.root is not None and same.root[0] == "mean":
             reading.numbers.learn_count(same.degree, rows.dim in same.root[1])

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ... import _jax
 from ..interpreter import CLAIM, Interpreter
 from .joining import join
+from .loss_kinds import LossKind
 from .numbers import Numbers, pmean_axes
 from .origins import Ledger, ValueOrigin, name_of
 from .value import NOT_KNOWN, SAME, Share, is_plain, reach_of, unknown, untracked, untracked_symbols
@@ -172,7 +173,7 @@ class ReadEquation(NamedTuple):
         return self.primitive.kind == "call" and "jaxprs" not in self.eqn.params
 
     def lost(
-        self, why: str, *values: Share, kind: str = "own", degree: Any = 0, is_excusable: bool = False, **more: Any
+        self, why: LossKind, *values: Share, kind: str = "own", degree: Any = 0, is_excusable: bool = False, **more: Any
     ) -> Share:
         """The result of a loss: a new symbol, with those of the operands.
 
@@ -206,7 +207,7 @@ class ReadEquation(NamedTuple):
         self.reading.origins.setdefault(key, ValueOrigin(self.eqn, self.frame.calls, origin.name))
         return value.but(origin=key)
 
-    def decided(self, why: str, by: Share, *values: Share) -> Share:
+    def decided(self, why: LossKind, by: Share, *values: Share) -> Share:
         """The result of a choice by a value that differs between shards; an excusable loss stays the only one."""
         reading = self.reading
         if not reading.is_excusable(by):

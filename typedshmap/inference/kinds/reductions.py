@@ -8,11 +8,12 @@ from math import prod
 from typing import Any
 
 from ... import _jax
+from . import loss_kinds
 from .collective_kinds import extreme, total
 from .functions import nonlinear
 from .products import product
 from .reading import ReadEquation
-from .sums import along_two_dims, by_local_places, merged_symbols
+from .sums import along_two_dims, by_local_indices, merged_symbols
 from .value import ANY, NOT_KNOWN, SAME, UNKNOWN, Share, reach_of, sum_of, unknown, untracked
 
 
@@ -87,7 +88,7 @@ def _along_rows(step: ReadEquation, value: Share) -> Share:
         if value.symbols:
             return value.but(kind="own", dim=None, role="?")
         return Share("extreme", value.degree, end=end, is_positive=value.is_positive, **reach_of(value))
-    return step.lost("reduces its own rows", value, is_excusable=True)
+    return step.lost(loss_kinds.REDUCED_ROWS, value, is_excusable=True)
 
 
 def ordered(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
@@ -108,7 +109,7 @@ def ordered(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
         return [value.but(part=None) if is_linear else nonlinear(step, values)] * count
     rows = [operand for operand in values if operand.kind in ("sharded", "local")]
     if any(operand.kind == "sharded" and operand.dim in dims for operand in rows):
-        return [step.lost("works along its own rows", *values, is_excusable=True)] * count
+        return [step.lost(loss_kinds.ALONG_ROWS, *values, is_excusable=True)] * count
     if any(operand.kind in ("extreme", "own") or operand.symbols for operand in values):
         return [nonlinear(step, values)] * count
     given = next(iter(rows), value)
@@ -174,11 +175,11 @@ def _over_rows(step: ReadEquation, a: Share, b: Share, gone: Sequence[Share]) ->
     if soft is not None:
         return Share("own", 0, role="?", symbols=soft.symbols, is_reached=is_reached)
     if any(value.kind in ("sum", "extreme", "own") for value in others):
-        return step.lost("multiplies a partial sum by own rows", a, b)
+        return step.lost(loss_kinds.TIMES_ROWS, a, b)
     if len(gone) == 2 and "folded" in {value.trait for value in gone}:
-        return step.lost("adds rows of different shards", a, b, kind="same")
+        return step.lost(loss_kinds.SUM_OF_ROWS, a, b, kind="same")
     if len(gone) == 2 and "local" in {value.kind for value in gone}:
-        return NOT_KNOWN if all(value.kind == "local" for value in gone) else by_local_places(step, a, b, kind="sum")
+        return NOT_KNOWN if all(value.kind == "local" for value in gone) else by_local_indices(step, a, b, kind="sum")
     if any(value.is_zero for value in (a, b)):
         return Share("same", ANY)
     if len(gone) == 1 and others and others[0].kind == "sharded":
@@ -213,7 +214,7 @@ def convolve(step: ReadEquation, values: list[Share]) -> Share:
         is_row_by_row = step.shape(1)[numbers.rhs_spec[at]] == 1 and step.result_shape[to] == step.shape(0)[a.dim]
         if at == 0 or is_row_by_row:
             return a.but(dim=to, degree=degree)
-        return step.lost("convolves its own rows", *values, is_excusable=True)
+        return step.lost(loss_kinds.CONVOLVED_ROWS, *values, is_excusable=True)
     if a.kind == "same" and b.kind == "sharded" and b.dim == numbers.rhs_spec[0]:
         return b.but(dim=numbers.out_spec[1], degree=degree)
     if "sharded" in (a.kind, b.kind):

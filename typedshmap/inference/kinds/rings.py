@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ... import _jax
+from . import loss_kinds
 from .reading import ReadEquation, Reading
 from .value import ANY, NO_PARTS, NOT_KNOWN, UNKNOWN, Degree, Ring, Share, sum_of
 
@@ -120,16 +121,17 @@ def total(step: ReadEquation, value: Share, at: int = 0) -> Share:
             if value.beside is not None:
                 degree = reading.numbers.agree(degree, sum_of(value.beside, 1))
             if degree is None:
-                return step.lost("counts a term once per shard", value, kind="same")
+                return step.lost(loss_kinds.TERM_PER_SHARD, value, kind="same")
             return Share("same", degree, **seen)
         case "extreme" if value.trait != "flag":
-            symbol = reading.lose((step.part, "sums own extremes"), "sums own extremes", step, (value,), is_common=True)
+            why = loss_kinds.SUM_OF_EXTREMES
+            symbol = reading.lose((step.part, why), why, step, (value,), is_common=True)
             bound: dict[str, Any] = seen | {"role": "+", "symbols": frozenset({(symbol, 1)})}
             return Share("same", ANY, **bound)
         case "own" if symbol_fields["role"]:
             return Share("same", value.degree, **seen)
         case "own" if value.trait == "found":
-            return step.lost("sums what was looked up without a mask", value, kind="same")
+            return step.lost(loss_kinds.LOOKUP_UNMASKED, value, kind="same")
         case _:
             return NOT_KNOWN.reached
 

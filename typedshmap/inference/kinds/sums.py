@@ -7,6 +7,7 @@ from operator import add as plus
 from typing import Any
 
 from ..._jax.primitives import OPPOSITE_END
+from . import loss_kinds
 from .numbers import TINY
 from .reading import ReadEquation, Reading
 from .rings import added
@@ -121,7 +122,7 @@ def negate(step: ReadEquation, values: list[Share]) -> Share:
 
 def as_symbol(step: ReadEquation, value: Share) -> Share:
     """A part that is used as if it were whole: a symbol, and nothing else."""
-    why = "a partial sum is used as if it were whole" if value.kind == "sum" else f"own {value.end}"
+    why = loss_kinds.ADDED_ROWS if value.kind == "sum" else loss_kinds.own_extreme(value.end)
     part, sign = value.part, 1
     if is_negative(part):
         part, sign = part[1], -1
@@ -150,7 +151,7 @@ def merged_symbols(reading: Reading, a: Share, b: Share, sign: str) -> dict[str,
 
 def _mixed(step: ReadEquation, a: Share, b: Share, kind: str, **more: Any) -> Share:
     """A sum of terms of different degree."""
-    return step.lost("mixes degrees", a, b, kind=kind, **more)
+    return step.lost(loss_kinds.MIXED_DEGREES, a, b, kind=kind, **more)
 
 
 def _plain_sum(step: ReadEquation, a: Share, b: Share) -> Share:
@@ -172,9 +173,9 @@ def _plain_sum(step: ReadEquation, a: Share, b: Share) -> Share:
         if degree is None:
             return _mixed(step, a, b, "sharded", dim=dim, order=order)
         if "folded" in (a.trait, b.trait):
-            return step.lost("adds rows of different shards", a, b, kind="sharded", degree=degree, dim=dim)
+            return step.lost(loss_kinds.SUM_OF_ROWS, a, b, kind="sharded", degree=degree, dim=dim)
         if "local" in kinds:
-            return by_local_places(step, a, b, degree=degree, dim=dim)
+            return by_local_indices(step, a, b, degree=degree, dim=dim)
         return Share("sharded", degree, dim=dim, order=order, name=name)
     parts = [value.degree for value in (a, b) if value.kind in ("sum", "sharded")]
     terms = [value.degree if value.kind == "same" else value.beside for value in (a, b)]
@@ -196,19 +197,19 @@ def along_two_dims(step: ReadEquation, *values: Share) -> Share:
     numbers = step.reading.numbers
     if not numbers.has_second and any(value.kind == "local" for value in values):
         numbers.is_open = True  # a dim may be as long as a shard's by chance
-    return step.lost("combines own rows along different dims", *values, is_excusable=True)
+    return step.lost(loss_kinds.TWO_DIMS, *values, is_excusable=True)
 
 
-def by_local_places(step: ReadEquation, *values: Share, kind: Any = "sharded", **more: Any) -> Share:
+def by_local_indices(step: ReadEquation, *values: Share, kind: Any = "sharded", **more: Any) -> Share:
     """A loss: it takes positions within a shard for those in the whole; for integers nothing is said."""
     numbers = step.reading.numbers
     if not step.is_inexact or not numbers.has_second:
         numbers.is_open = numbers.is_open or step.is_inexact
         return Share(kind, **more, is_reached=any(value.is_reached for value in values))
-    why = {"folded": "adds rows of different shards", "drawn": "draws the same numbers"}
+    why = {"folded": loss_kinds.SUM_OF_ROWS, "drawn": loss_kinds.SAME_DRAWS}
     trait = trait_of_rows(*values)
     return step.lost(
-        why.get(trait, "counts places within the shard"), *values, kind=kind, is_excusable=trait == "folded", **more
+        why.get(trait, loss_kinds.LOCAL_INDICES), *values, kind=kind, is_excusable=trait == "folded", **more
     )
 
 

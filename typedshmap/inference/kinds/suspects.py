@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import prod
@@ -13,7 +13,7 @@ from ...errors.causes import Cure, Suspected, SuspectKind
 from ...errors.phrases import mesh_text, quoted_axes
 from .cures import find_cure
 from .judge import ResultVerdict
-from .origins import Loss, is_extreme
+from .origins import Loss, ValueOrigin, is_extreme
 from .reading import Reading
 from .region_kinds import Kinds, RegionReading
 
@@ -55,72 +55,6 @@ class Suspicion(NamedTuple):
         return self._replace(failure=failure, growth=growth)
 
 
-_GROWING = {
-    "mixes degrees": "combines it with a value that does not",
-    "is not linear in what grows": "is not linear",
-    "bounds what grows": "bounds it by a value that does not",
-    "compares what grows": "compares it with a value that does not",
-}
-"""For a loss of an operand that grows: what the operation does with it."""
-_OWN_PARTS = {
-    "works along its own rows": "works along a dim that is sharded over {axis}: each shard has only its own rows",
-    "takes some of its own rows": "takes rows of a dim that is sharded over {axis}, on each shard from its own part",
-    "takes its own rows by their places": "looks up a dim that is sharded over {axis}, on each shard in its own part",
-    "takes the same rows on every shard": "takes the same rows on every shard of {axis} as the parts of a dim",
-    "counts places within the shard": "uses places within each shard of {axis} as places in the whole dim",
-    "convolves its own rows": "convolves along a dim that is sharded over {axis}: each shard has only its own rows",
-    "pads its own rows": "pads each shard's part of a dim that is sharded over {axis}",
-    "scans its own rows of": "loops over each shard's own rows of a dim that is sharded over {axis}",
-    "reduces its own rows": "reduces each shard's own rows of a dim that is sharded over {axis}",
-    "combines own rows along different dims": (
-        "combines two dims that are sharded over {axis}: each shard has only its own rows of both"
-    ),
-    "takes another slice than its own": "takes a slice other than that of the shard's index along {axis}",
-}
-_DOUBLE_SUMS = {
-    "adds rows of different shards": "uses a sum of different rows over {axis} as the parts of a dim",
-    "sums own extremes": "sums each shard's own extreme over {axis}",
-}
-_SAME_DRAWS = {
-    "draws the same numbers": "uses the same random numbers on every shard of {axis} as the parts of a sharded dim",
-}
-_PROBLEMS = {
-    **_OWN_PARTS,
-    **_DOUBLE_SUMS,
-    **_SAME_DRAWS,
-    "is not linear in what grows": "is not linear, and its operand grows with {axis}",
-    "mixes degrees": "adds a term that grows with {axis} to one that does not",
-    "bounds what grows": "bounds a value that grows with {axis} by one that does not",
-    "compares what grows": "compares a value that grows with {axis} with one that does not",
-    "counts a term once per shard": "counts a term once per shard of {axis}: it was added to a partial sum",
-    "is not linear": "is not linear, and its operand is a partial sum over {axis}",
-    "multiplies by a partial sum": "multiplies by a partial sum over {axis}",
-    "multiplies a partial sum by own rows": "multiplies a partial sum over {axis} by a value that is sharded over it",
-    "masks by own rows": "masks a partial sum over {axis} by a value that is sharded over it",
-    "masks by the shard's index": "masks a partial sum over {axis} by the shard's own index",
-    "takes its own slice of a partial sum": "takes each shard's own slice of a partial sum over {axis}",
-    "takes its own entries of a partial sum": "takes each shard's own entries of a partial sum over {axis}",
-    "puts a partial sum at its own places": "puts a partial sum over {axis} at the shard's own places",
-    "takes the max of partial sums": "takes the maximum of partial sums over {axis}",
-    "takes the min of partial sums": "takes the minimum of partial sums over {axis}",
-    "is an index": "uses a partial sum over {axis} as an index",
-    "chooses by": "chooses by a partial sum over {axis}",
-    "takes a branch by": "branches on a partial sum over {axis}",
-    "goes on by": "loops on a partial sum over {axis}",
-    "a partial sum is used as if it were whole": "adds a partial sum over {axis} to a value that is sharded over it",
-    "sums what was looked up without a mask": (
-        "sums over {axis} what each shard looked up in its own rows without a mask"
-    ),
-}
-"""For each loss, what the operation does."""
-_KINDS: tuple[tuple[SuspectKind, Mapping[str, str]], ...] = (
-    ("own-part", _OWN_PARTS),
-    ("double-sum", _DOUBLE_SUMS),
-    ("same-draw", _SAME_DRAWS),
-)
-_KIND_OF_LOSS: dict[str, SuspectKind] = {why: kind for kind, problems in _KINDS for why in problems}
-
-
 _OF_RESULTS: dict[str, tuple[SuspectKind, str]] = {
     "order": ("own-part", "the rows of a result that is sharded over {axis} are not in the order of the global array"),
     "folded": ("double-sum", "a sum of different rows over {axis} is returned as the parts of a dim"),
@@ -151,13 +85,8 @@ def suspects(kinds: Kinds, axes: Sequence[str], refused: Collection[int] = ()) -
 def _findings(kinds: Kinds, axis: str, read: RegionReading, refused: Collection[int]) -> Iterator[Suspicion]:
     """The marked partial sums that an operation loses, and the suspects of wrong results."""
     reading = read.reading
-    for symbol, loss in reading.losses.items():
-        if (
-            reading.is_marked(loss.parts)
-            and loss.why in _PROBLEMS
-            and not loss.is_excusable
-            and not isinstance(symbol, str)
-        ):
+    for loss in reading.losses.values():
+        if reading.is_marked(loss.parts) and not (loss.why.is_of_extreme or loss.is_excusable):
             yield _of_loss(kinds, axis, read, loss, True)
     for at, verdict in read.verdicts.items():
         if verdict.says == "wrong" and at not in refused:
@@ -168,7 +97,7 @@ def _of_result(kinds: Kinds, axis: str, read: RegionReading, at: int, verdict: R
     if verdict.kind == "degree":
         yield _of_degree(kinds, axis, read, verdict.value.degree, _place_of_result(kinds, at))
     elif verdict.kind == "lost":
-        yield _of_loss(kinds, axis, read, first_loss(verdict.losses), False)
+        yield _of_loss(kinds, axis, read, _first_loss(verdict.losses), False)
     elif verdict.kind in _OF_RESULTS:
         kind, problem = _OF_RESULTS[verdict.kind]
         cure = None if kind == "copies" else find_cure(kinds, axis, read)
@@ -176,9 +105,9 @@ def _of_result(kinds: Kinds, axis: str, read: RegionReading, at: int, verdict: R
         yield Suspicion(failure, _place_of_result(kinds, at))
 
 
-def first_loss(losses: Sequence[Loss]) -> Loss:
-    """The first loss whose operation can be worded; else the first one."""
-    return max(losses, key=lambda loss: loss.why in _PROBLEMS)
+def _first_loss(losses: Sequence[Loss]) -> Loss:
+    """The first loss that does not use an extreme; else the first one."""
+    return min(losses, key=lambda loss: loss.why.is_of_extreme)
 
 
 def _of_degree(kinds: Kinds, axis: str, read: RegionReading, degree: Any, place: str, met: str = "") -> Suspicion:
@@ -237,26 +166,28 @@ def _sign(degree: Any) -> int | None:
 def _of_loss(kinds: Kinds, axis: str, read: RegionReading, loss: Loss, is_error: bool) -> Suspicion:
     """A suspect of a partial sum that is lost, or of a shard's rows that are taken for the whole."""
     reading, place = read.reading, _place((loss.eqn, *loss.calls))
-    if loss.why in _GROWING and loss.degree:
+    if loss.why.growing and loss.degree:
         at = f" at {place.partition(' ')[0]}" if place else ""
-        met = f", and {_operation(loss.eqn, loss.calls)}{at} {_GROWING[loss.why]}"
+        met = f", and {_operation(loss.eqn, loss.calls)}{at} {loss.why.growing}"
         return _of_degree(kinds, axis, read, loss.degree, place, met)
-    origin = next((maker for part in loss.parts if (maker := reading.maker_of(part)) is not None), None)
+    origin = reading.maker_of_loss(loss)
     since = origin.place if origin is not None else ""
-    problem = f"{problem_of(reading, loss)}{f', due since {since}' if since and not loss.is_excusable else ''}"
-    kind = _KIND_OF_LOSS.get(loss.why, "lost-sum")
+    problem = f"{_problem(reading, loss)}{f', due since {since}' if since and not loss.is_excusable else ''}"
     cure = find_cure(kinds, axis, read)
-    failure = Suspected(kind, (axis,), problem, since, is_error, cure)
+    failure = Suspected(loss.why.suspect, (axis,), problem, since, is_error, cure)
     return Suspicion(failure, place, is_error)
 
 
-def problem_of(reading: Reading, loss: Loss, at: str = "") -> str:
+def problem_of(reading: Reading, losses: Sequence[Loss]) -> str:
+    """The words for the first loss that does not use an extreme, or else the first one, with its line."""
+    loss = _first_loss(losses)
+    return _problem(reading, loss, ValueOrigin(loss.eqn, loss.calls).place.partition(" ")[0])
+
+
+def _problem(reading: Reading, loss: Loss, at: str = "") -> str:
     """The words for an operation at a line that loses a partial sum, or takes a shard's rows for the whole."""
-    origin = next((maker for part in loss.parts if (maker := reading.maker_of(part)) is not None), None)
-    unknown = "uses each shard's own " + loss.why.removeprefix("own ") + " over {axis} as that of all shards"
-    if (end := loss.why.removeprefix("is a common ")) != loss.why:
-        unknown = f"takes the {end} over {{axis}} of what each shard computes from its own part"
-    text = _PROBLEMS.get(loss.why, unknown).format(axis=f"'{reading.axis}'")
+    origin = reading.maker_of_loss(loss)
+    text = loss.why.words.format(axis=f"'{reading.axis}'")
     if origin is not None and is_extreme(origin):
         text = text.replace("a partial sum", "each shard's own extreme")
     return f"{_operation(loss.eqn, loss.calls)}{at and f' at {at}'} {text}"

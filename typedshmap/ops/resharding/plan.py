@@ -302,7 +302,7 @@ class Graph:
     def _cost(self, state: SearchState, axes: MeshAxes, kind: str) -> int:
         """The elements that all devices send, if each sends as much as the busiest."""
         n, elements = shard_count(axes, self.sizes), self.elements(state)
-        of_ring = _jax.jaxpr.ring_cost(_jax.jaxpr.COLLECTIVES[kind], n, elements, n * elements)
+        of_ring = _jax.primitives.ring_cost(_jax.primitives.COLLECTIVES[kind], n, elements, n * elements)
         return of_ring * (prod(self.sizes.values()) // n)
 
     def _divides(self, state: SearchState, dim: int, axes: MeshAxes) -> bool:

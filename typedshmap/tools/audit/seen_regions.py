@@ -17,7 +17,7 @@ class SeenRegion(NamedTuple):
     """A region that may be run again; its operands with gradients are counted from the last."""
 
     region: inspection.Region
-    call: _jax.jaxpr.RegionBinding | None
+    call: _jax.regions.RegionBinding | None
     is_stuck: bool = False
     differentiated: frozenset[int] = frozenset()
 
@@ -61,13 +61,13 @@ class SeenRegions:
             branching, operands = self._branching.pop(key, []), frozenset(self._differentiated[key])
         return [deadlock for region in branching for deadlock in region.deadlocks_of_gradient(operands)]
 
-    def unknown(self) -> list[list[_jax.jaxpr.RegionBinding]]:
+    def unknown(self) -> list[list[_jax.regions.RegionBinding]]:
         """The calls of each region that is known only without some of its values."""
         with self._lock:
             unknown = [calls for calls in self._calls.values() if all(seen.structs for seen in calls)]
             return [[seen.call for seen in calls if seen.call is not None] for calls in unknown]
 
-    def take(self, call: _jax.jaxpr.RegionBinding, with_values: _jax.jaxpr.RegionBinding) -> None:
+    def take(self, call: _jax.regions.RegionBinding, with_values: _jax.regions.RegionBinding) -> None:
         with self._lock:
             for calls in self._calls.values():
                 for at, seen in enumerate(calls):

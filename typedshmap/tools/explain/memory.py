@@ -77,7 +77,7 @@ def _kinds(program: Program, steps: Sequence[ProgramStep], is_differentiated: bo
     kinds: dict[Buffer, str] = {}
     for buf in (buf for step in steps for buf in step.writes):
         operation, is_read_back = buf.operation.removesuffix("_start"), is_last_transposed.get(buf, buf.is_transposed)
-        if (collective := _jax.jaxpr.COLLECTIVES.get(operation)) == "all-gather":
+        if (collective := _jax.primitives.COLLECTIVES.get(operation)) == "all-gather":
             kinds[buf] = "gathered weights" if sources[buf] and sources[buf] <= weights else "gathered"
         elif collective is not None:
             kinds[buf] = "collectives"

@@ -384,7 +384,7 @@ def ring_seconds(size: int, axes: tuple[str, ...], bandwidth: Mapping[str, float
 
 def ring_bytes(operation: str, group: int, bytes_in: int, bytes_out: int) -> int:
     """The bytes that one device of a ring sends, rounded up."""
-    return ceil(Fraction(_jax.jaxpr.ring_cost(operation, group, bytes_in, bytes_out), group))
+    return ceil(Fraction(_jax.primitives.ring_cost(operation, group, bytes_in, bytes_out), group))
 
 
 _DECIMAL, _BINARY = ("", "k", "M", "G", "T", "P", "E"), ("", "Ki", "Mi", "Gi", "Ti", "Pi")

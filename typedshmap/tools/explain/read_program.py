@@ -147,9 +147,9 @@ class _Reader:
         if name == "shard_map":
             return self._region(eqn, operands)
         if name not in OPAQUE and name not in _FUSED and not primitive(name).is_view:
-            called = _jax.jaxpr.hi_jaxpr(eqn) if "_prim" in params else _jax.jaxpr.called_jaxpr(eqn)
+            called = _jax.jaxpr.called_with(eqn, operands)
             if called is not None:
-                return self.read(called, operands[: len(called.invars)])
+                return self.read(*called)
         return self._operation(eqn, operands)
 
     def _operation(self, eqn: Any, operands: list[_Variable]) -> list[_Variable]:
