@@ -66,7 +66,7 @@ def extreme(step: ReadEquation, value: Share, end: str) -> Share:
         symbol = reading.lose(("bound", step.part), loss_kinds.shared_extreme(end), step, (value,), is_common=True)
         return common_bound(symbol, value)
     if value.is_part:
-        return step.lost(loss_kinds.EXTREME_OF_SUMS[end], value, kind="same")
+        return step.lost(loss_kinds.extreme_of_sums(end), value, kind="same")
     return NOT_KNOWN.reached
 
 

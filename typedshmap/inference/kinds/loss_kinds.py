@@ -67,16 +67,17 @@ MASKED_BY_INDEX = LossKind("masks a partial sum over {axis} by the shard's own i
 OWN_SLICE = LossKind("takes each shard's own slice of a partial sum over {axis}", is_of_slice=True)
 OWN_ENTRIES = LossKind("takes each shard's own entries of a partial sum over {axis}", is_of_slice=True)
 SCATTERED_SUM = LossKind("scatters a partial sum over {axis} to indices that differ between shards")
-EXTREME_OF_SUMS = {
-    "max": LossKind("takes the maximum of partial sums over {axis}"),
-    "min": LossKind("takes the minimum of partial sums over {axis}"),
-}
 INDEX = LossKind("uses a partial sum over {axis} as an index")
 CHOICE = LossKind("chooses by a partial sum over {axis}")
 BRANCH = LossKind("branches on a partial sum over {axis}")
 CONDITION = LossKind("loops on a partial sum over {axis}")
 ADDED_ROWS = LossKind("adds a partial sum over {axis} to a value that is sharded over it")
 LOOKUP_UNMASKED = LossKind("sums over {axis} what each shard looked up in its own rows without a mask")
+
+
+def extreme_of_sums(end: str) -> LossKind:
+    """It takes the maximum or the minimum of partial sums."""
+    return LossKind(f"takes the {end}imum of partial sums over {{axis}}")
 
 
 def own_extreme(end: str) -> LossKind:
