@@ -185,6 +185,7 @@ RIGHT: dict[str, Program] = {
     "a sum over whole dims": program("[b/dp] d -> [b/dp]", lambda x: x.sum(1)),
     "a dim cut that is whole": program("[b/dp] d -> [b/dp] 3", lambda x: x[:, 2:5]),
     "dims merged, the major split": program("[b/dp] d -> [bd/dp]", lambda x: x.reshape(-1)),
+    "a row that is transposed and flattened": program("[b/dp] -> [b/dp]", lambda x: x.reshape(1, -1).T.reshape(-1)),
     "a dim split, the major stays": program("[b/dp] d -> [_/dp] 2 d", lambda x: x.reshape(-1, 2, x.shape[1])),
     "a dim more of size 1": program("[b/dp] d -> 1 [b/dp] d", lambda x: x[None]),
     "heads split off": program("[b/dp] [k/tp] -> [b/dp] [h/tp] 4", lambda x: x.reshape(x.shape[0], -1, 4)),

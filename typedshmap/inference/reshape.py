@@ -106,7 +106,11 @@ def reshape_dims(dims: Dims, before: Sequence[int], after: Sequence[int]) -> Dim
             # The axes of a removed dim of size 1 are the minor ones of the dim before, or the major ones of this one.
             axes = tuple(axis for dim in left for axis in dim.known_axes)
             made = [dim._replace(is_movable=True, is_either=True) if dim.axes else dim for dim in made]
-            regrouped[-1] = regrouped[-1]._replace(woven=axes) if regrouped[-1].axes == () else regrouped[-1]
+            if regrouped[-1].axes == ():
+                is_either = any(
+                    dim.is_either for dim in left
+                )  # a transpose has moved it behind the dim that may have them
+                regrouped[-1] = UNKNOWN if is_either else regrouped[-1]._replace(woven=axes)
         regrouped += made
         start, at = end, to
     return tuple(regrouped)
@@ -150,8 +154,11 @@ def _regroup_dims(dims: Sequence[DimFact], before: Sequence[int], after: Sequenc
             return [UNKNOWN] * len(after)
         return [major, *[UNSHARDED] * (len(after) - 1)]
     parts: list[Part] = []
-    for dim, size in zip(dims, before, strict=True):
+    for at, (dim, size) in enumerate(zip(dims, before, strict=True)):
         is_certain = dim.parts or not (dim.from_claim or dim.is_movable)
+        is_certain = is_certain and not (
+            size == 1 and dim.is_either and prod(before[:at]) > 1
+        )  # else it may be the axes of a dim before
         of_dim = lattice.parts_of(dim, size) if is_certain else None
         if of_dim is None:
             return [UNKNOWN] * len(after)
