@@ -107,9 +107,8 @@ def reshape_dims(dims: Dims, before: Sequence[int], after: Sequence[int]) -> Dim
             axes = tuple(axis for dim in left for axis in dim.known_axes)
             made = [dim._replace(is_movable=True, is_either=True) if dim.axes else dim for dim in made]
             if regrouped[-1].axes == ():
-                is_either = any(
-                    dim.is_either for dim in left
-                )  # a transpose has moved it behind the dim that may have them
+                # A dim that was added before this one, and moved behind it by a transpose: the axes may be this one's.
+                is_either = any(dim.is_either for dim in left)
                 regrouped[-1] = UNKNOWN if is_either else regrouped[-1]._replace(woven=axes)
         regrouped += made
         start, at = end, to
@@ -156,9 +155,8 @@ def _regroup_dims(dims: Sequence[DimFact], before: Sequence[int], after: Sequenc
     parts: list[Part] = []
     for at, (dim, size) in enumerate(zip(dims, before, strict=True)):
         is_certain = dim.parts or not (dim.from_claim or dim.is_movable)
-        is_certain = is_certain and not (
-            size == 1 and dim.is_either and prod(before[:at]) > 1
-        )  # else it may be the axes of a dim before
+        if size == 1 and dim.is_either and prod(before[:at]) > 1:  # its axes may be those of a dim before
+            is_certain = False
         of_dim = lattice.parts_of(dim, size) if is_certain else None
         if of_dim is None:
             return [UNKNOWN] * len(after)
