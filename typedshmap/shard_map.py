@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
@@ -22,8 +21,9 @@ from jax.sharding import AxisType, PartitionSpec
 from . import _jax
 from .axis_names import AxesLike, AxisRules, RulesLike, read_naming
 from .errors import StructureError, TypedShmapError, placed_at_decoration
-from .errors.failures import RETURN, Failure, Subject, sizes_text
-from .errors.phrases import mesh_text, quoted_axes, value_text
+from .errors.failures import RETURN, Failure, Subject
+from .errors.phrases import value_text
+from .errors.region_note import has_note, note_of_region
 from .errors.varying import DivergentCollective, UnmarkedUnreduced, UnmentionedVarying
 from .hints import context, enforcement
 from .hints.check_tree import (
@@ -236,22 +236,6 @@ def _call_by_jax(
         return _jax.mesh.shard_map(function, **options)(*args)
     except Exception as error:
         raise error from None
-
-
-_NOTE_BEGINS = "typedshmap: in "
-_MOST_IN_NOTE = 24
-
-# JAX's message about a collective over axes where the value varies over only some of them.
-_STATES = re.compile(
-    r"Got input type: [^{]*\{V:(?P<varying>.*?)\}, axes: (?P<axes>.*?) and input state: (?P<states>\{.*?\})"
-)
-_UNBOUND = re.compile(r"unbound axis name: (\w+)")
-_MAPPED = "; over an axis that jax.vmap names, JAX takes collectives under check_vma=False only"
-# JAX's message about an operation that a value's type does not allow: "reduced" as a word, or in an expected type.
-# Where JAX prints types in full, most of their sets are empty.
-_EMPTY_SET = re.compile(r"\b(un)?reduced=(frozenset\(\)|set\(\)|\{\}|\(\))")
-_UNREDUCED = re.compile(r"\bunreduced\b")
-_REDUCED = re.compile(r"\breduced\b|\{[^{}]*\b[RU]:")
 
 
 class _RegionCall:
@@ -563,27 +547,15 @@ class _RegionCall:
         return values
 
     def _add_note(self, error: Exception, scope: context.CallScope, leaves: Iterable[CheckedLeaf]) -> None:
-        """Add a note to an exception of the user's code: the hints and types of the shards, the sizes, the mesh.
-
-        The exception is not changed otherwise. Only the innermost region adds a note.
-        """
+        """Add a note about the shards to an exception of the user's code; only the innermost region adds one."""
         _jax.versions.note_untried(error)
-        if any(note.startswith(_NOTE_BEGINS) for note in getattr(error, "__notes__", ())):
-            return
-        lines = [f"{_NOTE_BEGINS}{scope.function}, where the values are shards:"]
-        # Claims that the analysis would have checked after the trace; a wrong one may be the cause.
-        lines += [f"Not checked: whether {text}" for text in (self.analysis.unproven if self.analysis else ())]
-        arrays = [(leaf.subject, leaf.hint.text, leaf.value) for leaf in leaves if leaf.hint is not None]
-        for subject, hint, value in arrays[:_MOST_IN_NOTE]:
-            lines.append(f"    {subject}: {hint}  is {_jax.array.type_text(value)}")
-        if len(arrays) > _MOST_IN_NOTE:
-            lines.append(f"    and {len(arrays) - _MOST_IN_NOTE} more")
-        lines.append(f"Mesh: {mesh_text(self.mesh.shape_tuple)}")
-        if sizes := sizes_text(scope.sizes):
-            lines.append(f"Sizes: {sizes}")
-        if cure := _cure(error, self.mesh.axis_names, dict(self.outer_context.aliases)):
-            lines.append(f"Hint: {cure}")
-        error.add_note("\n".join(lines))
+        if not has_note(error):
+            # What the analysis would have checked after the trace: if it does not hold, that may be the cause.
+            unproven = self.analysis.unproven if self.analysis else ()
+            arrays = [(leaf.subject, leaf.hint.text, leaf.value) for leaf in leaves if leaf.hint is not None]
+            shards = [(subject, text, _jax.array.type_text(value)) for subject, text, value in arrays]
+            mesh, aliases = self.mesh.shape_tuple, dict(self.outer_context.aliases)
+            error.add_note(note_of_region(error, scope.function, unproven, shards, mesh, scope.sizes, aliases))
 
 
 def _cause_behind(
@@ -619,32 +591,3 @@ def _leaving(value: Any, spec: PartitionSpec) -> tuple[Any, PartitionSpec]:
     first, *other_dims = _jax.array.spec_entries(spec).dim_axes or ((),)
     more = _jax.array.manual_type(value).varying.difference(first, *other_dims)
     return (value if value.shape else value[None]), PartitionSpec((*first, *sorted(more)), *other_dims)
-
-
-def _cure(error: Exception, axis_names: Iterable[str], aliases: Mapping[str, tuple[str, ...]]) -> str | None:
-    """The cure for an exception of JAX whose message does not name the mistake."""
-    known = "; ".join(f"'{name}' stands for {quoted_axes(axes) or 'no axis'} here" for name, axes in aliases.items())
-    unknown_to_jax = f"{known}: axis_index, axis_size and the collectives of typedshmap take it, those of JAX do not"
-    if type(error) is AssertionError and not error.args:
-        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-        if frames and str(frames[-1].f_globals.get("__name__")).partition(".")[0] == "jax":
-            axes = quoted_axes(axis_names)
-            cause = "JAX raises this for a collective over an axis that the mesh does not have"
-            text = f"{cause}; the mesh's axes are {axes}{_MAPPED}"
-            return f"{text}; {unknown_to_jax}" if aliases else text
-    if isinstance(error, NameError) and (name := _UNBOUND.search(str(error))) is not None and name[1] in aliases:
-        return unknown_to_jax
-    if (states := _STATES.search(str(error))) is not None and "unreduced" not in states["states"]:
-        varying, named = (re.findall(r"\w+", states[name]) for name in ("varying", "axes"))
-        same = [axis for axis in named if axis not in varying]
-        if not set(same) <= set(axis_names):
-            return f"the mesh's axes are {quoted_axes(axis_names)}{_MAPPED}"
-        return f"the value is the same on every shard of {quoted_axes(same)}: leave out {quoted_axes(same)}"
-    if (extreme := re.search(r"Differentiation rule for '(pmax|pmin)' not implemented", str(error))) is not None:
-        return f"{extreme[1]} has no derivative: give it jax.lax.stop_gradient(x), as for the shift of a softmax"
-    text = _EMPTY_SET.sub("", str(error))
-    if _UNREDUCED.search(text):
-        return "JAX types a value as unreduced, as it entered with '+axis' or by lax.pcast: take the sum first (psum)"
-    if _REDUCED.search(text):
-        return "JAX refuses a value gathered with '-axis' here: gather it with '~axis', which has the same gradient"
-    return None
