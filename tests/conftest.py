@@ -1,6 +1,6 @@
 """Eight virtual CPU devices, the meshes that most tests use, and how many examples hypothesis draws.
 
-``--hypothesis-profile=fast`` (the default) draws 10 examples per law, ``ci`` draws 50, the same ones at every run;
+``--hypothesis-profile=fast`` (the default) draws 6 examples per law, ``ci`` draws 40, the same ones at every run;
 ``random`` draws other ones each time.
 """
 
@@ -30,8 +30,8 @@ jax.config.update("jax_enable_compilation_cache", False)
 
 # How long an example takes says nothing where the machine may be busy.
 PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("fast", derandomize=True, max_examples=10, **PATIENT)
-settings.register_profile("ci", derandomize=True, max_examples=50, **PATIENT)
+settings.register_profile("fast", derandomize=True, max_examples=6, **PATIENT)
+settings.register_profile("ci", derandomize=True, max_examples=40, **PATIENT)
 settings.register_profile("random", derandomize=False, max_examples=100, **PATIENT)
 settings.load_profile("fast")
 
