@@ -66,7 +66,7 @@ _STYLE = """
 
 
 class Html(str):
-    """Text that is HTML already."""
+    """Text that is already HTML."""
 
     __slots__ = ()
 
@@ -161,7 +161,7 @@ def bars(title: str, rows: Sequence[Bar], limit: float = 0, limit_text: str = ""
 
 
 def legend(entries: Iterable[tuple[str, str]]) -> Html:
-    """Colours with what they mean."""
+    """Colours with their meanings."""
     items = (f'<span><i style="background:{colour}"></i>{escape(what)}</span>' for colour, what in entries)
     return Html(f'<div class="legend">{"".join(items)}</div>')
 

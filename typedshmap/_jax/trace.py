@@ -22,7 +22,7 @@ def load_extend() -> None:
     from jax.extend.source_info_util import register_exclusion
 
     is_outside_traces()
-    # Profiles and lowered programs name the user's line of an operation, not ours.
+    # Profiles and lowered programs name the user's line of an operation, not a line of this library.
     register_exclusion(os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep)
 
 
@@ -54,7 +54,7 @@ def is_in_inner_jit() -> bool:
 
 
 def may_diverge(region: str) -> bool:
-    """Whether a branch, or a loop with a condition, is being traced, which some shards may not take.
+    """Whether a branch, or a loop with a condition, is being traced that some shards may not take.
 
     Args:
       region: the name of the library's function that traces the enclosing region, where the search ends.
