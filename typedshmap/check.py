@@ -78,7 +78,7 @@ def check(x: T, hint: Any) -> T:
 
 
 def check_in_scope(x: Any, node: Node, region: MeshContext, subject: Subject, verb: str) -> tuple[str, TreeCheck]:
-    """Check a value in the current scope, and bind its sizes there; returns the name for messages, too."""
+    """Check a value in the current scope, and bind its sizes there; also returns the name for messages."""
     scope = current_scope() or CallScope(verb, {})
     checked = check_value(node, x, subject, region, scope.arguments, scope.sizes)
     if checked.failures and enforced(checked.failures):

@@ -68,7 +68,7 @@ def without_ambient() -> AbstractContextManager[None]:
 def without_ambient_devices() -> AbstractContextManager[Any]:
     """Remove the ambient mesh and its devices, since JAX rejects arrays on other devices inside it.
 
-    Only outside of traces."""
+    Only outside traces."""
     return jax.set_mesh(Mesh(np.empty((), object), ()))
 
 

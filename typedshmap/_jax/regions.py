@@ -156,7 +156,7 @@ def _codes_of_bodies() -> Mapping[Any, RegionOrigin]:
     bodies = list[Any]()
 
     def note(bind: Bind, *args: Any) -> Any:
-        if args[-1]["mesh"] is mesh:  # other threads may trace, too
+        if args[-1]["mesh"] is mesh:  # other threads may also trace
             bodies.extend(args[-1].get("subfuns", ()))
         return bind(*args)
 

@@ -15,7 +15,7 @@ from .versions import extend_core
 
 @cache
 def load_extend() -> None:
-    """Import late imports now, outside of traces.
+    """Import late imports now, outside traces.
 
     On jax 0.12 that import changes settings in jit's cache key: inside a trace JAX would trace the program again.
     """
@@ -43,7 +43,7 @@ def is_staged() -> bool:
 
 
 def is_nested() -> bool:
-    """Whether the jaxpr being traced is inside another one, such as the body of a loop."""
+    """Whether the jaxpr being traced is inside another jaxpr, such as the body of a loop."""
     return sum(hasattr(trace, "frame") for trace in _running_traces()) > 1
 
 
@@ -86,7 +86,7 @@ def _running_traces() -> list[Any]:
 
 @cache
 def _outermost_state() -> object:
-    """The trace state outside of all transformations, read in a new thread: this one may be in a trace."""
+    """The trace state outside all transformations, read in a new thread: this thread may be in a trace."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(extend_core().get_opaque_trace_state).result()
 

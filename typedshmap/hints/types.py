@@ -93,7 +93,7 @@ def _replaced(item: Any, old: type, new: type) -> Any:
 
 
 def _made(meta: Any, name: str, made_of: tuple[str, Any], **members: Any) -> Any:
-    """A class for a hint; ``made_of`` is what its pickle holds."""
+    """A class for a hint; ``made_of`` is the content of its pickle."""
     return meta(name, (), {"__module__": "typedshmap", "__made_of__": made_of, **members})
 
 

@@ -40,7 +40,7 @@ class RegionAnalysis:
         self.proven: set[tuple[Any, ...]] = set()
 
     def begin(self, typed: HintedSignature, region: MeshContext, arguments: Sequence[CheckedLeaf]) -> None:
-        """Note the body, its arguments, and the running traces, of which there are several under differentiation."""
+        """Record the body, its arguments, and the running traces; under differentiation there are several."""
         self.typed, self.arguments = typed, arguments
         ids, is_transformed = _jax.trace.running_traces()
         self.traces = frozenset(ids)

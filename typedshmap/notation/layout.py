@@ -92,7 +92,7 @@ class UnknownAxis(Unresolved):
         # Aliases are not resolved twice, and a mesh axis may be a number.
         aliases = self.aliases if self.written == self.axis else ()
         axis, known = str(self.axis), tuple(map(str, (*self.mesh, *aliases)))
-        # "data" and "dp" are far apart in letters, so compare first letters, too.
+        # "data" and "dp" differ in most letters, so also compare first letters.
         similar = [name for name in known if name[:1] == axis[:1]]
         close = get_close_matches(axis, known, n=1) or (similar if len(similar) == 1 else [])
         cure = f"did you mean '{close[0]}'? " if close else ""

@@ -56,7 +56,7 @@ def einsum(*operands_and_pattern: Any, precision: Any = None, preferred_element_
 
 
 class Contraction(NamedTuple):
-    """The contraction on one shard: letters, which profiles show, too; one product if possible; and the sums."""
+    """The contraction on one shard: letters, which profiles also show; one product if possible; and the sums."""
 
     letters: str
     dot: Dot | None
