@@ -61,7 +61,7 @@ from .typed import typed
 __version__ = "0.2.0"
 
 # fmt: off
-__all__ = [  # noqa: RUF022 (by what they are, not by the alphabet)
+__all__ = [  # noqa: RUF022 (grouped by topic, not sorted)
     "typed_shard_map", "typed_jit", "typed", "check", "assume", "size", "shard_size", "sizes",
     "explain", "choose_mesh", "show", "audit", "sanitize",
     # Hints: arrays by their dtypes, and trees.

@@ -69,7 +69,7 @@ def has_gradient_through(
 
 
 def _pass_marks(flow: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """A result has the marks of all operands; a result of a cast or a collective only those of its own operand."""
+    """A result has the marks of all operands; a result of a cast or a collective has only those of its operand."""
     is_one_by_one = _jax.primitives.primitive(eqn.primitive.name).kind in ("cast", "collective")
     is_one_by_one = is_one_by_one and len(facts) == len(eqn.outvars)
     of_results = [[fact] for fact in facts] if is_one_by_one else [facts] * len(eqn.outvars)

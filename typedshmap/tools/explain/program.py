@@ -49,7 +49,7 @@ class ProgramStep:
 
 
 class Around(NamedTuple):
-    """What is around an equation."""
+    """How often an equation runs, and where."""
 
     times: int = 1
     place: str = ""
