@@ -530,7 +530,6 @@ def _resolved_hints(
 
 
 def _strings_in(hint: Any) -> list[str]:
-    """The strings in a hint."""
     if isinstance(hint, (str, typing.ForwardRef)):
         return [hint if isinstance(hint, str) else hint.__forward_arg__]
     args = () if typing.get_origin(hint) is typing.Literal else typing.get_args(hint)

@@ -202,7 +202,6 @@ def _node(value: Any, specs: Iterator[PartitionSpec | None], other: Node | None 
 
 
 def _placed_spec(array: Any) -> PartitionSpec | None:
-    """The spec of a placed array."""
     sharding = getattr(array, "sharding", None)
     return sharding.spec if isinstance(sharding, NamedSharding) else None
 
