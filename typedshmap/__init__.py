@@ -10,28 +10,28 @@ Verbs:
   typed_shard_map  a function in a manual region; also `jax.shard_map` with its specs, by another name
   typed_jit        a function of global arrays, compiled
   typed            a helper, in a region or outside
-  check, assume    compare one value with a hint; believe one
+  check, assume    compare a value with a hint; trust a hint
   size, shard_size the size of a dim of the call
 
 Hints:
   Float[Array, "[batch/dp] d +tp"]: a dim in brackets is sharded, and a sum over tp is still due
   PyTree, Stacked, Like hold several arrays; all dtypes are in `typedshmap.dtypes`
-  axis_aliases, axis_rules say what names in hints mean
+  axis_aliases, axis_rules define names in hints
 
 Operations, whose patterns show the sharding before and after:
   einsum, rearrange, reduce, repeat, take, softmax, logsumexp, reshard
   psum, pmean, pmax, pmin, psum_scatter, all_gather, all_to_all, ppermute
 
 Arrays at rest:
-  shard places; shardings, partition_specs and shape_structs are read off hints
-  from_process_local, from_callback join what processes have
+  shard places; shardings, partition_specs and shape_structs come from hints
+  from_process_local, from_callback join the data of processes
 
 Tools:
   audit            reads every `shard_map` that is traced, typed or plain
-  explain          what each device holds and sends; choose_mesh, show
+  explain          the memory and traffic of each device; choose_mesh, show
   sanitize         compares replicas while a program runs
   testing          mesh invariance, proofs, budgets
-  inspection       what a check of your own needs
+  inspection       tools for your own checks
 """
 
 from typing import TYPE_CHECKING
@@ -61,10 +61,10 @@ from .typed import typed
 __version__ = "0.2.0"
 
 # fmt: off
-__all__ = [  # noqa: RUF022 (by what they are, not by the alphabet)
+__all__ = [  # noqa: RUF022 (grouped by topic, not sorted)
     "typed_shard_map", "typed_jit", "typed", "check", "assume", "size", "shard_size", "sizes",
     "explain", "choose_mesh", "show", "audit", "sanitize",
-    # Hints: arrays by their dtypes, and what holds them.
+    # Hints: arrays by their dtypes, and trees.
     "Array", "ArrayLike", "PRNGKeyArray", "Scalar", "ScalarLike", "PyTree", "Stacked", "Like",
     "Shaped", "Bool", "Key", "Num", "Real", "Inexact", "Float", "Complex", "Integer", "Int", "UInt",
     "BFloat16", "Float16", "Float32", "Float64", "Int32", "Int64", "UInt32",
@@ -208,7 +208,7 @@ else:
     globals().update(DTYPES)
     del DTYPES
 
-    # Half of what the import costs waits until it is asked for.
+    # Half of the import time waits until these names are used.
     _LAZY = {
         "tools.audit": "audit",
         "tools.explain": "choose_mesh explain show",

@@ -136,7 +136,7 @@ def axis_rules(rules: RulesLike, fallback: Fallback = "unsharded") -> AxisRules:
 class AxisNames(ContextDecorator):
     """The meaning of names inside a ``with``; made by `axis_aliases`.
 
-    It holds in its thread, like JAX's own contexts: tasks of ``asyncio`` that wait inside of it share it.
+    It applies to its thread, like JAX's own contexts: tasks of ``asyncio`` that wait inside it share it.
     """
 
     naming: AxisNaming
@@ -154,7 +154,7 @@ class AxisNames(ContextDecorator):
 
 @dataclass(frozen=True, repr=False)
 class AxisRules(AxisNames):
-    """Rules that hold inside a ``with``; made by `axis_rules`."""
+    """Rules inside a ``with``; made by `axis_rules`."""
 
     def __repr__(self) -> str:
         rules = self.naming.rules or Rules(())

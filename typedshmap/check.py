@@ -39,10 +39,10 @@ def check(x: T, hint: Any) -> T:
     y = check(h @ v, "[batch/dp] model +tp")  # the sum over tp is due: f32[2,16]{V:(dp,tp)}
     ```
 
-    A global array must be sharded as its hint says. With one bracket, mark or rule that applies, the hint claims
-    the sharding of all dims, and dims without brackets are unsharded; a hint without any makes no claim. The
-    sharding is compared at once for an array that is placed on a mesh, over that mesh, and for one with
-    Explicit axes in its type. NumPy arrays and uncommitted arrays have no sharding yet, so any hint fits.
+    A global array must be sharded as its hint says. With one bracket, mark or matching rule, the hint claims the
+    sharding of all dims, and dims without brackets are unsharded; a hint without them makes no claim. The sharding is
+    compared at once for an array that is placed on a mesh, over that mesh, and for an array with Explicit axes in its
+    type. NumPy arrays and uncommitted arrays have no sharding yet, so any hint fits.
 
     Under ``jax.jit`` XLA chooses the sharding over Auto axes, and only this function compares it
     (``typed``, ``isinstance`` and beartype compare the shape and dtype). A mismatch is raised
@@ -78,7 +78,7 @@ def check(x: T, hint: Any) -> T:
 
 
 def check_in_scope(x: Any, node: Node, region: MeshContext, subject: Subject, verb: str) -> tuple[str, TreeCheck]:
-    """Check a value in the current scope, and bind its sizes there; returns the name for messages, too."""
+    """Check a value in the current scope, and bind its sizes there; also returns the name for messages."""
     scope = current_scope() or CallScope(verb, {})
     checked = check_value(node, x, subject, region, scope.arguments, scope.sizes)
     if checked.failures and enforced(checked.failures):

@@ -66,7 +66,7 @@ _STYLE = """
 
 
 class Html(str):
-    """Text that is HTML already."""
+    """Text that is already HTML."""
 
     __slots__ = ()
 
@@ -136,7 +136,7 @@ def track(parts: Sequence[BarPart], scale: float, limit: float = 0, label: str =
 def bars(title: str, rows: Sequence[Bar], limit: float = 0, limit_text: str = "", is_stacked: bool = True) -> Html:
     """A chart of bars on one scale, with a limit marked in each.
 
-    The parts of a bar add up if they are stacked, and are explained in a legend; else each is a bar of its own.
+    Stacked parts of a bar add up, and a legend explains them; otherwise each part is a separate bar.
     """
     amounts = [sum(row) if is_stacked else max(row, default=0.0) for row in ([p.amount for p in r.parts] for r in rows)]
     scale, lines = max([*amounts, limit]), list[str]()
@@ -161,7 +161,7 @@ def bars(title: str, rows: Sequence[Bar], limit: float = 0, limit_text: str = ""
 
 
 def legend(entries: Iterable[tuple[str, str]]) -> Html:
-    """Colours with what they mean."""
+    """Colours with their meanings."""
     items = (f'<span><i style="background:{colour}"></i>{escape(what)}</span>' for colour, what in entries)
     return Html(f'<div class="legend">{"".join(items)}</div>')
 

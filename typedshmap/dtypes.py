@@ -1,4 +1,4 @@
-"""The dtypes of hints, as in ``Float8e4m3fn[Array, "[batch/dp] d"]``; the common ones are in `typedshmap`, too."""
+"""The dtypes of hints, as in ``Float8e4m3fn[Array, "[batch/dp] d"]``; the common ones are also in `typedshmap`."""
 
 from typing import TYPE_CHECKING
 

@@ -63,7 +63,7 @@ def wraps(function: Callable[..., Any], info: DecoratedInfo) -> Callable[[F], F]
 
 
 def find_decorated(f: Any) -> DecoratedInfo | None:
-    """A decorated function's hints and options, also through ``jax.jit`` and other wrappers; None for a plain one.
+    """A decorated function's hints and options, also through ``jax.jit`` and other wrappers; None for a plain function.
 
     A function with specs instead of hints counts as plain: specs give neither ranks nor dtypes.
     """
@@ -112,7 +112,7 @@ def decorate(
     strict: bool = True,
     specs: Specs | None = None,
 ) -> Any:
-    """Decorate a function, or what a class makes of one, like a ``classmethod``; ``frame`` is the decorator's."""
+    """Decorate a function, or a descriptor such as a ``classmethod``; ``frame`` is the decorator's."""
 
     def decorated(function: Any) -> Any:
         below, takes, returns = find_decorated(function), in_types, out_types

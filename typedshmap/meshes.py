@@ -163,7 +163,7 @@ def with_devices_of(mesh: AbstractMesh, values: Iterable[Any]) -> _jax.mesh.AnyM
 
 
 def mesh_of_values(mesh: _jax.mesh.AnyMesh | None, values: Iterable[Any]) -> _jax.mesh.AnyMesh | None:
-    """The mesh, by default that of the first value on one, with the devices of the values if it has none."""
+    """The mesh, by default that of the first value with a mesh; with the devices of the values if it has none."""
     mesh = mesh or next(filter(None, map(_jax.mesh.value_mesh, values)), None)
     if isinstance(mesh, AbstractMesh) and _jax.trace.is_outside_traces():
         return with_devices_of(mesh, values)

@@ -1,6 +1,6 @@
 """Frozen dataclasses whose methods are made with the first instance.
 
-`dataclass` would take most of the time of importing the package, and most programs use few of its classes: few have
+`dataclass` would take most of the import time of the package, and most programs use few of its classes: few have
 errors, or expressions in their hints."""
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Record:
         with _making:
             for base in reversed(cls.__mro__):
                 if issubclass(base, Record) and base.__dict__.get("__init__") is Record._make_and_init:
-                    # Frozen by the methods above, since `dataclass` takes twice as long to make each its own.
+                    # The methods above freeze the class: `dataclass` takes twice as long to make them for each class.
                     dataclass(init=False, unsafe_hash=base._options["eq"], **base._options)(base)
-                    base.__init__ = _init_of(base)  # at last, since a class that has it is made for all threads
+                    base.__init__ = _init_of(base)  # last, since other threads use a class once it has this method
 
 
 def _init_of(cls: Any) -> Any:

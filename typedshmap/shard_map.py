@@ -561,7 +561,7 @@ class _RegionCall:
 def _cause_behind(
     error: Exception, info: DecoratedInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> TypedShmapError | None:
-    """The cause of JAX's error that two types differ over manual axes, as of a loop's carry after a forgotten psum.
+    """The cause of JAX's error that two types differ over manual axes, such as those of a carry after a missing psum.
 
     JAX raises it before the jaxpr is complete, and its advice makes the carry vary, which hides the cause. With
     ``check_vma=False`` the trace reaches the end. Only the part before a gradient counts, since gradients differ there.

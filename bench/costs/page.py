@@ -58,27 +58,27 @@ PAID: dict[str, Callable[[Result], str]] = {
     "shard of 1,000 leaves, calls": lambda result: (
         f"Placing 1,000 arrays, all checked: {_percent(result)} than one `jax.device_put`."
     ),
-    "check of an array outside of jit": lambda result: f"A check of an array outside of `jit`: {result.ours}.",
+    "check of an array outside of jit": lambda result: f"A check of an array outside `jit`: {result.ours}.",
     "import": lambda result: f"The import: {result.ours} over `import jax`.",
 }
 INTRODUCTION = """\
-Every number is compared with a named alternative that was measured in the same run. Nothing is left of the library
-in a compiled program, so most rows are about tracing. This measures all of it anew, in some twenty minutes, and
-writes this page:
+Every number is compared with a named alternative that was measured in the same run. A compiled program has no trace
+of the library, so most rows are about tracing. This command measures everything, in about twenty minutes, and writes
+this page:
 
 ```sh
 python bench/run.py --write docs/benchmarks.md
 ```
 
-`--quick` takes fewer turns, `--only GROUP` some rows. The exit code is 1 if a row is bad. What each row measures is
-said beside it in `bench/costs/rows`.
+`--quick` takes fewer turns, `--only GROUP` only some rows. The exit code is 1 if a row is bad. `bench/costs/rows` says
+what each row measures.
 
 ## How it is measured
 
 The two sides take turns. Each turn gives a ratio, and a row reports their median, with an interval of 95 %. *calls*
-counts the calls of Python functions, which are nearly the same in every run; `pytest -m bench` holds those rows to
-2 % above what was reached. A *noise* row has the same on both sides. A row of its group is **BAD** only if its
-whole interval, widened by that noise, is beyond the limit. `n^1` is an exponent: time grows in proportion to size.
+counts the calls of Python functions, which are nearly the same in every run; `pytest -m bench` allows those rows 2 %
+above their recorded values. A *noise* row has the same on both sides. A row of its group is **BAD** only if its whole
+interval, widened by that noise, is beyond the limit. `n^1` is an exponent: time grows in proportion to size.
 """
 
 

@@ -1,7 +1,7 @@
-"""The one door to JAX's versions: meshes, arrays, casts, jaxprs, source lines, compiled programs, traces and pytrees.
+"""The only access to JAX's versions: meshes, arrays, casts, jaxprs, source lines, compiled programs, traces, pytrees.
 
-Everything above asks here, as in ``_jax.tree.leaves(x)``; nothing above looks at a JAX version, or at an attribute that
-only some versions have. By public names only; `versions` says which JAX.
+Other rooms use it as in ``_jax.tree.leaves(x)``; they do not depend on a JAX version, or on an attribute that only some
+versions have. It uses public names only; `versions` lists the supported versions.
 """
 
 from . import versions  # isort: split

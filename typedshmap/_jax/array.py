@@ -68,7 +68,7 @@ def aval_of(x: Any) -> Any:
 
 
 def shapes_of(values: Iterable[Any]) -> list[Any]:
-    """The shapes of values, empty without one; no call for each tracer."""
+    """The shapes of values, empty for a value without a shape; it makes no call for each tracer."""
     staged: Any = STAGED
     return [x.aval.shape if type(x) is staged else getattr(x, "shape", ()) for x in values]
 
@@ -87,7 +87,7 @@ def why_not_array(x: Any) -> str | None:
         return None
     try:
         jax.typeof(x)
-    except Exception as error:  # of many kinds: TypeError, ValueError, OverflowError
+    except Exception as error:  # TypeError, ValueError, OverflowError and others
         return str(error).splitlines()[0]
     return None
 
@@ -289,7 +289,7 @@ def spec_of(layout: Layout) -> PartitionSpec:
 
 
 def _raw_entries(spec: PartitionSpec) -> Sequence[Any]:
-    # The attribute is new in jax 0.10.2, which in return does not iterate over a spec with unreduced axes.
+    # The attribute is new in jax 0.10.2, which does not iterate over a spec with unreduced axes.
     return spec.partitions if hasattr(spec, "partitions") else tuple(spec)
 
 
@@ -348,7 +348,7 @@ def named_sharding(
     # Where each device's part starts: a dim per mesh axis, and one for the array's dims.
     starts = np.array([[part.start or 0 for part in index or ()] for index in places.values()], dtype=int)
     starts = starts.reshape(*sizes, rank)
-    # How far each step along an axis goes, per dim: of a dim's axes, the major one takes the largest steps.
+    # The length of a step along each axis, per dim: the major axis of a dim has the longest steps.
     unit = np.eye(len(axes), dtype=int)
     steps = {name: starts[tuple(unit[at])] for at, (name, size) in enumerate(axes) if size > 1}
     ordered = [sorted((-step[dim], name) for name, step in steps.items() if step[dim]) for dim in range(rank)]

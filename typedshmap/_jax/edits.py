@@ -17,7 +17,7 @@ from .source import call_site
 from .versions import own_primitive
 
 _changing = threading.RLock()
-# Part of the key by which JAX knows what it has traced.
+# Part of the key of JAX's cache of traces.
 _call = jax.make_user_context(default_value=0)
 _numbers = count(1)
 
@@ -49,7 +49,7 @@ class Edit(NamedTuple):
             return changed if is_several else changed[0]
         rest = tuple(axis for axis in params["axes"] if axis != self.axis)
         changed = [self._apply(jax.lax.psum(x, rest) if rest else x) for x in operands]
-        if self.replaces == "pmean":  # in which a division by the size comes after the sum
+        if self.replaces == "pmean":  # where a division by the size follows the sum
             changed = [x * jax.lax.axis_size(self.axis) for x in changed]
         return changed if self.primitive.multiple_results else changed[0]
 
@@ -61,7 +61,7 @@ class Edit(NamedTuple):
 
 
 def edit_of(eqn: Any, operation: str, axis: str, replaces: str = "", is_stopped: bool = False) -> Edit | None:
-    """The edit of an equation's operation; None if its place is not known."""
+    """The edit of an equation's operation; None if its place is unknown."""
     site = call_site(eqn)[1]
     return None if site is None else Edit(site, eqn.primitive, operation, axis, replaces, is_stopped)
 
@@ -72,8 +72,8 @@ def edited(edits: Iterable[Edit]) -> Generator[None]:
     thread, by_primitive = threading.get_ident(), dict[Any, dict[Any, Edit]]()
     for edit in edits:
         by_primitive.setdefault(edit.primitive, {})[edit.site] = edit
-        # A function of JAX that is traced once stands there as a call; and what is the same on every shard is cast
-        # for the collective that is replaced.
+        # The place may have a call of a JAX function that is traced once, or a cast of an invarying value for the
+        # collective that is replaced.
         by_primitive.setdefault(own_primitive("pvary" if edit.replaces else "jit"), {})[edit.site] = edit
     running, traced = list[Edit](), set[Any]()
 
@@ -82,14 +82,14 @@ def edited(edits: Iterable[Edit]) -> Generator[None]:
         site = _user_site() if threading.get_ident() == thread and not running else None
         if site is None:
             return bind()
-        if primitive is not own_primitive("jit"):  # what is traced once for all calls is traced anew for the next one
+        if primitive is not own_primitive("jit"):  # later functions that JAX caches are traced again
             calls.enter_context(_call(next(_numbers)))
         edit = by_primitive[primitive].get(site)
         if edit is None:
             return bind()
         if edit.replaces and primitive is not edit.primitive:
             return operands[0]
-        # A function of JAX that is traced now is edited there, and its call, which follows, is not edited once more.
+        # If the edit was made while JAX traced the function, the call that follows is not edited again.
         is_edited = primitive is not edit.primitive and site in traced
         traced.symmetric_difference_update({site} if is_edited or primitive is edit.primitive else ())
         running.append(edit)

@@ -33,12 +33,12 @@ def all_equations(jaxpr: Any) -> Iterator[Any]:
 
 
 def maker_of(jaxpr: Any, var: Any) -> Any:
-    """The equation of a variable in a jaxpr or an inner one; None for an operand or a constant."""
+    """The equation of a variable in a jaxpr or an inner jaxpr; None for an operand or a constant."""
     return next((eqn for eqn in all_equations(jaxpr) if any(result is var for result in eqn.outvars)), None)
 
 
 def makers(jaxpr: Any) -> dict[Any, Any]:
-    """By its variables, the equations of a jaxpr, without those of inner ones."""
+    """The equations of a jaxpr by their variables, without those of inner jaxprs."""
     return {var: eqn for eqn in open_jaxpr(jaxpr).eqns for var in eqn.outvars}
 
 
@@ -50,12 +50,12 @@ def uses(jaxpr: Any) -> Counter[Any]:
 
 
 def owner_of(eqn: Any, jaxprs: Sequence[Any]) -> Any:
-    """The jaxpr among some that an equation is in, not counting their inner ones; else None."""
+    """The jaxpr that contains an equation, without its inner jaxprs; None if none of the jaxprs does."""
     return next((jaxpr for jaxpr in jaxprs if any(eqn is inner for inner in open_jaxpr(jaxpr).eqns)), None)
 
 
 def aligned_equations(jaxpr: Any, other: Any) -> dict[int, Any] | None:
-    """By the ids of a jaxpr's equations, the same equations of another trace; None if they differ.
+    """The same equations in another trace, by the ids of a jaxpr's equations; None if the traces differ.
 
     A claim, which only the first trace makes, is its own counterpart.
     """
@@ -75,7 +75,7 @@ def aligned_equations(jaxpr: Any, other: Any) -> dict[int, Any] | None:
 def called(eqn: Any) -> Any:
     """The jaxpr that an equation calls, with its constants, if it returns the equation's results; else None.
 
-    Its operands are the equation's; those of an operation that is written in Python are the first of them.
+    Its operands are those of the equation; for an operation written in Python, the first of them.
     """
     params = eqn.params
     if is_hi(eqn):
@@ -94,7 +94,7 @@ def called_with(eqn: Any, operands: Sequence[Any]) -> tuple[Any, Sequence[Any]] 
 
 
 def handed_on(eqn: Any, jaxpr: Any) -> Sequence[Any]:
-    """The operands of an equation that a jaxpr in it takes first, the same in every iteration of a loop."""
+    """The operands of an equation that are the first operands of an inner jaxpr, and the same in every iteration."""
     name, params, operands = eqn.primitive.name, eqn.params, eqn.invars
     if name == "scan":
         return operands[: scan_counts(params)[0]]
@@ -105,14 +105,14 @@ def handed_on(eqn: Any, jaxpr: Any) -> Sequence[Any]:
 
 
 def called_jaxpr(eqn: Any) -> Any:
-    """The jaxpr that an equation calls, without constants, and only with all of the equation's operands."""
+    """The jaxpr that an equation calls with all of its operands, without constants; else None."""
     return None if is_hi(eqn) else open_jaxpr(called(eqn))
 
 
 def value_numbers(jaxprs: Sequence[Any]) -> list[list[int]]:
-    """For jaxprs of the same operands a number per result: results that are computed in the same way have the same.
+    """A number for each result of jaxprs with the same operands: equal for results that are computed in the same way.
 
-    A result that is an operand has its index.
+    A result that is an operand has the operand's index.
     """
     operands = range(len(open_jaxpr(jaxprs[0]).invars))
     numbers: dict[Any, int] = {at: at for at in operands}
@@ -177,7 +177,7 @@ def kernel_operands(eqn: Any) -> list[frozenset[int]] | None:
             atoms = [same.get(atom, atom) for atom in step.invars if not is_literal(atom)]
             read = frozenset[int]().union(*[read_by.get(atom, frozenset()) for atom in atoms])
             read_by |= dict.fromkeys(step.outvars, read)
-            if step.primitive.name not in _READS:  # and writes, as far as is known, to all that it is given
+            if step.primitive.name not in _READS:  # which may write to all of its operands
                 read_by |= {atom: read_by[atom] | read for atom in atoms if hasattr(atom.aval, "inner_aval")}
     # The index maps of blocks may depend on the first operands.
     indices = frozenset(range(params["grid_mapping"].num_index_operands))
@@ -185,12 +185,12 @@ def kernel_operands(eqn: Any) -> list[frozenset[int]] | None:
 
 
 def is_hi(eqn: Any) -> bool:
-    """Whether an equation is an operation that is written in Python (jax 0.12)."""
+    """Whether an equation is an operation written in Python (jax 0.12)."""
     return "_prim" in eqn.params
 
 
 def hi_jaxpr(eqn: Any) -> Any:
-    """The jaxpr of an operation that is written in Python: its own, or its expansion; else None.
+    """The jaxpr of an operation written in Python: its own, or its expansion; else None.
 
     It takes the equation's first operands.
     """
@@ -202,7 +202,7 @@ def hi_jaxpr(eqn: Any) -> Any:
             return jaxpr
     try:
         return _expanded(primitive, tuple(shapes))
-    except Exception:  # of many kinds: what it does may depend on the mesh around it, or on its operands' values
+    except Exception:  # the expansion may depend on the enclosing mesh, or on the values of its operands
         return None
 
 
@@ -225,7 +225,7 @@ def collective_operation(eqn: Any) -> str | None:
 
 
 def named_axes(eqn: Any, among: frozenset[str] | None = None) -> tuple[str, ...]:
-    """The mesh axes in an equation's parameters, among some axes, in its own order; None means all."""
+    """The mesh axes in an equation's parameters, in its order, restricted to some axes; None means all."""
     params = eqn.params
     names = params["axis_name"] if "axis_name" in params else params.get("axes", ())
     names = names if type(names) is tuple or type(names) is list else (names,)
@@ -235,7 +235,7 @@ def named_axes(eqn: Any, among: frozenset[str] | None = None) -> tuple[str, ...]
 def unreduced_results(jaxpr: Any) -> dict[Any, frozenset[str]]:
     """The results of equations that JAX types as unreduced, with the axes."""
     results = [var for eqn in jaxpr.eqns for var in eqn.outvars]
-    try:  # a call for each would be one for each equation of the program
+    try:  # without a call for each equation of the program
         return {var: axes for var in results if (axes := var.aval.manual_axis_type.unreduced)}
     except AttributeError:
         return {var: axes for var in results if (axes := manual_type_in(var.aval).unreduced)}

@@ -1,8 +1,8 @@
 """The content of a jaxpr, as a key that compares by value.
 
-Invariant: jaxprs with equal keys, made without notes, are lowered and compiled to the same program, but for the values
-of their constants. A jaxpr with a function of the user's, or with constants in an inner jaxpr, has no key. No key
-refers to a jaxpr, which would keep rules of `jax.custom_jvp` alive."""
+Invariant: jaxprs with equal keys, made without notes, are lowered and compiled to the same program, except for the
+values of their constants. A jaxpr with a user's function, or with constants in an inner jaxpr, has no key. A key
+never refers to a jaxpr, which would keep rules of `jax.custom_jvp` alive."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec, Sharding
 from .jaxpr import CLAIM, open_jaxpr, scan_counts
 from .versions import extend_core
 
-# Functions that lowering does not call: their jaxprs are there, too. What the last two group is counted.
+# Functions that lowering does not call, since their jaxprs are other parameters. The last two group operands and
+# results of a scan, which the key counts.
 _NOT_LOWERED = frozenset(
     ["policy", "jvp_jaxpr_fun", "bwd", "fwd_jaxpr_thunk", "out_trees", "rule", "debug_info", "ft_in", "ft_out"]
 )
@@ -35,11 +36,12 @@ class NoKey(Exception):
 
 
 def jaxpr_key(jaxpr: Any, notes: Mapping[Any, Any] | None = None) -> tuple[Any, ...]:
-    """A jaxpr's equations, its variables numbered; a hot path, which avoids calls.
+    """A jaxpr's equations, with its variables numbered; a hot path, which avoids calls.
 
     Args:
       jaxpr: the jaxpr.
-      notes: what else is compared of its variables. Then claims are compared, too, but nothing that only lowering asks.
+      notes: more data of its variables to compare. Then claims are compared too, but not the data that only lowering
+        needs.
 
     Raises:
       NoKey: for a jaxpr that cannot be compared.
@@ -111,7 +113,7 @@ def _value_key(value: Any, notes: Any) -> Any:
         return kind, *(_value_key(item, notes) for item in items)
     if is_dataclass(value):
         return kind, *(_value_key(getattr(value, field.name), notes) for field in fields(value))
-    if getattr(value, "__dict__", None) == {}:  # as of what stands for a sharding that is not specified
+    if getattr(value, "__dict__", None) == {}:  # such as the sentinel of an unspecified sharding
         return kind
     raise NoKey
 

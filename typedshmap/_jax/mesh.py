@@ -50,7 +50,7 @@ def value_mesh(x: Any) -> AnyMesh | None:
 def are_values_typed(axis: str) -> bool:
     """Whether JAX types values as varying here: False under ``check_vma=False``.
 
-    Tested with a value that varies by definition, once per axis and mode, which are in JAX's cache key.
+    Tested with a value that varies by definition, once per axis and mode; both are in JAX's cache key.
     """
     return bool(manual_type_in(_shard_index(axis).eval_shape()).varying)
 
@@ -61,24 +61,24 @@ def _shard_index(axis: str) -> Any:
 
 
 def without_ambient() -> AbstractContextManager[None]:
-    """Remove the ambient mesh, since JAX rejects another one of a different size inside of it."""
+    """Remove the ambient mesh, since JAX rejects a mesh of another size inside it."""
     return jax.sharding.use_abstract_mesh(AbstractMesh((), (), axis_types=()))
 
 
 def without_ambient_devices() -> AbstractContextManager[Any]:
-    """Remove the ambient mesh and its devices, since JAX rejects arrays on other devices inside of it.
+    """Remove the ambient mesh and its devices, since JAX rejects arrays on other devices inside it.
 
-    Only outside of traces."""
+    Only outside traces."""
     return jax.set_mesh(Mesh(np.empty((), object), ()))
 
 
 @contextmanager
 def made_ambient(mesh: AnyMesh) -> Generator[None]:
-    """Make a mesh the ambient one, inside a ``with``."""
+    """Make a mesh the ambient mesh, inside a ``with``."""
     if isinstance(mesh, Mesh):
         with jax.set_mesh(mesh):
             yield
-    else:  # JAX does not let an abstract mesh take the place of one of another size
+    else:  # in JAX an abstract mesh cannot replace a mesh of another size
         with without_ambient(), jax.sharding.use_abstract_mesh(mesh):
             yield
 
@@ -150,7 +150,7 @@ def has_one_device() -> bool:
 
 
 def mesh_like(mesh: AbstractMesh, like: AnyMesh | None) -> AbstractMesh:
-    """A mesh whose axes have the types that a mesh like it gives them."""
+    """The mesh with the axis types of a mesh like it."""
     types = {} if like is None else dict(zip(like.axis_names, like.axis_types, strict=True))
     kinds = (types.get(name, kind) for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True))
     return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=tuple(kinds))
@@ -183,7 +183,7 @@ def parse_mesh(text: str) -> dict[str, int]:
             raise ValueError(f"'{excerpt(part)}' is not a name and a value, as in dp=4,tp=2")
         if name in sizes:
             raise ValueError(f"mesh axis '{name}' is there twice")
-        # So many digits are too many in any case; Python does not read thousands of them.
+        # This many digits are always too large; Python does not parse thousands of digits.
         if not size.isdecimal() or (number := int(size[:12])) < 1:
             raise ValueError(f"mesh axis '{name}' has size '{excerpt(size)}'; write a number from 1 on")
         sizes[name] = number

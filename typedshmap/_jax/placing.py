@@ -122,7 +122,7 @@ def _kept(layout: Layout, have: Any) -> Layout:
 
 
 def is_placed(x: Any, wanted: NamedSharding) -> bool:
-    """Whether a value has this sharding and mesh already; on Explicit axes, in its type, too."""
+    """Whether a value already has this sharding and mesh; on Explicit axes, also in its type."""
     have = committed_sharding(x)
     if not isinstance(have, NamedSharding) or have.mesh != wanted.mesh or have.memory_kind != wanted.memory_kind:
         return False

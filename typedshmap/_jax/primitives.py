@@ -1,4 +1,4 @@
-"""One class for each of JAX's primitives: the facts that follow from the name of an operation alone.
+"""The class of each of JAX's primitives: the facts that follow from the name of an operation alone.
 
 A primitive without a class is opaque: its results may depend on every operand in any way."""
 
@@ -22,7 +22,7 @@ PrimitiveKind = Literal[
     "test",  # a comparison, entry by entry
     "extreme",  # max, min and the like of several operands, entry by entry
     "choice",  # one of several operands by a predicate
-    "reducing",  # a dim less, whatever the order of its entries
+    "reducing",  # removes a dim, regardless of the order of its entries
     "ordering",  # along a dim, by the order of its entries
     "lookup",  # at places that are operands
     "placing",  # into places that are operands
@@ -34,7 +34,7 @@ PrimitiveKind = Literal[
     "call",
     "loop",
     "branch",
-    "outside",  # what runs outside of JAX, or writes what other operations read
+    "outside",  # runs outside JAX, or writes state that other operations read
     "opaque",
 ]
 """The effect of an operation on its operands."""
@@ -57,16 +57,16 @@ class Primitive(NamedTuple):
       is_monotone: whether a larger first operand never makes a smaller result.
       keeps_zero: whether it is 0 at 0.
       is_positive: whether no result is negative.
-      end: of what takes a maximum or a minimum, of numbers or of truth values: ``max`` or ``min``.
-      noun: what messages call its result, if not by its name: ``the sum``.
-      inverse: the function that gives back its operand.
+      end: ``max`` or ``min`` for a maximum or a minimum, of numbers or of truth values.
+      noun: the noun for its result in messages, if that is not its name: ``the sum``.
+      inverse: its inverse function.
       is_commutative: whether the order of its operands makes no difference.
       is_view: whether its result may be the same bytes in the same place.
-      is_part: whether it reads only a part of its first operand, and returns that.
+      is_part: whether it reads only a part of its first operand, and returns that part.
       is_costly: whether XLA computes it once, and keeps it, if several operations use it.
-      is_draw: whether it draws random numbers, rather than making a key of another.
+      is_draw: whether it draws random numbers, rather than deriving a key from another key.
       keeps_key: whether it returns the same key in another form.
-      has_order: whether its result depends on the order of the entries along its dims; so it does in all of kind
+      has_order: whether its result depends on the order of the entries along its dims; true for all of kind
         ``ordering``.
     """
 
@@ -92,11 +92,11 @@ class Primitive(NamedTuple):
 
     @property
     def is_linear(self) -> bool:
-        """Whether it is linear in an operand at least."""
+        """Whether it is linear in at least one operand."""
         return self.terms != "none"
 
     def linear_in(self, operands: Sequence[T]) -> list[tuple[Sequence[T], Sequence[T]]]:
-        """The operands in which it is linear together, each time with the others, which scale or place them."""
+        """Groups of operands in which it is jointly linear, each with the other operands, which scale or place them."""
         match self.terms:
             case "none":
                 return []
@@ -115,12 +115,12 @@ class Primitive(NamedTuple):
 
     @property
     def is_moving(self) -> bool:
-        """Whether its result has the entries of its first operand, perhaps of other shards, and no others."""
+        """Whether its result has only entries of its first operand, perhaps from other shards."""
         return self.kind in ("cast", "moving", "lookup") or self.operation in _MOVING_COLLECTIVES
 
     @property
     def is_entry_by_entry(self) -> bool:
-        """Whether an entry of its result depends on the entries of its operands at the same place, and on no others."""
+        """Whether an entry of its result depends only on the entries of its operands at the same place."""
         return self.kind in _ENTRY_BY_ENTRY and not self.along
 
 

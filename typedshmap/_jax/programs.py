@@ -35,16 +35,16 @@ def compiled(traced: Any, arrays: Sequence[Any], name: str) -> Callable[..., Any
         kept = _kept(_program_key(traced.jaxpr, (*constants, *arrays), name))
         if not kept:
             kept.append(_compile(traced, arrays))
-    except Exception:  # of many kinds: an array that was deleted, a value without a hash
+    except Exception:  # for instance a deleted array, or a value without a hash
         return None
     return partial(kept[0], *constants)
 
 
 def compile_fast(lowered: Any, platform: str) -> Any:
-    """Compile a program that will run only a few times, where compiling takes the most: on CPUs without optimizations.
+    """Compile a program that will run only a few times, so that compilation dominates: on CPUs without optimizations.
 
     Args:
-      lowered: what ``lower()`` of a traced program returned.
+      lowered: the result of ``lower()`` of a traced program.
       platform: the platform of its devices.
     """
     if platform != "cpu":
@@ -92,7 +92,7 @@ def _program_key(jaxpr: Any, arguments: Sequence[Any], name: str) -> Any:
 
 
 def _may_be_arguments(constants: Sequence[Any], options: Mapping[str, Any]) -> bool:
-    """Whether JAX passes these constants as arguments, too, which are transferred at every call."""
+    """Whether JAX accepts these constants as arguments, which are transferred at every call."""
     are_here = all(getattr(constant, "is_fully_addressable", True) for constant in constants)
     return are_here and all(value in (None, "allow") for name, value in options.items() if "transfer_guard" in name)
 

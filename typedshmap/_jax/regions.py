@@ -60,7 +60,7 @@ class RegionBinding(Record):
         return tuple(getattr(self.params.get("debug_info"), "arg_names", None) or ())
 
     def with_values(self, values: Mapping[str, Any]) -> RegionBinding:
-        """The same binding with values for unknown operands, by their names; of a mapped value its first entry."""
+        """The same binding with values for unknown operands, by their names; for a mapped value, its first entry."""
         operands = list(self.operands)
         for at, (operand, name) in enumerate(zip(self.operands, self.names, strict=True)):
             if name in values and isinstance(operand, jax.ShapeDtypeStruct):
@@ -156,7 +156,7 @@ def _codes_of_bodies() -> Mapping[Any, RegionOrigin]:
     bodies = list[Any]()
 
     def note(bind: Bind, *args: Any) -> Any:
-        if args[-1]["mesh"] is mesh:  # other threads may trace, too
+        if args[-1]["mesh"] is mesh:  # other threads may also trace
             bodies.extend(args[-1].get("subfuns", ()))
         return bind(*args)
 
@@ -301,7 +301,7 @@ def _regions_of_rules(jaxpr: Any, eqn: Any) -> list[TracedRegion]:
     try:
         with watched_regions(regions.append, lambda why: None):
             jax.make_jaxpr(gradient)(*structs)
-    except Exception:  # of many kinds: collectives in an outer region have no axes here
+    except Exception:  # for instance collectives of an outer region, whose axes are unbound here
         return []
     return [region for region in regions if region.origin == "written" or not _codes_of_bodies()]
 
@@ -361,7 +361,7 @@ def traced_on(mesh: AbstractMesh, mapped: Callable[..., Any], operands: Sequence
     try:
         with without_ambient(), _without_warnings(), _watch(next(_numbers)), is_again(True):
             program = jax.make_jaxpr(mapped)(*structs)
-    except Exception:  # whatever the body raises for other shards
+    except Exception:  # any exception of the body for other shards
         return None
     region = find_region(program)
     return None if region is None else _with_numbers(region.eqn, program)
@@ -381,7 +381,7 @@ def _with_numbers(eqn: Any, program: Any) -> Any:
 
 
 def _repeats_number(value: Any) -> bool:
-    """Whether an array repeats one number, such as ``numpy.full`` makes it, that may count shards."""
+    """Whether an array repeats one number, as from ``numpy.full``, that may be a number of shards."""
     if value is None or is_tracer(value) or not is_inexact(value.dtype) or not value.size:
         return False
     entries = np.ravel(value)

@@ -21,7 +21,7 @@ _GRADIENTS = frozenset(["grad_f", "value_and_grad_f", "grad_f_aux", "value_and_g
 
 def source_here() -> Any:
     """The current source info, for equations made here."""
-    # Imported here, since jax.extend brings Pallas along, a fifth of what importing this library costs.
+    # Imported here, since jax.extend imports Pallas, a fifth of this library's import time.
     from jax.extend.source_info_util import current
 
     return current()
@@ -29,17 +29,17 @@ def source_here() -> Any:
 
 @contextmanager
 def at_its_own_line() -> Generator[None]:
-    """Give equations their own lines, rather than, in a backward rule, that of the differentiated operation."""
+    """Give the equations of a backward rule their own lines, instead of the line of the differentiated operation."""
     # Imported here as in `source_here`.
     from jax.extend.source_info_util import user_context
 
-    # JAX looks where it is if what stands there is falsy; None would leave what stands there now.
+    # JAX reads the current line if this value is falsy; None would keep the previous value.
     around: Any = user_context(False)  # type: ignore[arg-type]
     around.__enter__()
     try:
         yield
     finally:
-        around.__exit__(None, None, None)  # where the operation is JAX adds to an exception further out
+        around.__exit__(None, None, None)  # JAX adds the line of the operation to an exception further out
 
 
 def equation_place(eqn: Any) -> str:
@@ -102,7 +102,7 @@ def is_written_in(eqn: Any, jaxpr: Any) -> bool:
 
 
 def function_line(jaxpr: Any, eqn: Any) -> tuple[str, str, int]:
-    """The name, the file and the line of the function that a jaxpr was traced from, which an equation runs.
+    """The name, the file and the line of the function from which the jaxpr of an equation was traced.
 
     For a library's function: those of the user's function that it calls, else the line of the user's call.
     """
@@ -188,7 +188,7 @@ def call_site(eqn: Any) -> tuple[list[Any], Any]:
 
 
 def call_key(eqn: Any) -> Any:
-    """What equations share that one call of the user's makes, whenever it runs; None if its place is not known."""
+    """A key for the user's call that made an equation, the same at every run; None if its place is unknown."""
     traceback = getattr(eqn.source_info, "traceback", None)
     if traceback is None or not hasattr(traceback, "raw_frames"):
         return None
@@ -233,7 +233,7 @@ def _measures(node: ast.expr) -> bool:
 
 
 def _written(eqn: Any) -> tuple[str, str, str]:
-    """The user's expression for an equation, and what is before and after it on its line."""
+    """The user's expression for an equation, and the text before and after it on its line."""
     site = call_site(eqn)[1]
     if site is None:
         return "", "", ""
@@ -260,7 +260,7 @@ def _is_expression(text: str) -> bool:
 
 
 def codes_of(function: Any) -> list[Any]:
-    """The code of a function of JAX, and of those of its module that it calls by its name with an underscore before."""
+    """The code of a function of JAX, and of the function of its module with the same name after an underscore."""
     function = inspect.unwrap(function)
     private = function.__globals__.get(f"_{function.__name__}")
     codes = [getattr(inspect.unwrap(part), "__code__", None) for part in (function, private) if part is not None]

@@ -62,7 +62,7 @@ def identity_primitive(name: str) -> Any:
     primitive.def_abstract_eval(lambda x, **_: x)
     mlir.register_lowering(primitive, lambda _, x, **__: [x])
     ad.primitive_jvps[primitive] = lambda primals, tangents, **what: (primitive.bind(*primals, **what), tangents[0])
-    ad.primitive_transposes[primitive] = lambda cotangent, x, **_: [cotangent]  # one about a tangent
+    ad.primitive_transposes[primitive] = lambda cotangent, x, **_: [cotangent]  # a claim about a tangent
     return primitive
 
 

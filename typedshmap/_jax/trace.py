@@ -15,14 +15,14 @@ from .versions import extend_core
 
 @cache
 def load_extend() -> None:
-    """Import late imports now, outside of traces.
+    """Import late imports now, outside traces.
 
     On jax 0.12 that import changes settings in jit's cache key: inside a trace JAX would trace the program again.
     """
     from jax.extend.source_info_util import register_exclusion
 
     is_outside_traces()
-    # Profiles and lowered programs name the user's line of an operation, not ours.
+    # Profiles and lowered programs name the user's line of an operation, not a line of this library.
     register_exclusion(os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep)
 
 
@@ -43,7 +43,7 @@ def is_staged() -> bool:
 
 
 def is_nested() -> bool:
-    """Whether the jaxpr being traced is inside another one, such as the body of a loop."""
+    """Whether the jaxpr being traced is inside another jaxpr, such as the body of a loop."""
     return sum(hasattr(trace, "frame") for trace in _running_traces()) > 1
 
 
@@ -54,7 +54,7 @@ def is_in_inner_jit() -> bool:
 
 
 def may_diverge(region: str) -> bool:
-    """Whether a branch, or a loop with a condition, is being traced, which some shards may not take.
+    """Whether a branch, or a loop with a condition, is being traced that some shards may not take.
 
     Args:
       region: the name of the library's function that traces the enclosing region, where the search ends.
@@ -86,7 +86,7 @@ def _running_traces() -> list[Any]:
 
 @cache
 def _outermost_state() -> object:
-    """The trace state outside of all transformations, read in a new thread: this one may be in a trace."""
+    """The trace state outside all transformations, read in a new thread: this thread may be in a trace."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(extend_core().get_opaque_trace_state).result()
 

@@ -16,7 +16,7 @@ def one_level(value: Any) -> list[tuple[Any, Any]] | None:
     Raises:
       BadTree: for a value that JAX cannot flatten.
 
-    jax 0.10.2 gives every child of a NamedTuple the first one's key, so those are made here.
+    jax 0.10.2 gives every child of a NamedTuple the key of the first child, so these keys are made here.
     """
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         names: tuple[str, ...] = value._fields  # type: ignore[attr-defined]
@@ -44,7 +44,7 @@ def replace_children(value: Any, children: list[Any]) -> Any:
 
 
 def attributes_of(value: Any, children: list[tuple[Any, Any]]) -> list[str | None]:
-    """For each child of a value the attribute that holds it, or its leaves; None if none is known to.
+    """The attribute that holds each child of a value, or its leaves; None if it is unknown.
 
     A copy with distinct objects as attributes is flattened; if the class refuses these, the leaves are compared.
     """

@@ -2,8 +2,8 @@
 
 Imported before the rest of the library uses features that older versions lack. In jax 0.9
 
-- a value's manual type has no name of its own: the axes over which it varies are in its type, those over which it is
-  unreduced or reduced in the sharding of its type;
+- a value has no attribute for its manual type: the axes over which it varies are in its type, those over which it is
+unreduced or reduced in the sharding of its type;
 - `jax.lax.all_gather` has no ``to="invarying"``, though there is a primitive for it;
 - the running trace is in another module.
 """
@@ -28,7 +28,7 @@ NEWEST_TRIED = "0.12.0.1"
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """``0.12.0.1`` as numbers; of ``0.13.0.dev20261101+abc`` those before the first word."""
+    """``0.12.0.1`` as numbers; for ``0.13.0.dev20261101+abc`` those before the first word."""
     return tuple(map(int, takewhile(str.isdecimal, version.split("."))))
 
 
@@ -38,17 +38,17 @@ if _installed < _numbers(LOWEST):
     _needed = f"jax {LOWEST} or newer (tried up to {NEWEST_TRIED})"
     raise ImportError(f"typedshmap needs {_needed}, but jax {jax.__version__} is installed")
 
-# Before 0.10 the manual type of a value has no name of its own, and the functions below replace it.
+# Before 0.10 a value has no attribute for its manual type, and the functions below replace it.
 HAS_MANUAL_TYPES = _installed >= (0, 10)
 
-# Before 0.10 XLA ends the process where, in a loop, a value that is unreduced already is made so over another axis.
+# Before 0.10 XLA crashes if an unreduced value in a loop becomes unreduced over another axis.
 ADDS_UNREDUCED_AXES = HAS_MANUAL_TYPES
 
-# Before 0.10.2 a traced program has no variable for a result that nothing uses.
+# Before 0.10.2 a traced program has no variable for an unused result.
 DROPS_UNUSED = _installed < (0, 10, 2)
 
-# XLA's options for a program that is compiled quickly and runs slower. Before 0.11 XLA has two ways to emit kernels, of
-# which the one that is not its default compiles several times faster.
+# XLA's options for a program that compiles quickly and runs slower. Before 0.11 XLA has two kernel emitters; the one
+# that is not the default compiles several times faster.
 CPU_FAST_COMPILE: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
@@ -113,5 +113,5 @@ def gather_invarying(x: Any, axes: tuple[str, ...], dim: int) -> Any:
 
 @lru_cache(maxsize=8)
 def own_primitive(name: str) -> Any:
-    """A primitive of JAX's own that has a derivative."""
+    """A primitive of JAX that has a derivative."""
     return next(primitive for primitive in ad.primitive_jvps if primitive.name == name)

@@ -1,4 +1,4 @@
-"""The exceptions. The message of one is the text of its `Report`.
+"""The exceptions. The message of an exception is the text of its `Report`.
 
 An error about a call has every failure of the call in ``error.failures``."""
 
@@ -28,7 +28,7 @@ class TypedShmapError(Exception):
     """
 
     _is_of_source: ClassVar[bool] = False
-    """Whether it concerns the text of the running line, even if that is not being traced."""
+    """Whether it concerns the text of the running line, even if the line is not being traced."""
 
     def __init__(self, what: Report | str, place: str = "") -> None:
         super().__init__(what)

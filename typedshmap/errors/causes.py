@@ -22,7 +22,7 @@ class Cause(NamedTuple):
         - ``sum``, ``mean`` or ``extreme``: that of its rows
         - ``part``: its part of an array; ``item``: a row of the part, in a loop; ``mapped``: a row under ``jax.vmap``
         - ``derived``: the result of an operation on its part that needs the whole dim
-        - ``ring``: what it computed from values that other shards sent
+        - ``ring``: a result computed from values that other shards sent
         - ``index``: a value that depends on its index
         - ``opaque``: the result of a kernel or a callback
         - ``choice``: the result of a branch or a loop whose predicate varies

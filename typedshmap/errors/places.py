@@ -113,7 +113,7 @@ _IGNORE = re.compile(r"#\s*typedshmap:\s*ignore(?![\w-])(?:\[(?P<kinds>[^\]]*)\]
 
 
 def is_ignored(file: str, line: int, kind: str) -> bool:
-    """Whether a line, or a comment on the one above, says ``# typedshmap: ignore[kind]``; without a kind, all."""
+    """Whether a line, or a comment on the line above, says ``# typedshmap: ignore[kind]``; no kind means all kinds."""
     above = linecache.getline(file, line - 1).strip()
     for text in (linecache.getline(file, line), above if above.startswith("#") else ""):
         if comment := _IGNORE.search(text):

@@ -1,6 +1,6 @@
 """The whole message of a call: the first failure in full, with its context, and the other failures.
 
-Invariant: the first line alone names the function, the value, what is wrong and both numbers."""
+Invariant: the first line alone names the function, the value, the fault and both numbers."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class UnmarkedUnreduced(Fault):
     def words(self, terms: Terms) -> Sentence:
         axes, mark = quoted_axes(self.axes), terms.written("+", self.axes)
         cure = f"take the sum (psum over {axes}), or write {mark}"
-        if self.cause is not None and self.cause.kind != "opaque":  # of what a kernel returns assume has stated it
+        if self.cause is not None and self.cause.kind != "opaque":  # for the result of a kernel, assume has stated it
             cure = self.cause.words(terms, True, False)
         return Sentence(f"is unreduced over {axes}, which {terms.hint} does not mention", cure=cure)
 
@@ -57,7 +57,7 @@ class UnmarkedUnreduced(Fault):
 class LostMark(Fault):
     """A global array, unreduced or reduced in its type, that is placed by a hint without the mark.
 
-    JAX would take the sum of an unreduced array there, and of a reduced one that of its gradient.
+    JAX would sum an unreduced array there, and the gradient of a reduced array.
     """
 
     mark: Literal["+", "-"]
@@ -116,9 +116,9 @@ class RedundantPsum(Fault):
 
     Attributes:
       verb: the collective.
-      is_sum: whether the collective adds up what the shards hold.
+      is_sum: whether the collective adds up the values of the shards.
       place: where it became so, if JAX's type does not say.
-      is_among_others: whether it is to be summed over other axes, too.
+      is_among_others: whether it is also to be summed over other axes.
     """
 
     axis: str
@@ -145,7 +145,7 @@ class DifferingReplicas(Fault):
     Attributes:
       axes: the mesh axes over which its shards differ.
       shards: the shards that differ from most, as ``dp=2, tp=1 (device 5)``; all shards if most do not agree.
-      number: the number of shards that have to agree.
+      number: the number of shards that must agree.
       has_majority: whether most shards agree.
     """
 
@@ -214,7 +214,7 @@ class UntypedVarying(Fault):
     Attributes:
       operation: the operation that computes it.
       axes: the mesh axes over which it varies.
-      is_control: whether that is a branch or a loop, whose predicate varies.
+      is_control: whether the operation is a branch or a loop whose predicate varies.
     """
 
     operation: str

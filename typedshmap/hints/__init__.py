@@ -1,1 +1,1 @@
-"""Hints: what a Python type declares of arrays and of the pytrees that hold them."""
+"""Hints: Python types that declare arrays, and the pytrees that hold them."""

@@ -29,11 +29,11 @@ from ..records import Record
 
 
 class KeepsFits:
-    """Something that values are checked against."""
+    """A base class for objects against which values are checked."""
 
     @cached_property
     def fits(self) -> list[Any]:
-        """What fitted, the latest first."""
+        """Values that fitted, the latest first."""
         return []
 
 
@@ -67,7 +67,7 @@ class ArrayHint(KeepsFits, Record, eq=False):
         """Whether a value is an array of the hint's type."""
         if self.array_type is not Any:
             return isinstance(value, self.array_type)
-        shape = getattr(value, "shape", None)  # modules and classes may have an attribute "shape", too
+        shape = getattr(value, "shape", None)  # modules and classes may also have an attribute "shape"
         return hasattr(value, "dtype") and isinstance(shape, tuple) and all(map(_is_size, shape))
 
     def takes_number(self, value: Any) -> bool:
@@ -150,7 +150,7 @@ def parse_array_hint(
     return hint
 
 
-@lru_cache(maxsize=4096)  # what is kept for a hint goes by its identity
+@lru_cache(maxsize=4096)  # other caches use the identity of a hint
 def hint_of_spec(spec: PartitionSpec, rank: int) -> ArrayHint:
     """The hint of a PartitionSpec for a rank, with the spec as its text."""
     text = HintText(_jax.array.spec_text(spec))
@@ -233,7 +233,7 @@ def union_members(array_type: Any, aliases: tuple[Any, ...] = ()) -> Iterator[An
     origin = typing.get_origin(array_type)
     if array_type in aliases:
         raise AnnotationSyntaxError(f"the type alias {array_type.__name__} holds itself")
-    if array_type is numpy.typing.ArrayLike:  # whose members are protocols, and text
+    if array_type is numpy.typing.ArrayLike:  # whose members are protocols and strings
         parts: tuple[Any, ...] = (ArrayLike,)
     elif is_type_alias(array_type):
         parts, aliases = (array_type.__value__,), (*aliases, array_type)
@@ -288,7 +288,7 @@ def _refuse_unfit_scalars(hint: ArrayHint) -> None:
 def read_array_hint(hint: Any) -> ArrayHint | None:
     """The array hint of a class of this library, or of jaxtyping; None for any other object.
 
-    Any class with ``dim_str``, ``dtypes`` and ``array_type`` counts; nothing of it is called.
+    Any class with ``dim_str``, ``dtypes`` and ``array_type`` counts; none of its functions is called.
     """
     ours = getattr(hint, "__typedshmap__", None)
     if isinstance(ours, ArrayHint):

@@ -50,7 +50,7 @@ def _compile_hint(hint: ArrayHint, region: MeshContext) -> CompiledHint:
     compiled = CompiledHint(
         layout,
         compile_dims(hint.spec, layout, dict(region.mesh or ()), region.sizes, must_divide=region.role != "value"),
-        # JAX checks the results of the region, and types values as varying over axes of size 1, too.
+        # JAX checks the results of the region, and also types values as varying over axes of size 1.
         (region.checked_axes | region.boundary_axes) - layout.sharded - layout.unreduced - layout.varying,
         _wrong_mark(hint, layout, region) if region.role != "value" else None,
     )
@@ -111,7 +111,7 @@ def check_array(
 
 
 def _missing_axes(mismatch: SizeMismatch, region: MeshContext) -> tuple[str, ...]:
-    """The axes over which the dim is sharded in other hints, if a shard of it has the size found here."""
+    """The axes over which other hints shard the dim, if a shard of it has the actual size."""
     if (
         mismatch.axes
         or mismatch.origin is None

@@ -1,4 +1,4 @@
-"""Check values that have ShapeDtypeStructs in the place of arrays."""
+"""Check values that have ShapeDtypeStructs instead of arrays."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Check a value against the tree of its hints: every leaf, named by its path.
 
-A walk finds the hint of each leaf, unless values like these fitted before (`fitting`).
+A walk finds the hint of each leaf, unless similar values fitted before (`fitting`).
 
 Invariant: the leaves of a value are in the order of ``jax.tree_util``, each with its hint, so that the value can be
 flattened at a boundary and unflattened after it."""
@@ -73,8 +73,8 @@ class TreeCheck:
       is_second_visit: whether all names are bound, so that nothing can be deferred.
       check: checks one array.
       given: the arguments of the call, or the value.
-      spans: the range of each one's leaves among all leaves.
-      fitting: the earlier values that these are like; None if all leaves were checked.
+      spans: the range of the leaves of each argument among all leaves.
+      fitting: the earlier values that fitted; None if all leaves were checked.
     """
 
     region: MeshContext
@@ -109,7 +109,7 @@ class TreeCheck:
                 yield name, subject, new
 
     def visit_all(self) -> None:
-        """Check all that is given."""
+        """Check all given values."""
         for _, subject, node, value in self.given:
             first = len(self.leaves)
             self.visit(node, value, subject)
@@ -122,7 +122,7 @@ class TreeCheck:
             case ArrayLeaf(hint):
                 self._visit_array(hint, value, subject, leaf)
             case Static() if node is structure.NONE and self._places(subject) and holds_array(value):
-                self.visit(structure.Untyped(), value, subject)  # as None among JAX's shardings
+                self.visit(structure.Untyped(), value, subject)  # like None among JAX's shardings
             case Static(hint) if getattr(value, "shape", None) == () and (number := number_hint(value, hint)):
                 self._visit_array(number, value, subject, leaf)
             case Static(hint, parts):
@@ -149,7 +149,7 @@ class TreeCheck:
             case PyTreeOf():
                 self._visit_tree(node, value, subject, leaf)
             case Fields(cls) if node.goes_by_names and _jax.tree.is_variable_class(cls) and not _jax.tree.is_box(value):
-                self.visit(node.fields["value"], value, subject, leaf)  # as in a dict of arrays alone
+                self.visit(node.fields["value"], value, subject, leaf)  # as in a dict that has only arrays
             case FixedTuple() | SequenceOf() | MappingOf() | Fields():
                 self._visit_children(node, value, subject, leaf)
             case LikeOf():
@@ -175,7 +175,7 @@ class TreeCheck:
         return with_value_mesh(value, self.region).error(function, self.failures, self.sizes, place)
 
     def stated(self, value: Any, function: str, is_assumed: bool = False) -> Any:
-        """The checked value with its layouts asserted; outside of manual regions the value itself."""
+        """The checked value with its layouts asserted; outside manual regions the value itself."""
         if self.fitting is not None and not is_assumed:
             return self.fitting.asserted((value,), function, current_sink())[0]
         return with_other_leaves(value, self.leaves, self.stated_leaves(function, is_assumed))
@@ -229,7 +229,7 @@ class TreeCheck:
         self.leaves.extend(CheckedLeaf(leaf, None, subject) for leaf in _jax.tree.leaves(value))
 
     def _visit_numbers(self, parts: Node, value: Any, subject: Subject) -> bool:
-        """Check a container in which numbers may be arrays of rank 0; False if none is."""
+        """Check a container in which numbers may be arrays of rank 0; False if no number is an array."""
         branch = self._branch(self.is_second_visit)
         branch.visit(parts, value, subject)
         if all(leaf.hint is None for leaf in branch.leaves):
@@ -295,7 +295,7 @@ class TreeCheck:
             self.sizes = best.sizes
             self.leaves += best.leaves
             return
-        else:  # omit that the value is not None
+        else:  # omit the failure that the value is not None
             options = zip(node.options, branches, strict=True)
             meant = [(option, branch) for option, branch in options if option is not structure.NONE or value is None]
             near = [branch for option, branch in meant if may_match(option, value)]
@@ -451,7 +451,7 @@ def _value_of(subject: Subject, leaves: Sequence[CheckedLeaf]) -> Any:
 def result_place(typed: HintedSignature, failures: Sequence[Failure], leaves: Sequence[CheckedLeaf]) -> str:
     """The place of the operation that made the first leaf that failed, or of the ``return``.
 
-    The leaves of a container that failed stand under its name, and made none of it."""
+    If a container has the wrong type, no operation made it."""
     if isinstance(failures[0].what, WrongType):
         return typed.return_place
     return _jax.staging.value_place(_value_of(failures[0].subject, leaves)) or typed.return_place
@@ -531,7 +531,7 @@ def array_leaves(given: Sequence[BoundArgument]) -> list[CheckedLeaf]:
 
 
 def unknown_axes(node: Node, region: MeshContext, subject: Subject) -> list[Failure]:
-    """The failures of hints that name unknown mesh axes, which do not need a value."""
+    """The failures of hints that name unknown mesh axes; they do not need a value."""
     parts = [("", node)] if isinstance(node, ArrayLeaf) else structure.walk(node)
     return [
         Failure(layout, subject.at(path), part.hint.text)
@@ -563,7 +563,7 @@ def assert_layouts(
 ) -> list[CheckedLeaf]:
     """Record the layouts of shards by their hints, and pass them to the analysis unless they are proven.
 
-    In a loop or a call within the region the leaves are others, with claims in the jaxpr.
+    In a loop or a call within the region the leaves are replaced by others, with claims in the jaxpr.
     """
     sink = None if is_proven else current_sink()
     if sink is None:

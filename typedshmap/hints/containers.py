@@ -32,7 +32,7 @@ from .structure import (
 
 def _is_state_of(cls: type, value: Any) -> bool:
     """Whether a value is an ``nnx.State``, such as a gradient, where a hint names a module of Flax."""
-    nnx = sys.modules.get("flax.nnx")  # imported by whoever has such a value
+    nnx = sys.modules.get("flax.nnx")  # if such a value exists, the module is imported
     return nnx is not None and isinstance(value, nnx.State) and issubclass(cls, nnx.Module)
 
 
@@ -119,11 +119,11 @@ def by_fields(node: Fields, value: Any, children: list[tuple[Any, Any]]) -> list
 
 
 def items_of(value: Any, children: list[tuple[Any, Any]]) -> list[bool]:
-    """Which children of a list or a mapping are its items; a class of Flax's has one more child, without leaves."""
+    """Whether each child of a list or a mapping is an item; a class of Flax has one more child, without leaves."""
     if len(children) == len(value):
         return [True] * len(children)
     if isinstance(value, Mapping):
-        names = list(value)  # a class may find more than it has
+        names = list(value)  # a class may accept more keys than it has
         return [key_name(key) in names for key, _ in children]
     return [isinstance(key, jax.tree_util.SequenceKey) for key, _ in children]
 

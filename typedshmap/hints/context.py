@@ -41,7 +41,7 @@ class MeshContext:
       manual: the axes over which a value is one shard.
       placed_axes: the axes over which a value will be placed, which no mark may name.
       boundary_axes: the axes of the boundary that an argument or a result crosses.
-      checked_axes: the axes over which a hint must mention that a value varies, without axes of size 1.
+      checked_axes: the axes that a hint must mention if a value varies over them, without axes of size 1.
       has_vma: whether JAX types values as varying here.
       aliases: names in hints that stand for mesh axes.
       role: the kind of check. ``"value"``: a value as it is; ``"boundary"``: an argument or
@@ -50,8 +50,8 @@ class MeshContext:
       explicit: the mesh axes of type Explicit.
       rules: mesh axes for dims of hints without brackets.
       inferred_axes: the axes over which the traced body is analyzed, which may find a varying value invarying.
-      plans: what was worked out in this context, by its key: a compiled hint by the hint, layouts, specs, the steps of
-        operations. Bounded.
+      plans: cached results of this context, by their keys: compiled hints, layouts, specs, the steps of operations.
+        Bounded.
     """
 
     mesh: SizedAxes | None
@@ -65,7 +65,7 @@ class MeshContext:
     explicit: frozenset[str] = frozenset()
     rules: Rules | None = None
     inferred_axes: frozenset[str] = frozenset()
-    # Without it a typed helper of a list takes 15 times the calls, and an einsum 2.5 times (`bench/caches.py`).
+    # Without this cache a typed helper of a list takes 15 times the calls, an einsum 2.5 times (`bench/caches.py`).
     plans: dict[Any, Any] = field(init=False, compare=False, repr=False, default_factory=dict)
 
     @classmethod
@@ -82,7 +82,7 @@ class MeshContext:
         has_vma: bool = False,
         inferred_axes: frozenset[str] = frozenset(),
     ) -> MeshContext:
-        """The mesh context for a mesh; for none, or an empty one, that of no mesh."""
+        """The mesh context for a mesh; for None or an empty mesh, the context without a mesh."""
         axes, explicit = None, NO_AXES
         if mesh is not None and not mesh.empty:
             axes, explicit = mesh.shape_tuple, _jax.mesh.explicit_axes(mesh)
@@ -271,7 +271,7 @@ def _jaxtyped_calls() -> Sequence[Any]:
 
 
 def isinstance_scope() -> CallScope:
-    """The innermost scope, or the scope of a ``jaxtyping.jaxtyped`` function inside of it, with its own names."""
+    """The innermost scope, or the scope of a ``jaxtyping.jaxtyped`` function inside it, with its own names."""
     scope, calls = _scope.get(), _jaxtyped_calls()
     if len(calls) > (0 if scope is None else scope.jaxtyped_depth):
         match calls[-1]:
@@ -301,7 +301,7 @@ def current_mesh_context(naming: AxisNaming = NO_NAMING, is_stated: bool = True)
     outer = scope.region if scope is not None else _NOWHERE
     if is_own := outer.sizes == dict(manual_axes):
         checked_axes, has_vma = outer.checked_axes, outer.has_vma
-    else:  # a plain jax.shard_map, perhaps inside of the scope's region: hints must mention its axes
+    else:  # a plain jax.shard_map, perhaps inside the scope's region: hints must mention its axes
         checked_axes = frozenset(dict(manual_axes)) - (frozenset(outer.sizes) - outer.checked_axes)
         has_vma = bool(manual_axes) and _jax.mesh.are_values_typed(manual_axes[0][0])
     sink = scope.sink if scope is not None and is_stated else None
@@ -332,7 +332,7 @@ def with_cause(value: Any, what: Fault, layout: Layout | None = None) -> Fault:
 
 
 def current_axis_naming(naming: AxisNaming = NO_NAMING) -> AxisNaming:
-    """The current naming: the innermost of decorators and context managers wins; that of the caller is innermost."""
+    """The current naming: the innermost of decorators and context managers wins; the caller's is innermost."""
     scope, contexts = _scope.get(), naming_context.value
     flax = flax_naming() if FLAX in modules else NO_NAMING
     if scope is None and not contexts and flax is NO_NAMING:
@@ -401,7 +401,7 @@ def record_layouts(
     sizes: Sizes,
     is_assumed: bool,
 ) -> None:
-    """Record what hints assert of leaves, most of which have no record yet, without a call for each."""
+    """Record the assertions of hints about leaves; for a leaf without a record, as usual, without a call."""
     if not leaves:
         return
     values, hints, subjects, invarying = zip(*leaves, strict=True)
@@ -420,12 +420,12 @@ StatedShard = tuple[Any, LayoutAssertion, Layout | None]
 
 
 def assert_each(shards: Sequence[StatedShard], sink: AssertionSink | None) -> list[Any]:
-    """Record the layouts of shards for later operations, and pass what is new to the analysis, if there is one.
+    """Record the layouts of shards for later operations, and pass new assertions to the analysis, if there is one.
 
-    In a loop or a call within the region the shards are others, with claims in the jaxpr.
+    In a loop or a call within the region the shards are replaced by others, with claims in the jaxpr.
     """
     values: list[Any] = []
-    for at, (value, stated, layout) in enumerate(shards):  # every argument of a helper comes by here
+    for at, (value, stated, layout) in enumerate(shards):  # a hot path: every argument of a helper
         values += [value]
         if sink is None:
             record_layout(value, stated)

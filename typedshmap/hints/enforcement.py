@@ -1,7 +1,7 @@
-"""Whether hints are enforced: ``TYPEDSHMAP_CHECKS=off`` in the environment leaves only the specs that they say.
+"""Whether hints are enforced: with ``TYPEDSHMAP_CHECKS=off`` in the environment they only give specs.
 
-Then functions and `check` take what does not fit, and no body is read; specs that cannot be are JAX's errors. What asks
-(``isinstance``), places arrays or runs a pattern looks as ever, since its result depends on that."""
+Functions and `check` then accept values that do not fit, and no body is analyzed; JAX raises the errors for impossible
+specs. ``isinstance``, placement and patterns still check values, since their results depend on it."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ IS_ON = _read(os.environ.get(_NAME, "").strip())
 
 
 def enforced(failures: Iterable[Failure]) -> list[Failure]:
-    """What is to be raised: everything, or only that a hint has no spec on the mesh."""
+    """The failures to raise: all of them, or only those of hints without a spec on the mesh."""
     return [failure for failure in failures if IS_ON or isinstance(failure.what, Unresolved)]

@@ -1,8 +1,8 @@
-"""The cache in front of every check: values like those that fitted before fit, too.
+"""The cache in front of every check: values fit if similar values fitted before.
 
-What fits depends on the mesh context, the sizes that are bound before, the structure of the values, and the kinds of
-their leaves. It is kept with the signature of a function, the node of a value, or the hint of an operand. `check` of a
-tree takes 8 times the calls without it, and a call of a typed helper in a body 7 times.
+Values are similar if the mesh context, the sizes bound before, the structure, and the kinds of the leaves are the same.
+The cache belongs to the signature of a function, the node of a value, or the hint of an operand. Without it `check` of
+a tree takes 8 times the calls, and a call of a typed helper in a body 7 times.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ _MOST = 8
 _aval, sharding_at_rest, _committed = map(attrgetter, ("aval", "sharding", "committed"))
 
 
-@lru_cache(maxsize=256)  # what fits for the first time takes a call less for each leaf
+@lru_cache(maxsize=256)  # saves a call for each leaf of a value that fits for the first time
 def array_kind(cls: type) -> type:
-    """Which kind of array the instances of a class are; ``object`` for any other class."""
+    """The kind of array of a class; ``object`` for a class that is not an array."""
     return next(
         kind for kind in (jax.core.Tracer, *_jax.array.SHAPES, *_jax.array.ARRAYS, object) if issubclass(cls, kind)
     )
 
 
 class Undecided(Exception):
-    """A leaf that its kind does not decide about."""
+    """A leaf whose kind does not determine whether it fits."""
 
 
 class LeafKinds:
-    """The kinds of leaves, in lists, so that others are compared without a call for each.
+    """The kinds of leaves, in lists, so that other leaves are compared without a call for each leaf.
 
-    An array's kind is its type: JAX has one object for all types that are equal. Where it matters, its sharding is a
-    part of it: that of a concrete array, or what was stated of a tracer.
+    The kind of an array is its type, which JAX interns. If the sharding matters, the kind includes it: the sharding
+    of a concrete array, or the stated sharding of a tracer.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class LeafKinds:
             raise Undecided
         self._avals, self._others = list(map(_aval, arrays)), self._keys(others)
         self._shardings = None if sharding_of is None else list(map(sharding_of, arrays))
-        # None if all are committed: an uncommitted array fits wherever a committed one of its sharding does.
+        # None if all are committed: an uncommitted array fits wherever a committed array with its sharding fits.
         committed = list(map(_committed, arrays)) if sharding_of is sharding_at_rest else []
         self._committed = None if all(committed) else committed
 
@@ -80,7 +80,7 @@ class LeafKinds:
         return [_jax.trace.has_64_bits(), *map(self._key_of_other, others)] if self._has_others else []
 
     def are_of(self, leaves: Sequence[Any]) -> bool:
-        """Whether these are the kinds of other leaves, too."""
+        """Whether other leaves have these kinds."""
         if list(map(type, leaves)) != self._classes:
             return False
         arrays, others = self._divided(leaves) if self._has_others else (leaves, ())
@@ -96,7 +96,7 @@ class LeafKinds:
         self._avals, self._shardings = avals, shardings
         try:
             return not self._has_others or self._keys(others) == self._others
-        except Exception:  # of the user's __eq__
+        except Exception:  # from the user's __eq__
             return False
 
 
@@ -116,7 +116,7 @@ _PLAIN = frozenset((bool, int, float, complex, str, bytes))
 
 
 def _key_of_other(leaf: Any) -> Any:
-    """The key of a leaf that is not an array of JAX; its value for Python's own immutable types."""
+    """The key of a leaf that is not a JAX array; for Python's immutable types its value."""
     cls = type(leaf)
     if cls is np.ndarray or (cls is jax.ShapeDtypeStruct and leaf.sharding is None):
         return leaf.shape, leaf.dtype
@@ -146,7 +146,7 @@ class CheckedLeaf(NamedTuple):
 def checked_leaves(
     values: Iterable[Any], hints: Iterable[ArrayHint | None], subjects: Iterable[Subject]
 ) -> list[CheckedLeaf]:
-    """Make leaves that fit, without a call for each."""
+    """Make leaves that fit, without a call for each leaf."""
     return list(map(partial(tuple.__new__, CheckedLeaf), zip(values, hints, subjects, repeat(NO_AXES))))
 
 
@@ -156,15 +156,15 @@ class Fit(NamedTuple):
     Attributes:
       region: the mesh context in which they were checked.
       before: the sizes that were bound before.
-      sizes: those that were bound after.
+      sizes: the sizes that were bound after.
       given: the subjects of the values.
       spans: the range of each value's leaves among all leaves.
-      structure: how the leaves make up the values; None where each value is one.
-      kinds: what other leaves must be to fit as well.
+      structure: the structure of the values; None if each value is a leaf.
+      kinds: the kinds that other leaves must have to fit.
       hints: the hint of each leaf.
       subjects: the name of each leaf in messages.
-      unmentioned: by index the axes over which the type of a leaf varies, and which its hint does not mention.
-      shards: by function what its hints assert of the leaves, each with its index and the layout that it means.
+      unmentioned: by the index of a leaf, the axes over which its type varies and that its hint does not mention.
+      shards: by function, the assertions of its hints about the leaves, each with the leaf's index and the layout.
     """
 
     region: MeshContext
@@ -181,12 +181,12 @@ class Fit(NamedTuple):
 
 
 class Fitting:
-    """Values like those that fitted.
+    """Values similar to values that fitted.
 
     Attributes:
-      fit: what fitted.
+      fit: the values that fitted.
       leaves: the leaves of the values.
-      unmentioned: by index the axes over which the analysis must find a leaf invarying.
+      unmentioned: by the index of a leaf, the axes over which the analysis must find it invarying.
     """
 
     __slots__ = ("fit", "leaves", "unmentioned")
@@ -202,7 +202,7 @@ class Fitting:
         return leaves
 
     def asserted(self, values: tuple[Any, ...], function: str, sink: AssertionSink | None) -> tuple[Any, ...]:
-        """The values, in a manual region with the layouts of their hints asserted."""
+        """The values; in a manual region with the layouts of their hints asserted."""
         fit, leaves = self.fit, self.leaves
         if not fit.region.manual or not enforcement.IS_ON:
             return values
@@ -214,7 +214,7 @@ class Fitting:
                 stated = stated._replace(must_be_invarying=unmentioned[at])
             shards += ((leaves[at], stated, layout),)
         asserted = assert_each(shards, sink)
-        if None in fit.hints:  # of static leaves
+        if None in fit.hints:  # for static leaves
             by_index = {at: value for (at, *_), value in zip(fit.shards[function], asserted, strict=True)}
             asserted = [by_index.get(at, leaf) for at, leaf in enumerate(leaves)]
         if fit.structure is None:
@@ -234,7 +234,7 @@ class Fitting:
 def find_fitting(
     fits: Sequence[Fit], values: tuple[Any, ...], given: tuple[Subject, ...], region: MeshContext, before: Sizes
 ) -> Fitting | None:
-    """What is known of values like these, if they do not vary where they may not."""
+    """The similar values that fitted, if these do not vary over forbidden axes; else None."""
     flat = None
     for fit in fits:
         if fit.region is not region or fit.before is not before or fit.given != given:
@@ -252,7 +252,7 @@ def find_fitting(
 
 
 def _still_unmentioned(fit: Fit, leaves: Sequence[Any]) -> dict[int, frozenset[str]] | None:
-    """The axes over which the analysis must find leaves invarying; None if one is known to vary."""
+    """The axes over which the analysis must find leaves invarying; None if a leaf is known to vary over them."""
     unmentioned = fit.unmentioned
     for at, of_type in fit.unmentioned.items():
         axes, _, is_wrong = axes_to_infer(leaves[at], of_type, fit.region)
@@ -274,7 +274,7 @@ def keep_fit(
     sizes: Sizes,
     has_union: bool = False,
 ) -> None:
-    """Keep what fitted, if the kinds of the leaves decide that it did."""
+    """Keep values that fitted, if the kinds of the leaves determine that they fit."""
     of_check, hints, subjects, _ = zip(*checked, strict=True) if checked else ((), (), (), ())
     is_flat = len(checked) == len(values) and all(map(is_, of_check, values))
     leaves, structure = (values, None) if is_flat else _flattened(values)
@@ -292,14 +292,14 @@ def keep_fit(
         for at, leaf in enumerate(checked):
             if leaf.hint is not None and (axes := unmentioned_by_type(leaf.value, leaf.hint, region)):
                 unmentioned[at] = axes
-    if unmentioned and has_union:  # another member may be the better one, where the shards agree
+    if unmentioned and has_union:  # another member may be better if the shards agree
         return
     fit = Fit(region, before, sizes, given, spans, structure, kinds, hints, subjects, unmentioned, {})
     fits[:] = [fit, *fits[: _MOST - 1]]
 
 
 def _flattened(values: tuple[Any, ...]) -> tuple[list[Any], Any]:
-    """The leaves and the structure of values; none of both if JAX cannot take them apart."""
+    """The leaves and the structure of values; no leaves and None if JAX cannot flatten them."""
     try:
         return _jax.tree.flatten(values)
     except _jax.tree.BadTree:

@@ -2,7 +2,7 @@
 
 The sharding of a committed array is known at once, also under ``jax.grad`` and ``jax.vmap``, and so is the type of an
 array on Explicit mesh axes. Under ``jax.jit`` a type does not have the sharding over Auto mesh axes, so JAX calls back
-when the program is compiled, and the text of our error is in the error that JAX raises. Our own primitive wraps
+when the program is compiled, and the text of our error is in the error that JAX raises. Our primitive wraps
 ``jax.debug.inspect_array_sharding`` for two reasons: under ``jax.vmap`` the callback of JAX gets the value with the
 mapped dim, without its index; and a program that is exported, or lowered for a mesh without devices, cannot call back.
 
@@ -144,7 +144,7 @@ def named_sharding_mismatch(
 
 
 def _dims_agree(have: Layout, wanted: Layout, axes: Collection[str]) -> bool:
-    """Whether dims are sharded in the same way over some mesh axes, except those that may be sharded in any way."""
+    """Whether dims have the same sharding over some mesh axes, except dims that may have any sharding."""
     pairs = enumerate(zip(have.over(axes).dim_axes, wanted.over(axes).dim_axes, strict=True))
     return all(axes == asked or at in have.unconstrained | wanted.unconstrained for at, (axes, asked) in pairs)
 
@@ -175,7 +175,7 @@ def shard_counts(spec: Any, region: MeshContext) -> tuple[int, ...]:
 
 
 def _with_sharding(function: str, spec: Any) -> str:
-    """The text of a call with a sharding, which is valid without an ambient mesh, too."""
+    """The text of a call with a sharding, which is also valid without an ambient mesh."""
     return f"{function}(x, NamedSharding(mesh, {_jax.array.spec_text(spec)}))"
 
 
@@ -197,7 +197,7 @@ def wrong_marks(
 
 
 def auto_mark(layout: Layout, auto: Collection[str], due: str = "") -> BoundaryMark | None:
-    """The fault of a mark over an Auto axis; ``due`` is what else cures that of a partial sum."""
+    """The fault of a mark over an Auto axis; ``due`` is another cure for the mark of a partial sum."""
     for sign, axes in (("+", layout.unreduced), ("-", layout.reduced)):
         for axis in sorted(axes.intersection(auto)):
             reason = (
@@ -209,9 +209,9 @@ def auto_mark(layout: Layout, auto: Collection[str], due: str = "") -> BoundaryM
 
 
 def _mismatch_at_boundary(type_sharding: NamedSharding | None, want: Any, region: MeshContext) -> WrongSharding | None:
-    """On Explicit axes JAX requires the argument and the boundary to have one spec, by default with axes of size 1.
+    """On Explicit axes JAX requires the same spec of the argument and the boundary, by default with axes of size 1.
 
-    With Auto axes too, JAX reshards over all axes; a mismatch in the type is an error here all the same.
+    With Auto axes too, JAX reshards over all axes; a mismatch in the type is still an error here.
     """
     explicit = region.explicit if type_sharding is None else _jax.mesh.explicit_axes(type_sharding.mesh)
     if not _jax.trace.types_have_unit_axes():

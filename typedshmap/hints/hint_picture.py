@@ -1,4 +1,4 @@
-"""A hint as a notebook shows it: its dims, cut where mesh axes shard them, and what a device holds."""
+"""The picture of a hint in a notebook: its dims, cut by their mesh axes, and the part that a device holds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .context import current_mesh_context
 
 
 def picture_of(hint: ArrayHint) -> Html:
-    """The dims of a hint on the mesh that is ambient; where none is, or it lacks an axis, on none."""
+    """The dims of a hint on the ambient mesh; without sizes if there is no mesh, or if it lacks an axis."""
     context = current_mesh_context(is_stated=False)
     layout, sizes = context.layout(hint), dict(context.mesh or ())
     if not isinstance(layout, Layout):

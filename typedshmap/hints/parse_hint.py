@@ -70,8 +70,8 @@ def parse_hint_or_dims(hint: Any) -> Node:
     return _trees.setdefault(content, node)
 
 
-# A class is read each time, since the meaning of names in its hints may change. If its content is equal, the earlier
-# tree is used, with its caches: `check` of a tree takes 1.6 times the calls without it.
+# A class is parsed each time, since the meaning of names in its hints may change. If its content is equal, the earlier
+# tree is used, with its caches: without this `check` of a tree takes 1.6 times the calls.
 _trees: dict[Any, Node] = {}
 _MOST_TREES = 64
 
@@ -104,9 +104,9 @@ class NameScope(Record):
     Attributes:
       local: names local to the enclosing function.
       types: the hint of each type variable, with the scope of that hint.
-      open: the records that are being read.
-      aliases: the type aliases that are being read, in the innermost record.
-      parts: the number of parts read so far, repeated ones included; all scopes share the list.
+      open: the records that are being parsed.
+      aliases: the type aliases that are being parsed, in the innermost record.
+      parts: the number of parts parsed so far, with repetitions; all scopes share the list.
       known: the parts read in this scope, by id: each with its tree and its number of parts.
     """
 
@@ -274,7 +274,7 @@ _CONTAINERS_MEANT: dict[type, str] = {
 
 
 def _are_named(hints: Any) -> bool:
-    """Whether a container of hints may be written so: the keys of a TypedDict are strings."""
+    """Whether a container of hints is valid: the keys of a TypedDict are strings."""
     return not isinstance(hints, dict) or all(isinstance(key, str) for key in typing.cast("dict[Any, Any]", hints))
 
 
@@ -390,7 +390,7 @@ def _parse_class(cls: Any, names: NameScope, hint: Any) -> Node:
             node = parse_hint(hints.get(name, Any), inner)
         except AnnotationSyntaxError as error:
             raise AnnotationSyntaxError(f"field '{name}' of {cls.__name__}: {error.sentence}") from None
-        # Ignore a library's hints of its own fields without arrays: those of Flax are not true of its values.
+        # Ignore a library's hints of its own fields without arrays: those of Flax do not describe its values.
         is_loose = is_registered and not declares_arrays(node) and not is_users_class(field_owner(cls, name))
         if not is_loose:
             record.fields[name] = node

@@ -1,7 +1,7 @@
 """Evaluate hints that are strings; a recursive alias of trees becomes a bare tree.
 
-``optax.OptState``, and whatever else is defined as ``ArrayTree = Array | Iterable["ArrayTree"] | ...``, names itself by
-a string that only the module that defines it can look up. It says no more than that arrays are in a tree."""
+``optax.OptState``, like any alias such as ``ArrayTree = Array | Iterable["ArrayTree"] | ...``, names itself by a string
+that only its own module can look up. It only means a tree of arrays."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RecursiveTree:
     """The replacement of a recursive alias of trees in a hint."""
 
 
-RecursiveTree.__module__, RecursiveTree.__qualname__ = "typing", "PyTree"  # as messages name it
+RecursiveTree.__module__, RecursiveTree.__qualname__ = "typing", "PyTree"  # the name in messages
 
 
 def class_hints(cls: type, local: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,18 +44,18 @@ def class_hints(cls: type, local: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def field_owner(cls: type, name: str) -> type:
-    """The class that annotates a field, of a class and its bases."""
+    """The class that annotates a field, among a class and its bases."""
     return next((base for base in cls.__mro__ if name in inspect.get_annotations(base)), cls)
 
 
 def is_users_class(cls: type) -> bool:
-    """Whether a class is the user's own, and not of an installed library."""
+    """Whether a class is the user's, not that of an installed library."""
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     return file is None or is_users(file)
 
 
 def resolved_hint(hint: Any, names: dict[str, Any], local: Mapping[str, Any], owner: Any) -> Any:
-    """One annotation of a class or a function, its strings evaluated among its module's names and local ones."""
+    """An annotation of a class or a function, with its strings evaluated among module names and local names."""
     variables = getattr(owner, "__type_params__", ())
 
     def evaluated(hint: Any) -> Any:
@@ -78,7 +78,7 @@ _UNIONS = (typing.Union, types.UnionType)
 
 
 def without_recursive_aliases(hint: Any) -> Any:
-    """A hint with `RecursiveTree` for each alias of bare arrays that names itself; the same object if it has none."""
+    """A hint with `RecursiveTree` for each alias of bare arrays that names itself; the same object without one."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     names = _forward_names(hint)
     if not names or origin in (typing.Literal, Callable):
@@ -96,7 +96,7 @@ def without_recursive_aliases(hint: Any) -> Any:
 
 
 def _forward_names(hint: Any) -> list[str]:
-    """The names that strings in the items of containers are; a part that stands in many others is read once."""
+    """The names that are strings in the items of containers; a shared part is read once."""
     names, parts = dict[str, None](), {id(hint): hint}
     unread = [hint]
     while unread:
@@ -123,7 +123,7 @@ def _is_recursive_alias(name: str) -> bool:
 
 
 def _is_bare(hint: Any, name: str) -> bool:
-    """Whether a part of the alias of a name says no more than that it is an array, a number, or a tree of them."""
+    """Whether a part of the alias of a name only means an array, a number, or a tree of them."""
     if isinstance(hint, (str, ForwardRef)):
         return _text(hint) == name
     if args := typing.get_args(hint):

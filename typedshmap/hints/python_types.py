@@ -1,4 +1,4 @@
-"""Check values without arrays by their Python types; by beartype, which is imported once a hint needs it."""
+"""Check values without arrays by their Python types, with beartype, which is imported when a hint needs it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CONTAINERS = ("builtins", "collections", "collections.abc")
 
 
 def is_instance(value: Any, hint: Any) -> bool:
-    """Whether a value is of a Python type, ints counting as floats and floats as complex."""
+    """Whether a value is of a Python type; an int counts as a float, and a float as complex."""
     if hint in _PLAIN:
         return isinstance(value, hint)
     if hint is float:
@@ -40,7 +40,7 @@ def is_instance(value: Any, hint: Any) -> bool:
 
 
 def offending_item(value: Any, hint: Any) -> list[Any]:
-    """The innermost item for which a plain container does not fit, in a list; an empty one if there is none."""
+    """A list of the innermost item for which a plain container does not fit; empty without such an item."""
     for option in _union_members(hint):
         origin = typing.get_origin(option)
         items = _items(value, option) if isinstance(origin, type) and isinstance(value, origin) else ()
@@ -51,12 +51,12 @@ def offending_item(value: Any, hint: Any) -> list[Any]:
 
 
 def _union_members(hint: Any) -> tuple[Any, ...]:
-    """The members of a union; any other hint is its own only member."""
+    """The members of a union; any other hint is its only member."""
     return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
 
 
 def _items(value: Any, hint: Any) -> Iterable[tuple[Any, Any]]:
-    """The items of a plain container that fits so far, each with its hint."""
+    """The items of a plain container of the right class, each with its hint."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     is_endless = len(args) == 2 and args[1] is ...
     if origin is tuple and not is_endless:
@@ -75,7 +75,7 @@ def _is_bearable(value: Any, hint: Any) -> bool:
 
     try:
         _made_check(hint)(value)
-    except (BeartypeCallHintViolation, ValueError):  # of a refusal that no text can say, as of a huge integer
+    except (BeartypeCallHintViolation, ValueError):  # beartype cannot print a huge integer
         return False
     except (BeartypeException, TypeError) as error:  # typing.Self, a name that is not defined, list[Annotated[int, []]]
         raise AnnotationSyntaxError(f"{value_text(hint)} is not a hint that beartype checks: {error}") from None
@@ -87,16 +87,16 @@ def _made_check(hint: Any) -> Callable[[Any], None]:
         return _beartype_check(hint)
     except TypeError:  # it has no hash
         return _beartype_check.__wrapped__(hint)
-    except AttributeError:  # of beartype's own
+    except AttributeError:  # raised inside beartype
         raise TypeError("it has more parts than beartype accepts") from None
 
 
 @lru_cache(maxsize=1024)  # a call with static arguments takes 3.5 times the calls without it
 def _beartype_check(hint: Any) -> Callable[[Any], None]:
-    """A function that beartype lets take values of a hint only.
+    """A function whose argument beartype checks against a hint.
 
-    Not by ``beartype.door``, which holds a lock while it asks whether ``isinstance`` takes a class, and so our own
-    ``__instancecheck__``, which may come here.
+    ``beartype.door`` is not used: it holds a lock while it tests whether ``isinstance`` accepts a class. That test
+    calls our own ``__instancecheck__``, which may call this function.
     """
     from beartype import BeartypeConf, beartype
 
@@ -116,9 +116,9 @@ _NUMBERS = {
 
 
 def number_hint(value: Any, hint: Any) -> ArrayHint | None:
-    """The hint of an array of rank 0 in the place of a ``float`` or an ``int``; None for any other value.
+    """The hint of an array of rank 0 instead of a ``float`` or an ``int``; None for any other value.
 
-    A number of NumPy counts as an array while a program is traced.
+    A NumPy number counts as an array while a program is traced.
     """
     kinds = jax.Array if _jax.trace.is_outside_traces() else (*_jax.array.ARRAYS, np.generic)
     number = next((kind for kind in (float, int) if kind in _union_members(hint)), None)
@@ -128,9 +128,9 @@ def number_hint(value: Any, hint: Any) -> ArrayHint | None:
 
 
 def holds_array(value: Any) -> bool:
-    """Whether a value is an array or a plain container with one; what other objects hold is not looked at."""
+    """Whether a value is an array or a plain container of arrays; other objects are not searched."""
     waiting, seen = [value], set[int]()
-    while waiting:  # a container may be nested deep, and may hold itself
+    while waiting:  # a container may be deeply nested, or hold itself
         part = waiting.pop()
         if isinstance(part, _jax.array.ARRAYS):
             return True
@@ -141,7 +141,7 @@ def holds_array(value: Any) -> bool:
 
 
 def describe_static(value: Any, hint: Any) -> str:
-    """A value as a message describes it, with the item for which it does not fit, or as Python shows a container."""
+    """The description of a value in a message: with the item that does not fit, or the repr of a container."""
     if wrong := offending_item(value, hint):
         return f"{describe(value)} with {describe(wrong[0])} in it"
     is_plain = isinstance(value, (tuple, list, dict, set, frozenset)) and value_text(value) != describe(value)

@@ -1,6 +1,6 @@
-"""Run a generator or a coroutine in the scope of its call, which holds only while it runs itself.
+"""Run a generator or a coroutine in the scope of its call, which is current only during its steps.
 
-What is between two of its steps runs in the caller's own scope."""
+Between two steps the caller's scope is current."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ..records import Record
 from .context import CallScope, scope_entered
 
 Check = Callable[[Any], Any]
-"""Checks a value, and returns what is handed on."""
+"""Checks a value, and returns the value to pass on."""
 
 
 def in_scope(body: Any, scope: CallScope, check_item: Check, check_result: Check) -> Any:
-    """A generator, or an asynchronous one, that runs in a scope."""
+    """A generator, perhaps asynchronous, that runs in a scope."""
     if inspect.isasyncgen(body):
         return _async_generator(body, scope, check_item)
     return _generator(body, scope, check_item, check_result) if inspect.isgenerator(body) else body
 
 
 class AwaitedInScope(Record):
-    """Something to await, in a scope."""
+    """An awaitable that runs in a scope."""
 
     body: Any
     scope: CallScope

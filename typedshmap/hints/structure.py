@@ -64,8 +64,8 @@ class MappingOf(KeepsFits, Record, eq=False):
 class Fields(KeepsFits):
     """Named fields: a NamedTuple, a TypedDict or a dataclass; with ``goes_by_names``, any class with these fields.
 
-    ``fields`` is filled after the record is made, so that a class may hold itself; until then the
-    record is open, and counts as holding arrays.
+    ``fields`` is filled after the record is made, so that a class may hold itself; until then the record is open, and
+    counts as a holder of arrays.
     """
 
     cls: type
@@ -86,8 +86,9 @@ class UnionOf(KeepsFits, Record, eq=False):
 class PyTreeOf(KeepsFits, Record, eq=False):
     """Any pytree of such leaves.
 
-    ``structure`` has the names of its structure, outermost first: each is the structure at the leaves of the one
-    before. Trees with one name have one structure; ``...`` before or after the names stands for any structure.
+    ``structure`` has the names of its structure, outermost first: each is the structure at the leaves of the previous
+    structure. Trees with the same name have the same structure; ``...`` before or after the names stands for any
+    structure.
     """
 
     leaf: Node
@@ -212,7 +213,7 @@ def is_named(node: Node) -> bool:
             return is_named(item)
         case FixedTuple(items):
             return any(map(is_named, items))
-        case Fields(cls, _, fields) if _jax.tree.is_variable_class(cls):  # a value may stand without its variable
+        case Fields(cls, _, fields) if _jax.tree.is_variable_class(cls):  # a value may occur without its variable
             return any(map(is_named, fields.values()))
         case _:
             return isinstance(node, Fields)

@@ -93,7 +93,7 @@ def _replaced(item: Any, old: type, new: type) -> Any:
 
 
 def _made(meta: Any, name: str, made_of: tuple[str, Any], **members: Any) -> Any:
-    """A class for a hint; ``made_of`` is what its pickle holds."""
+    """A class for a hint; ``made_of`` is the content of its pickle."""
     return meta(name, (), {"__module__": "typedshmap", "__made_of__": made_of, **members})
 
 
@@ -180,7 +180,7 @@ class _TreeMeta(_LateMeta):
 def _tree_class(leaf: Any, structure: str | None) -> Any:
     try:
         leaf_name = node_name(parse_hint(leaf))
-    except NameError:  # a class with names that are defined later; it is read at its first use
+    except NameError:  # a class with names that are defined later; it is parsed at its first use
         leaf_name = hint_name(leaf)
     name = f"PyTree[{leaf_name}{f', {structure!r}' if structure else ''}]"
     made_of = ("PyTree", leaf if structure is None else (leaf, structure))

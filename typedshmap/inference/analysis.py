@@ -31,7 +31,7 @@ from .lattice import AxisSet, ShardingFact, unknown
 class RegionAnalysis:
     """The claims of a region's body, until its jaxpr is interpreted.
 
-    A body that is traced a second time, as under differentiation, makes no claims: those that JAX's types do not
+    A body that is traced a second time, as under differentiation, makes no claims: claims that JAX's types do not
     confirm must have been proven in the first trace.
     """
 
@@ -40,7 +40,7 @@ class RegionAnalysis:
         self.proven: set[tuple[Any, ...]] = set()
 
     def begin(self, typed: HintedSignature, region: MeshContext, arguments: Sequence[CheckedLeaf]) -> None:
-        """Note the body, its arguments, and the running traces, of which there are several under differentiation."""
+        """Record the body, its arguments, and the running traces; under differentiation there are several."""
         self.typed, self.arguments = typed, arguments
         ids, is_transformed = _jax.trace.running_traces()
         self.traces = frozenset(ids)
@@ -61,7 +61,7 @@ class RegionAnalysis:
     def assert_layout(
         self, value: Any, assertion: LayoutAssertion, layout: Layout | None, known: KnownLayout | None
     ) -> Any:
-        """The value, with the claim that it has a layout, unless that is known already."""
+        """The value, with the claim that it has a layout, unless the layout is known already."""
         if layout is None or (type(value) is not _jax.array.STAGED and not _jax.array.is_tracer(value)):
             return value
         if self.is_done:
@@ -70,7 +70,7 @@ class RegionAnalysis:
                 raise _unproven_error(claim)
             return value
         is_kept = self.keeps_all and assertion.subject.kind == "checked"
-        # Whether the same was claimed of the value before, or an operation made it so.
+        # Whether an earlier claim or an operation gave the value the same layout.
         is_known = (
             known is not None
             and not assertion.is_assumed
@@ -84,8 +84,8 @@ class RegionAnalysis:
         stated = assertion._replace(must_be_invarying=NO_AXES) if is_known else assertion
         claim = claims.Claim(layout, stated, self.origin)
         var = _jax.staging.variable_of(value, self.traces)
-        # An equation costs less than a test whether the claim is implied, unless it is transformed. Observers may want
-        # each check.
+        # An equation is cheaper than a test whether the claim is implied, unless it is transformed. Observers may need
+        # every check.
         may_be_implied = var is None and not is_kept
         is_costly = may_be_implied and (self.is_transformed or _jax.staging.is_transformed_before(value, self.traces))
         if is_costly and claims.is_implied(value, claim, self.early_interpreter):
@@ -141,11 +141,11 @@ class RegionAnalysis:
     def _interpret_unfinished(
         self, values: Sequence[Any], results: Mapping[int, Layout] = MappingProxyType({})
     ) -> tuple[list[Observation], Kinds]:
-        """Interpret the equations that made some values: the observations, unless too little is known, and the kinds.
+        """Interpret the equations that made some values: the observations, unless an operand is unknown, and the kinds.
 
         Args:
           values: the values.
-          results: the layouts that some of them must have, by their indices.
+          results: the required layouts of some values, by their indices.
         """
         jaxpr, has_vma = _jax.staging.unfinished_jaxpr(values), self.origin.region.has_vma
         interpreter = self.interpreter(has_vma, self.claim_equations)
@@ -186,7 +186,7 @@ class RegionAnalysis:
         return name, argument.subject.phrase
 
     def interpreter(self, has_vma: bool, claim_equations: Any = None) -> FactInterpreter:
-        """An interpreter over the axes of the analysis, which judges claims."""
+        """An interpreter over the axes of the analysis that judges claims."""
         region = self.origin.region
         sizes = {axis: size for axis, size in region.manual if axis in region.checked_axes}
         interpreter = FactInterpreter(sizes, has_vma, RULES, claim_equations)
@@ -201,12 +201,12 @@ class RegionAnalysis:
 
 @final
 class Refused(NamedTuple):
-    """The failure of a result whose JAX type contradicts its hint. It still leaves, as the jaxpr shows the cause.
+    """The failure of a result whose JAX type contradicts its hint. The result still leaves: the jaxpr shows the cause.
 
     Attributes:
       failure: the failure.
       sizes: the sizes bound in the call.
-      stated: its hint.
+      stated: the hint.
     """
 
     failure: Failure
@@ -225,14 +225,14 @@ def analyze_region(
 
     Args:
       analysis: the claims of the body.
-      traced: the region; None if it is not in the jaxpr because nothing uses its results.
+      traced: the region; None if the jaxpr lacks it because nothing uses its results.
       operands: the operands of the call.
       results: the hints of the results, or the failures of those whose types contradict them.
       retrace: traces the body for another size of an axis.
 
     Returns:
-      Whether all claims of the body are in the region. They are not if it is differentiated during the trace and a loop
-      claims something of an unused value; then the body must be traced alone.
+      Whether the region has all claims of the body. It does not if it is differentiated during the trace and a loop has
+      a claim about an unused value; then the body must be traced alone.
 
     Raises:
       VaryingError, ShardingError: for a claim that contradicts the jaxpr, with its place.
@@ -266,7 +266,7 @@ def analyze_region(
             wrong.append(Contradiction(failure, origin.function, origin.region))
     if (judged or analysis.claims) and not wrong:
         _refuse_unproven(analysis, judged, body)
-    fitting = set[Any]()  # most results are like others
+    fitting = set[Any]()  # most results are similar
     for result, at in zip(results, traced.results, strict=True):
         if result is None:
             continue
@@ -340,7 +340,7 @@ def _judge_claim(
     eqn: Any,
     facts: list[ShardingFact],
 ) -> Sequence[ShardingFact]:
-    """The transfer rule of claims; a claim of another body, whose jaxpr is used again, is made for this one."""
+    """The transfer rule of claims; a claim of another body, whose jaxpr is reused, is made again for this body."""
     claim: claims.Claim | None = eqn.params["claim"]
     if claim is not None and claim.origin not in origins:
         claim = claims.remake_claim(claim, origin)
@@ -348,9 +348,9 @@ def _judge_claim(
 
 
 def _refuse_unproven(analysis: RegionAnalysis, judged: Sequence[Observation], jaxpr: Any) -> None:
-    """Refuse claims in equations that were not interpreted, and note what has been proven.
+    """Refuse claims in equations that were not interpreted, and note the proven claims.
 
-    A claim that is no longer in the jaxpr is dropped: it is about an unused value of a loop that is differentiated.
+    A claim that is no longer in the jaxpr is dropped: it is about an unused value of a differentiated loop.
     """
     unproven, seen = analysis.unproven_claims, {id(observation.eqn.params["claim"]) for observation in judged}
     if any(id(claim) not in seen for claim in unproven):
@@ -374,7 +374,7 @@ def _unproven_error(claim: claims.Claim) -> TypedShmapError:
 
 
 def _at_its_making(observation: Observation, body: Any) -> Observation:
-    """An observation of a function's result, with the equation that made the result in place of the claim."""
+    """An observation of a function's result, with the equation that made the result instead of the claim."""
     is_result = observation.claim is not None and observation.claim.assertion.subject.kind == "return"
     maker = _jax.jaxpr.maker_of(body, observation.eqn.invars[0]) if is_result else None
     return observation if maker is None else observation._replace(eqn=maker)

@@ -1,9 +1,9 @@
 """Claims: the layouts that hints, checks and patterns state, compared with the jaxpr.
 
-A claim is kept beside the jaxpr, or as an equation of it. Its primitive is the identity: it keeps the type of the
-value, and disappears when the jaxpr is lowered. Differentiation keeps it on the primal value and ignores it on the
-tangent; under ``jax.vmap`` the mapped dim is unconstrained. A claim that follows from the operands of the value's
-equation is not bound where it would have to be differentiated and transposed."""
+A claim is kept beside the jaxpr, or as an equation in it. Its primitive is the identity: it keeps the type of the
+value, and lowers to nothing. Differentiation keeps it on the primal value and ignores it on the tangent; under
+``jax.vmap`` the mapped dim is unconstrained. A claim that follows from the operands of the value's equation is not
+bound where it would be differentiated and transposed."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Claim(Record, eq=False):
 
     @property
     def key(self) -> tuple[str, str, str, AxisSet]:
-        """A key that is equal when the body is traced once more."""
+        """A key that is equal when the body is traced again."""
         stated = self.assertion
         return (stated.function, str(stated.subject), str(stated.hint.text), stated.must_be_invarying)
 
@@ -90,7 +90,7 @@ def dim_name(layout: Layout, hint: ArrayHint, axis: str) -> str:
 
 
 def make_claim(stated: LayoutAssertion, rank: int, origin: Origin) -> Claim | None:
-    """The claim of a hint about a value of that rank; None if it names axes that the mesh does not have."""
+    """The claim of a hint about a value of a rank; None if the hint names axes that the mesh does not have."""
     layout = stated.region.manual_layout(stated.hint, rank)
     return None if layout is None else Claim(layout, stated, origin)
 
@@ -104,7 +104,7 @@ def remake_claim(claim: Claim, origin: Origin) -> Claim | None:
     stated, was, now = claim.assertion, claim.origin.region, origin.region
     region = stated.region
     if frozenset(region.sizes) != frozenset(now.sizes):
-        # It is of an inner region, which has judged varying values itself.
+        # The claim belongs to an inner region, which has judged varying values.
         return replace(claim, assertion=stated._replace(region=region.but(checked_axes=frozenset())))
     names = ("checked_axes", "aliases", "rules")  # unless the claim has its own
     changes = {name: getattr(now, name) for name in names if getattr(region, name) == getattr(was, name)}
@@ -139,9 +139,9 @@ def insert_claim(x: Any, claim: Claim, traces: Container[int]) -> Any:
     Args:
       x: the value.
       claim: the claim.
-      traces: the traces of the body itself, in whose jaxpr an equation stays though nothing uses its result. In a loop
-        or a call, a transformation drops unused equations, so that the value passes through the claim. Elsewhere that
-        would add a residual to a gradient.
+      traces: the traces of the body itself, whose jaxpr keeps an equation even if nothing uses its result. In a loop or
+        a call, a transformation drops unused equations, so the value passes through the claim. Elsewhere that would add
+        a residual to a gradient.
     """
     own = tuple(range(len(claim.layout.dim_axes)))
     if _jax.staging.is_within(x, traces):
@@ -174,7 +174,7 @@ def judge_claim(interpreter: FactInterpreter, eqn: Any, claim: Claim, facts: lis
         eqn.invars[0].aval,
         covers_shape and not (fact.unreduced or fact.due or layout.unreduced or is_assumed),
     )
-    # Most claims state what is known.
+    # Most claims state known layouts.
     if is_plain and has_layout(fact.dims, layout.dim_axes) and fact.varying <= layout.sharded | layout.varying:
         interpreter.observations.append(Observation(eqn, None, claim, fact, aval))
         return facts
@@ -196,7 +196,7 @@ def contradiction(
       fact: the fact.
       shape: the shape of the value.
       interpreter: the interpreter of the region.
-      leaves_region: whether the value leaves the region, where a claim must not reinterpret its dims.
+      leaves_region: whether the value leaves the region, so that a claim must not reinterpret its dims.
     """
     layout, region = claim.layout, claim.assertion.region
     checked_axes = region.checked_axes & interpreter.axes
@@ -222,8 +222,8 @@ def layout_contradiction(
 ) -> LayoutMismatch | None:
     """The first dim with another known sharding, or sharded over axes that the claim has elsewhere.
 
-    A dim with one element per shard may stand for any other, since no operation is needed to move it; but the order of
-    its shards is fixed. The same holds for a movable dim, unless the value leaves the region.
+    A dim with one element per shard may stand for any other dim, since no operation is needed to move it; but the order
+    of its shards is fixed. The same holds for a movable dim, unless the value leaves the region.
     """
     layout = claim.layout
     if has_layout(dims, layout.dim_axes):
@@ -235,7 +235,7 @@ def layout_contradiction(
     for at, (dim, part) in enumerate(zip(dims, claimed, strict=True)):
         known = tuple(axis for axis in dim.known_axes if axis in compared)
         fixed = tuple(axis for axis in known if axis in part or axis not in movable)
-        if dim.axes is None:  # at most it is known that its shards are not in order
+        if dim.axes is None:  # at most its shards are known to be out of order
             is_wrong = part == known if dim.gathered else bool(dim.parts and part) or not everywhere.isdisjoint(fixed)
             is_other = is_wrong and not dim.is_movable and compared.issuperset((*dim.gathered, *dim.known_axes))
         elif part:
@@ -253,7 +253,7 @@ def layout_contradiction(
 
 
 def has_layout(dims: Sequence[DimFact], dim_axes: Sequence[tuple[str, ...]]) -> bool:
-    """Whether dims are known to be sharded over just these axes."""
+    """Whether dims are known to be sharded over exactly these axes."""
     for dim, part in zip(dims, dim_axes, strict=True):  # noqa: SIM110 (every claim comes by here)
         if dim.axes != part or dim.is_movable:
             return False
@@ -261,7 +261,7 @@ def has_layout(dims: Sequence[DimFact], dim_axes: Sequence[tuple[str, ...]]) -> 
 
 
 def _refine_fact(claim: Claim, fact: ShardingFact, own: tuple[int, ...], axes: AxisSet) -> ShardingFact:
-    """A fact refined by a claim: its sharded dims and unreduced axes, and if it is assumed its invarying axes."""
+    """A fact refined by a claim: by its sharded dims and unreduced axes, and by its invarying axes if it is assumed."""
     layout, covered_axes, dims = claim.layout, claim.covered_axes & axes, list(fact.dims)
     claimed_axes = covered_axes - layout.varying
     for at, names in zip(own, layout.dim_axes, strict=True):
@@ -280,7 +280,7 @@ def _refine_fact(claim: Claim, fact: ShardingFact, own: tuple[int, ...], axes: A
         varying -= covered_axes - layout.sharded - layout.unreduced - layout.varying
     newly = layout.unreduced & varying & axes
     varying, unreduced = varying - newly, unreduced | newly
-    # A claim that a dim is sharded, or that shards may differ, is about the shard's value, not about a sum that is due.
+    # A claim that a dim is sharded, or that shards may differ, is about the shard's value, not about a pending sum.
     due = (fact.due & varying) - layout.sharded - layout.varying
     return fact._replace(varying=varying, unreduced=unreduced, dims=drop_repeated_axes(tuple(dims)), due=due)
 

@@ -19,7 +19,7 @@ _SIZES = frozenset(["shape", "size", "axis_sizes", "shape_tuple", "devices"])
 
 
 def closed_over_sizes(function: Any, sizes: Mapping[str, int]) -> dict[str, str]:
-    """The mesh axes whose size a function may take from its closure, each with words for that.
+    """The mesh axes whose size a function may take from its closure, each with words for the source.
 
     Args:
       function: the function.
@@ -37,7 +37,7 @@ def closed_over_sizes(function: Any, sizes: Mapping[str, int]) -> dict[str, str]
 
 
 def closed_over_numbers(function: Any) -> frozenset[float]:
-    """The numbers in a function's closure, which are the same on every mesh; no huge ones."""
+    """The numbers in a function's closure, which are the same on every mesh; without huge numbers."""
     numbers = (number for _, value in closed_over(function) for number in _numbers(value, are_sizes=False))
     return frozenset(abs(number) for number in numbers if abs(number) < 1e9)
 
@@ -47,9 +47,9 @@ def _numbers(value: Any, are_sizes: bool, depth: int = 3) -> Iterator[float]:
 
     Args:
       value: the value.
-      are_sizes: whether sizes are wanted: integers, and the lengths of lists, as of a permutation of shards. Otherwise
-        the numbers in attributes count, too.
-      depth: how deep to look.
+      are_sizes: whether to find sizes: integers, and the lengths of lists, such as a permutation of shards. Otherwise
+        numbers in attributes count too.
+      depth: the depth of the search.
     """
     if type(value) is int or (type(value) is float and not are_sizes):
         yield value
@@ -109,7 +109,7 @@ def _of_partial(function: functools.partial[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _of_method(method: MethodType) -> Iterator[tuple[str, Any]]:
-    """The attributes of a method's owner; a mesh if the method, or another one that it names, reads its sizes."""
+    """The attributes of a method's owner; a mesh if the method, or a method that it names, reads its sizes."""
     codes, waiting = list[CodeType](), [method.__func__]
     while waiting:
         code = getattr(waiting.pop(), "__code__", None)
@@ -123,7 +123,7 @@ def _of_method(method: MethodType) -> Iterator[tuple[str, Any]]:
 
 
 def _may_say_size(value: Any, name: str, codes: Sequence[CodeType]) -> bool:
-    """Whether a value that code has by a name may tell it the size of a mesh axis."""
+    """Whether code may read the size of a mesh axis from a named value."""
     return not isinstance(value, (Mesh, AbstractMesh)) or any(name in _sized(code) for code in codes)
 
 
@@ -152,14 +152,14 @@ def _content(cell: Any) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _names(code: CodeType) -> tuple[str, ...]:
-    """The names that a function and its inner functions read of globals and of objects."""
+    """The names of globals and attributes that a function and its inner functions read."""
     inner = (name for const in code.co_consts if isinstance(const, CodeType) for name in _names(const))
     return (*code.co_names, *inner)
 
 
 @functools.lru_cache(maxsize=1024)
 def _sized(code: CodeType) -> frozenset[str]:
-    """The names, also of attributes, of which a function or an inner one reads an attribute like ``shape``."""
+    """The names, also of attributes, from which a function or an inner function reads an attribute like ``shape``."""
     names = set[str]()
     for load, following in pairwise(dis.get_instructions(code)):
         if following.opname in ("LOAD_ATTR", "LOAD_METHOD") and following.argval in _SIZES:
@@ -170,7 +170,7 @@ def _sized(code: CodeType) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=1024)
 def _reads(code: CodeType) -> tuple[tuple[str, str], ...]:
-    """The outer names that a function and its inner functions read, each with the attribute that is read."""
+    """The outer names that a function and its inner functions read, each with the attribute read from it."""
     return tuple(dict.fromkeys(_iterate_reads(code)))
 
 

@@ -103,7 +103,7 @@ def _summed_fact(fact: ShardingFact, axes: tuple[str, ...], named: tuple[Any, ..
     gone = {axis % len(fact.dims) for axis in named if isinstance(axis, int)}
     if gone:
         fact = fact.with_dims(dim for at, dim in enumerate(fact.dims) if at not in gone)
-    if not is_sum and (fact.unreduced or fact.due):  # a maximum over some axes is no longer an addend over the others
+    if not is_sum and (fact.unreduced or fact.due):  # a maximum over some axes is not an addend over the others
         fact = ShardingFact(fact.varying | fact.unreduced, NO_AXES, fact.dims)
     dims = tuple(_drop_axes(dim, over) for dim in fact.dims)
     return ShardingFact(fact.varying - over, fact.unreduced - over, dims, fact.due - over, fact.is_zero)
@@ -174,7 +174,7 @@ def gather_dim(dim: DimFact, axes: tuple[str, ...], size: int, shards: int) -> D
 
 
 def scatter(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """A sum over all shards, of which each keeps a part."""
+    """A sum over all shards; each shard keeps a part."""
     params, axes = eqn.params, _jax.jaxpr.named_axes(eqn, interpreter.axes)
     is_grouped = not _is_one_group(params)
     return [_scattered_fact(facts[0], axes, params["scatter_dimension"], params["tiled"], is_grouped)]
@@ -240,7 +240,7 @@ def permute(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -
 
 
 def _permuted_axes(perm: Any, sizes: Mapping[str, int], varying: AxisSet) -> AxisSet:
-    """The axes along which shards receive different values, or some receive none."""
+    """The axes along which shards receive different values, or some shards receive none."""
     minor = list(sizes.values())
     strides = {axis: prod(minor[at + 1 :]) for at, axis in enumerate(sizes)}
     # Each shard's source by its indices along the axes over which it varies.

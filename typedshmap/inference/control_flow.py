@@ -32,7 +32,7 @@ def scan(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> l
     fixed, start, over = _jax.jaxpr.scan_operands(eqn, facts)
     rows = [fact.with_dims(fact.dims[1:]) for fact in over]
     _, results = interpreter.loop(eqn.params["jaxpr"], fixed, start, rows)
-    # Results are stacked along a leading dim, which is sharded as that of the scanned arrays.
+    # Results are stacked along a leading dim, which is sharded like that of the scanned arrays.
     lead = reduce(join_dims, [fact.dims[0] for fact in over], UNSHARDED)
     for at, fact in enumerate(results[len(start) :], len(start)):
         is_repeated = not {axis for dim in fact.dims for axis in dim.known_axes}.isdisjoint(lead.known_axes)

@@ -15,7 +15,7 @@ _SCALAR, _ZERO = lattice.invarying(0), lattice.zeros(0)
 
 
 def same_shape(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """As many results as operands, or fewer: each is sharded as its operand."""
+    """As many results as operands, or fewer: each result is sharded like its operand."""
     if facts and facts[0].number is not None and len(eqn.outvars) == 1:
         return [_scalar(interpreter, eqn, facts)]
     for fact in facts:
@@ -39,7 +39,7 @@ def bitcast(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -
 
 
 def elementwise(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """Operands of one shape, or scalars; a dim of size 1 agrees with any other."""
+    """Operands of one shape, or scalars; a dim of size 1 agrees with any other dim."""
     (result, *others), largest = eqn.outvars, _SCALAR
     shape = result.aval.shape
     if not shape:
@@ -87,7 +87,7 @@ def _combine_facts(
     for fact, operand_shape in zip(facts, shapes, strict=True):
         if operand_shape == shape:
             operands.append(fact.dims)
-        elif len(operand_shape) == len(shape):  # a dim of size 1 agrees with any other, as an unsharded one does
+        elif len(operand_shape) == len(shape):  # a dim of size 1 agrees with any other dim, like an unsharded dim
             sizes = zip(fact.dims, operand_shape, shape, strict=True)
             operands.append(tuple(dim if length == size else UNSHARDED for dim, length, size in sizes))
     dims = operands[0] if operands else (UNSHARDED,) * len(shape)
@@ -127,7 +127,7 @@ def _product_fact(
 
 
 def convolution(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """The batch dim is sharded as the first operand's, the feature dim as the second's; windows cross shards."""
+    """The batch dim is sharded like the first operand's, the feature dim like the second's; windows cross shards."""
     numbers, params = eqn.params["dimension_numbers"], eqn.params
     dims = [UNKNOWN] * len(facts[0].dims)
     if params["batch_group_count"] == 1:

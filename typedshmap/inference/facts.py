@@ -24,9 +24,9 @@ class Observation(NamedTuple):
     """The outcome of a claim, or an operation whose operands have conflicting shardings.
 
     Attributes:
-      eqn: the equation of the claim or the operation; None if it is not known.
+      eqn: the equation of the claim or the operation; None if it is unknown.
       what: the fault; None if there is none.
-      claim: the claim, if it is one.
+      claim: the claim, if it is the outcome of a claim.
       fact: the fact of the claimed value before the claim.
       aval: the type of that value.
       control: the branch or loop whose predicate is at fault.
@@ -49,11 +49,11 @@ class FactInterpreter(Interpreter[ShardingFact]):
 
     Attributes:
       sizes: the mesh axes that the region made manual, with their sizes.
-      has_vma: whether JAX types values as varying, so that facts follow from its types, too.
+      has_vma: whether JAX types values as varying, so that its types also give facts.
       observations: the outcomes of claims, and the conflicts, in the order of the equations.
       untyped: the results that vary though JAX types them as invarying: by the id of the equation, the equation and
         the axes of each result.
-      refs_vary: whether a mutable reference varies over all axes, whatever its initial value.
+      refs_vary: whether a mutable reference varies over all axes, regardless of its initial value.
       is_written: whether a value that varies over more axes is written into a reference.
     """
 
@@ -71,13 +71,13 @@ class FactInterpreter(Interpreter[ShardingFact]):
         self.refs_vary, self.is_written = True, False
         self.observations: list[Observation] = []
         self.untyped: dict[int, tuple[Any, dict[int, AxisSet]]] = {}
-        # By a jaxpr's id, which belongs to it while it is alive, as it is here.
+        # Keyed by a jaxpr's id, which is unique while the jaxpr is alive, as it is here.
         self._remembered: dict[
             tuple[int, tuple[ShardingFact, ...]], tuple[Any, list[ShardingFact], list[Observation]]
         ] = {}
 
     def interpret(self, closed_jaxpr: Any, values: Sequence[ShardingFact], known: Any = None) -> list[ShardingFact]:
-        """The facts of a jaxpr's results; remembered for jaxprs that are called again."""
+        """The facts of a jaxpr's results; cached for jaxprs that are called again."""
         key = (id(closed_jaxpr), tuple(values))
         if key in self._remembered:
             _, outcome, observations = self._remembered[key]
@@ -158,18 +158,18 @@ class FactInterpreter(Interpreter[ShardingFact]):
         after = [*map(join, now, results)]
         if times < _MOST_ITERATIONS:
             return after
-        # A claim in the loop may add again and again what the carry loses.
+        # A claim in the loop may repeatedly add an axis that the carry loses.
         return [unknown(fact.varying | fact.unreduced, len(fact.dims)) for fact in after]
 
     def due_sum(self, eqn: Any, fact: ShardingFact, axes: AxisSet) -> ShardingFact:
         """The fact of a result that is a shard's part of a sum over these axes."""
         axes = axes - fact.due - fact.unreduced
-        if not axes or not _jax.array.is_inexact(eqn.outvars[0].aval.dtype):  # a count of a shard's rows is meant
+        if not axes or not _jax.array.is_inexact(eqn.outvars[0].aval.dtype):  # probably a count of a shard's rows
             return fact
         return ShardingFact(fact.varying, fact.unreduced, fact.dims, fact.due | axes, fact.is_zero)
 
     def split_axes(self, axes: AxisSet) -> AxisSet:
-        """Those of some axes that have more than one shard."""
+        """The axes among these that have more than one shard."""
         return frozenset(axis for axis in axes if self.sizes.get(axis, 1) > 1) if axes else axes
 
     def note_untyped(self, eqn: Any, facts: Sequence[ShardingFact]) -> None:
@@ -197,15 +197,15 @@ CALLBACKS = frozenset(["pure_callback", "io_callback", "ffi_call"])
 def default_rule(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
     """An operation without a transfer rule, such as a kernel: its results may vary where its operands do.
 
-    JAX's type of a Pallas kernel's result is its author's, who is believed, and so is that of an operation written in
-    Python. Results of callbacks and foreign functions are typed as invarying whatever their operands are.
+    The author of a Pallas kernel, or of an operation written in Python, states JAX's type of its result; that type is
+    trusted. JAX types results of callbacks and foreign functions as invarying regardless of their operands.
     """
     axes = interpreter.axes
-    # They also vary over the axes along which it, or an equation in its jaxprs, communicates.
+    # The results also vary over the axes along which it, or an equation in its jaxprs, communicates.
     name = eqn.primitive.name
     is_from_outside = name == "io_callback" or (
         interpreter.refs_vary and name in _REFS
-    )  # each host may return something else
+    )  # each host may return another value
     named = axes if is_from_outside else frozenset(_jax.jaxpr.named_axes(eqn, axes))
     if name in _WRITES and varying_of(facts[1:]) - facts[0].varying:
         interpreter.is_written = True

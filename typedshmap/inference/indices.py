@@ -28,7 +28,7 @@ class IndexFact(NamedTuple):
 
 
 def combine_indices(name: str, operands: Sequence[IndexFact | None], sizes: Mapping[str, int]) -> IndexFact | None:
-    """The result of an elementwise operation on such integers; None if it is not known."""
+    """The result of an elementwise operation on such integers; None if it is unknown."""
     match name, operands:
         case (("add" | "sub"), (IndexFact() as a, IndexFact() as b)):
             return a.plus(b, 1 if name == "add" else -1)

@@ -50,7 +50,7 @@ def _rule_of(name: str, known: _jax.primitives.Primitive) -> TransferRule | None
 
 RULES: Mapping[str, TransferRule] = {
     **{name: rule for name, known in _jax.primitives.PRIMITIVES.items() if (rule := _rule_of(name, known)) is not None},
-    **CALLS,  # a nested region is read over the axes of this one
+    **CALLS,  # a nested region is interpreted over the axes of this region
     **{
         rule.__name__: rule
         for rule in (
@@ -109,7 +109,7 @@ class InterpretedRegion:
 
         Args:
           params: the parameters of its equation.
-          interpreter: makes one for the region.
+          interpreter: makes an interpreter for the region.
           name_dim: names the sharded dim of an operand, as in `Kinds`.
         """
         self.body, self.interpreter = params["jaxpr"], interpreter()
@@ -131,11 +131,11 @@ class InterpretedRegion:
     def divergence(self, is_differentiated: Sequence[bool] = ()) -> Observation | None:
         """The first collective that runs and that not all shards reach.
 
-        A cast counts if a gradient through it is taken.
+        A cast counts if a gradient passes through it.
 
         Args:
-          is_differentiated: for each operand of the call, whether a gradient by it is taken; the body takes closed-over
-            values before them.
+          is_differentiated: for each operand of the call, whether a gradient is taken with respect to it; closed-over
+            values come before them in the body.
         """
         diverging = [observation for observation in self.interpreter.observations if observation.control is not None]
         if not diverging:
@@ -188,7 +188,7 @@ class InterpretedRegion:
         ]
 
     def know(self, results: Mapping[int, Layout], **known: Any) -> None:
-        """Set the layouts of the results, and what else is needed to judge them and to try cures.
+        """Set the layouts of the results, and other data for judging them and trying cures.
 
         Args:
           results: the layouts, by the indices of the results.
@@ -223,7 +223,7 @@ class InterpretedRegion:
             suspicions = suspects(self.kinds, axes, refused)
             if not suspicions:
                 note_known(self.kinds)
-        except Exception:  # a reading must not stop a program that runs
+        except Exception:  # the analysis must not stop a program that runs
             if raises_in_readings:
                 raise
             return []
@@ -269,7 +269,7 @@ def with_cause(what: Any, kinds: Kinds, key: int, wants_cure: bool = True) -> An
 
 
 def inferred_type(aval: Any, fact: ShardingFact, interpreter: FactInterpreter) -> str:
-    """A value's type in JAX's notation; under ``check_vma=False`` as it was inferred."""
+    """A value's type in JAX's notation; under ``check_vma=False`` the inferred type."""
     text = aval.str_short(short_dtypes=True)
     if interpreter.has_vma:
         return text

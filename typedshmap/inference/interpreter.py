@@ -1,7 +1,7 @@
 """Abstract interpretation of a jaxpr: the value of each variable in a domain, by a rule for each primitive.
 
-A domain is a subclass of `Interpreter`: facts of shardings, kinds, and the terms of `prove`. Equations, calls, branches
-and loops are walked here for all of them."""
+A domain is a subclass of `Interpreter`: facts of shardings, kinds, and the terms of `prove`. This module handles
+equations, calls, branches and loops for all domains."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Interpreter(ABC, Generic[V]):
 
         Args:
           body: the jaxpr of an iteration.
-          fixed: its operands that are the same in each.
+          fixed: its operands that are the same in every iteration.
           start: the first carry.
           rows: the items of an iteration.
         """
@@ -86,7 +86,7 @@ class Interpreter(ABC, Generic[V]):
 
     @abstractmethod
     def constants(self, closed_jaxpr: Any) -> Sequence[V]:
-        """The values of the constants beside a jaxpr."""
+        """The values of a jaxpr's constants."""
 
     @abstractmethod
     def opaque(self, eqn: Any, values: list[V]) -> Sequence[V]:
@@ -96,11 +96,11 @@ class Interpreter(ABC, Generic[V]):
     def carried(self, start: list[V], now: list[V], results: list[V], times: int) -> list[V]:
         """The possible carry of a loop whose iteration returns these results for the current carry.
 
-        It must become constant, however the results change.
+        It must reach a fixed point, however the results change.
         """
 
     def noted(self, jaxpr: Any) -> Container[Any]:
-        """The variables about which more is known than follows from their equations."""
+        """The variables with facts that do not follow from their equations."""
         return ()
 
     def refined(self, var: Any, value: V) -> V:
@@ -116,7 +116,8 @@ def fixed_point(
     Args:
       start: the first carry.
       iteration: returns the results of an iteration for a carry.
-      carried: the possible carry, by the current one, the results of an iteration, and the number of earlier ones.
+      carried: returns the possible carry for the current carry, the results of an iteration, and the number of earlier
+        iterations.
     """
     carry, times = start, 0
     while True:
@@ -134,7 +135,7 @@ def call(interpreter: Interpreter[V], eqn: Any, values: list[V]) -> Sequence[V]:
 
 
 def linear_solve(interpreter: Interpreter[V], eqn: Any, values: list[V]) -> Sequence[V]:
-    """A solver with a gradient of its own: one of its jaxprs computes the solution."""
+    """A solver with its own gradient: one of its jaxprs computes the solution."""
     lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
     first, last = lengths.matvec + lengths.vecmat, sum(lengths)
     return interpreter.interpret(jaxprs.solve, [*values[first : first + lengths.solve], *values[last:]])

@@ -1,4 +1,4 @@
-"""The lattice of facts: what is known of a value in a manual region, per mesh axis and per dim."""
+"""The lattice of facts about a value in a manual region, per mesh axis and per dim."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ Part = tuple[tuple[str, ...], int]
 
 
 class DimFact(NamedTuple):
-    """What is known of one dim.
+    """A fact about one dim.
 
     Attributes:
-      axes: the mesh axes that it is sharded over, major to minor; None if they are not known.
-      from_claim: whether only a claim says so. Such a dim may be one of the shard alone that was taken for a part of a
-        global dim, so that it is not followed through a reshape.
-      gathered: the axes, in this order, over which the dim was gathered though it is sharded in another order. For an
+      axes: the mesh axes that it is sharded over, major to minor; None if they are unknown.
+      from_claim: whether only a claim says so. The dim may belong to the shard alone, although the claim calls it a
+        part of a global dim, so it is not tracked through a reshape.
+      gathered: the axes, in this order, over which the dim was gathered although it is sharded in another order. For an
         unsharded dim: the axes whose shards a gather stacked along it.
       parts: the parts that the dim is merged from, major to minor, if its shards are interleaved, or its axes are
         movable or only claimed.
-      is_movable: whether the axes may belong to another dim instead. A reshape of a shard cut the dim: sharded rows of
-        microbatches have the same layout as sharded microbatches.
+      is_movable: whether the axes may belong to another dim instead, since a reshape of a shard split the dim: sharded
+        rows of microbatches have the same layout as sharded microbatches.
       is_sent: whether its shards were sent along the axes, as in a ring, so that a shard may hold all of them in turn.
       is_either: whether the axes may be those of the next dim: a reshape added or removed a dim of size 1 there. So a
-        sum over this dim alone need not be a partial one.
+        sum over only this dim need not be a partial sum.
       woven: axes over which the shards do not follow each other along the dim: they shard a more major dim, or the dim
         is the same along them.
-      apart: the axes whose shards a gather stacked along another dim, of which this one is the minor part.
+      apart: the axes whose shards a gather stacked along another dim, whose minor part is this dim.
     """
 
     axes: tuple[str, ...] | None
@@ -63,17 +63,17 @@ UNSHARDED, UNKNOWN = DimFact(()), DimFact(None)
 
 
 class ShardingFact(NamedTuple):
-    """What is known of a value.
+    """A fact about a value.
 
     Attributes:
       varying: the mesh axes over which its shards may differ.
-      unreduced: the axes over which every shard holds an addend, as a hint or a pattern states; none is varying.
+      unreduced: the axes over which every shard holds an addend, as a hint or a pattern states; they are not varying.
       dims: its dims.
-      due: the axes over which every shard holds an addend since a dim that was sharded over them was summed; not
-        varying if all shards held the same part.
+      due: the axes over which every shard holds an addend because a dim sharded over them was summed; not varying if
+        all shards held the same part.
       is_zero: whether it is all zeros, which are an addend over any axis.
       number: an integer that is computed from the shard's indices.
-      groups: some axes, and the groups of their shards, numbered together, within which a varying value is the same.
+      groups: some axes, and groups of their shards, numbered together, within which a varying value is the same.
     """
 
     varying: AxisSet
@@ -103,7 +103,7 @@ def zeros(rank: int) -> ShardingFact:
 
 @lru_cache(maxsize=4096)
 def unknown(varying: AxisSet, rank: int) -> ShardingFact:
-    """A value whose dims are not known."""
+    """A value with unknown dims."""
     return ShardingFact(varying, NO_AXES, (UNKNOWN,) * rank)
 
 
@@ -120,8 +120,8 @@ def varying_of(facts: Iterable[ShardingFact]) -> AxisSet:
 def combine(name: str, facts: tuple[ShardingFact, ...], dims: tuple[DimFact, ...]) -> ShardingFact:
     """The fact of a result with these dims, of an operation on some operands.
 
-    It is an addend over an axis if its terms are, or do not vary, and its factors do not vary. A sum of an addend and
-    an invarying value stays one, so that the following operations can be judged.
+    It is an addend over an axis if its terms are addends, or do not vary, and its factors do not vary. A sum of an
+    addend and an invarying value stays an addend, so that later operations can be judged.
     """
     varying, unreduced, due = varying_of(facts), NO_AXES, NO_AXES
     ways = primitive(name).linear_in(facts)
@@ -142,8 +142,8 @@ def combine(name: str, facts: tuple[ShardingFact, ...], dims: tuple[DimFact, ...
 def summed_axes(dims: Iterable[DimFact]) -> AxisSet:
     """The axes over which each shard has a part of a sum over these dims.
 
-    If shards were sent along a dim, as in a ring, a shard may have summed all of it. Nothing is known of a dim that may
-    be sharded instead of its neighbor.
+    If shards were sent along a dim, as in a ring, a shard may have summed all of it. A dim that may be sharded instead
+    of its neighbor does not count.
     """
     axes, sent = NO_AXES, NO_AXES
     for dim in dims:
@@ -153,9 +153,9 @@ def summed_axes(dims: Iterable[DimFact]) -> AxisSet:
 
 
 def join_dims(a: DimFact, b: DimFact) -> DimFact:
-    """One dim of an elementwise result of two values, or of one of the two.
+    """A dim of an elementwise result of two values, or of a value that is one of the two.
 
-    An unsharded dim agrees with every other one: it is a constant, or the same for the part of every shard.
+    An unsharded dim agrees with every other dim: it is a constant, or the same for the part of every shard.
     """
     if a is b or a == b or b == UNSHARDED:
         return a
@@ -175,7 +175,7 @@ def join_all_dims(a: tuple[DimFact, ...], b: tuple[DimFact, ...]) -> tuple[DimFa
 
 
 def is_conflict(a: DimFact, b: DimFact) -> bool:
-    """Whether two dims that are combined are sharded so that neither refines the other."""
+    """Whether the shardings of two combined dims conflict, so that neither refines the other."""
     if not a.from_claim and not b.from_claim and (_is_woven(a, b) or _is_woven(b, a)):
         return True
     if not a.axes or not b.axes or a.is_movable or b.is_movable:
@@ -184,7 +184,7 @@ def is_conflict(a: DimFact, b: DimFact) -> bool:
 
 
 def _is_woven(a: DimFact, b: DimFact) -> bool:
-    """Whether axes that shard one dim in order do not shard the other one so."""
+    """Whether axes that shard one dim in order do not shard the other dim in order."""
     woven = a.woven if a.axes is not None or not a.parts else a.known_axes
     return bool(b.axes) and not b.is_movable and not set(woven).isdisjoint(b.axes)
 
@@ -212,14 +212,14 @@ def drop_repeated_axes(dims: tuple[DimFact, ...]) -> tuple[DimFact, ...]:
 
 
 def parts_of(dim: DimFact, size: int) -> tuple[Part, ...] | None:
-    """The parts that a dim of this size on a shard is merged from, major to minor; None if they are not known."""
+    """The parts from which a dim of this size on a shard is merged, major to minor; None if they are unknown."""
     if dim.gathered:
         return None
     return dim.parts or (((dim.axes, size),) if dim.axes is not None else None)
 
 
 def certain(dim: DimFact) -> DimFact:
-    """The fact of a dim without what was claimed of it."""
+    """The fact of a dim without claims."""
     if dim.gathered:
         return dim._replace(is_movable=False, from_claim=False)
     return merge_parts(dim.parts)._replace(woven=dim.woven) if dim.parts else dim
@@ -227,7 +227,7 @@ def certain(dim: DimFact) -> DimFact:
 
 @lru_cache(maxsize=4096)
 def certain_dims(dims: tuple[DimFact, ...]) -> tuple[DimFact, ...]:
-    """The facts of dims without what was claimed of them."""
+    """The facts of dims without claims."""
     return tuple(certain(dim) for dim in dims)
 
 
@@ -240,7 +240,7 @@ def merge_parts(parts: Iterable[Part]) -> DimFact:
 
 
 def normal_parts(parts: Iterable[Part]) -> list[Part]:
-    """The fewest parts of a dim: a part absorbs the next one if that is unsharded, or if it has one element itself."""
+    """The fewest parts of a dim: a part absorbs the next part if that is unsharded, or if it has only one element."""
     merged: list[Part] = []
     for axes, size in parts:
         if merged and (merged[-1][1] == 1 or not axes):
@@ -265,7 +265,7 @@ def join(a: ShardingFact, b: ShardingFact) -> ShardingFact:
 
 
 def add_varying(fact: ShardingFact, axes: AxisSet) -> ShardingFact:
-    """A value that varies over more axes, as one chosen by a varying predicate."""
+    """A value that varies over more axes, such as a choice by a varying predicate."""
     if axes <= fact.varying and fact.groups is None and axes.isdisjoint(fact.due):
         return fact
     return ShardingFact(fact.varying | axes, fact.unreduced - axes, fact.dims, fact.due - axes)

@@ -37,13 +37,13 @@ def _combine(eqn: Any, facts: Sequence[ShardingFact], dims: Sequence[DimFact]) -
 
 
 def along(how: DimsRule, name: str) -> TransferRule:
-    """The rule of an operation one of whose parameters determines the dims of its result."""
+    """The rule of an operation with a parameter that determines the dims of its result."""
     param = _jax.primitives.primitive(name).along
     return lambda interpreter, eqn, facts: _map_dims(eqn, facts, how, eqn.params[param])
 
 
 def _sliced_dim(dim: DimFact) -> DimFact:
-    """A sliced dim: of an unsharded dim each shard takes the same part; of a sharded one the part is unknown."""
+    """A sliced dim: of an unsharded dim each shard takes the same part; of a sharded dim the part is unknown."""
     return UNSHARDED._replace(woven=dim.woven) if dim.axes == () else UNKNOWN
 
 
@@ -80,7 +80,7 @@ def reduce_sum(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]
 
 
 def reshape(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """Each group of dims by itself; nothing is known after a reshape in another order of dims."""
+    """Each group of dims separately; unknown after a reshape in another order of dims."""
     before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     if eqn.params.get("dimensions") is not None:
         return _combine(eqn, facts[:1], [UNKNOWN] * len(after))
@@ -88,9 +88,9 @@ def reshape(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -
 
 
 def reshape_dims(dims: Dims, before: Sequence[int], after: Sequence[int]) -> Dims:
-    """The dims after a reshape: each group of dims that becomes another group, by itself.
+    """The dims after a reshape: each group of dims becomes another group.
 
-    If one dim becomes several, the most major one is sharded over its axes, and they are movable.
+    If one dim becomes several, the most major of them is sharded over its axes, and they are movable.
     """
     if prod(before) == 0:
         return (UNKNOWN,) * len(after)
@@ -103,11 +103,12 @@ def reshape_dims(dims: Dims, before: Sequence[int], after: Sequence[int]) -> Dim
             dim for dim, size in zip(dims[start:end], before[start:end], strict=True) if size == 1 and dim.known_axes
         ]
         if regrouped and left and after[at - 1] > 1 and (end - start, to - at) != (1, 1):
-            # The axes of a removed dim of size 1 are the minor ones of the dim before, or the major ones of this one.
+            # The axes of a removed dim of size 1 are minor axes of the dim before, or major axes of this dim.
             axes = tuple(axis for dim in left for axis in dim.known_axes)
             made = [dim._replace(is_movable=True, is_either=True) if dim.axes else dim for dim in made]
             if regrouped[-1].axes == ():
-                # A dim that was added before this one, and moved behind it by a transpose: the axes may be this one's.
+                # A dim that was added before this dim, and moved behind it by a transpose: the axes may belong to this
+                # dim.
                 is_either = any(dim.is_either for dim in left)
                 regrouped[-1] = UNKNOWN if is_either else regrouped[-1]._replace(woven=axes)
         regrouped += made
@@ -116,7 +117,7 @@ def reshape_dims(dims: Dims, before: Sequence[int], after: Sequence[int]) -> Dim
 
 
 def _group_ends(before: Sequence[int], after: Sequence[int], start: int, at: int) -> tuple[int, int]:
-    """The ends of the smallest groups, from two dims on, with equally many elements.
+    """The ends of the smallest groups, from two dims on, with equal numbers of elements.
 
     Dims of size 1 that are added or removed belong to the dim after them.
     """
@@ -136,9 +137,9 @@ def _group_ends(before: Sequence[int], after: Sequence[int], start: int, at: int
 
 
 def _regroup_dims(dims: Sequence[DimFact], before: Sequence[int], after: Sequence[int]) -> list[DimFact]:
-    """One group: axes stay on its most major dim; otherwise dims are merged, and merged ones split.
+    """One group: axes stay on its most major dim; otherwise dims are merged, and merged dims split.
 
-    Claimed axes are not followed.
+    Claimed axes are not tracked.
     """
     if len(dims) == len(after) == 1:
         return list(dims)
@@ -166,9 +167,9 @@ def _regroup_dims(dims: Sequence[DimFact], before: Sequence[int], after: Sequenc
 
 
 def _merge_gathered(dims: Sequence[DimFact], before: Sequence[int], after: Sequence[int]) -> list[DimFact]:
-    """A group with a dim along which shards were stacked, or with the dim that they are parts of.
+    """A group with a dim along which shards were stacked, or with the dim of which they are parts.
 
-    The shards are in order if their dim comes right before the dim that they are parts of.
+    The shards are in order if their dim comes right before the dim of which they are parts.
     """
     stacked, rest = (), [(dim, size) for dim, size in zip(dims, before, strict=True) if size > 1]
     while rest and rest[0][0].axes == () and rest[0][0].gathered:
@@ -187,7 +188,7 @@ def _merge_gathered(dims: Sequence[DimFact], before: Sequence[int], after: Seque
 
 
 def _distribute_parts(parts: list[Part], sizes: Sequence[int], behind: tuple[str, ...]) -> list[DimFact]:
-    """Dims of these sizes, made of parts in order; of a part that is cut, the major piece is the sharded one.
+    """Dims of these sizes, made of parts in order; if a part is split, its major piece is sharded.
 
     A piece, or a dim with interleaved shards, is movable and keeps its parts, since a claim may interpret it otherwise.
 
@@ -201,7 +202,7 @@ def _distribute_parts(parts: list[Part], sizes: Sequence[int], behind: tuple[str
         taken: list[Part] = []
         cut, missing = (), size
         if size == 1 and at < len(sizes) - 1 and parts and parts[0][0]:
-            # A dim of size 1 on the shard is major to what follows, so that the axes may be its own.
+            # A dim of size 1 on the shard is major to the following dims, so the axes may belong to it.
             axes, count = parts[0]
             parts[0] = (), count
             dims.append(DimFact(axes, is_movable=True, parts=((axes, 1),), is_either=True))
@@ -234,7 +235,7 @@ def slice_dims_at(dims: Dims, places: Any) -> Dims:
 
 
 def strided_slice(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """Slices: every n-th element of a sharded dim is sharded alike, if each shard has as many of them."""
+    """Slices: every n-th element of a sharded dim is sharded in the same way, if all shards have equally many."""
     before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     starts, strides = eqn.params["start_indices"], eqn.params["strides"] or (1,) * len(before)
     return _map_dims(eqn, facts, _slice_every, before, after, tuple(starts), tuple(strides))
@@ -249,7 +250,7 @@ def _slice_every(dims: Dims, before: Any, after: Any, starts: Any, strides: Any)
 
 
 def pad(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """A dim that keeps its size is the same; one that does not is sliced."""
+    """A dim that keeps its size is the same; a dim with another size is sliced."""
     return _map_dims(eqn, facts, _slice_resized, eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape, True)
 
 
@@ -271,14 +272,14 @@ def fft(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> li
 
 
 def reduce_window(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """A reduction of windows; a dim along which these have one element each is the same."""
+    """A reduction of windows; a dim along which each window has one element is the same."""
     ways = zip(eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape, eqn.params["window_dimensions"], strict=True)
     places = tuple(at for at, (before, after, size) in enumerate(ways) if before != after or size > 1)
     return _map_dims(eqn, facts, slice_dims_at, places)
 
 
 def dynamic_slice(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """A slice; if the start varies, each shard may take its own part of an unsharded dim, or any other."""
+    """A slice; if the start varies, each shard may take its own part of an unsharded dim, or any other part."""
     before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     varying, (fact, *starts) = varying_of(facts[1:]), facts
     if not varying:
@@ -307,7 +308,7 @@ def update_slice(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFac
 
 
 def scatter(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """A scatter: the result is sharded as the operand, its unsharded dims as in updates of the whole dim."""
+    """A scatter: the result is sharded like the operand, its unsharded dims as in updates of the whole dim."""
     dims, shapes = list(facts[0].dims), [atom.aval.shape for atom in eqn.invars]
     for (operand, source), at in scattered_dims(eqn).items():
         if operand == 1 or shapes[0][at] == shapes[2][source]:
@@ -329,9 +330,9 @@ def _join_operands(facts: Sequence[ShardingFact]) -> list[DimFact]:
 
 
 def concatenate(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """Along a sharded dim the parts of the shards are interleaved, in an order that is not known.
+    """Along a sharded dim the parts of the shards are interleaved, in an unknown order.
 
-    If one of them has every n-th row, the result is surely not in order.
+    If an operand has every n-th row, the result is surely not in order.
     """
     along, dims = eqn.params["dimension"], _join_operands(facts)
     joined = [fact.dims[along] for fact in facts]
@@ -358,13 +359,13 @@ def sort(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> l
 
 
 def top_k(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """Of a sharded dim, the largest elements on each shard."""
+    """The largest elements of a sharded dim on each shard."""
     along = eqn.params.get("axis", len(facts[0].dims) - 1) % len(facts[0].dims)
     return _map_dims(eqn, facts, slice_dims_at, along)
 
 
 def gather(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """A dim that is taken in full is sharded as before, a dim that the indices add is sharded as theirs."""
+    """A dim that is taken in full is sharded as before, a dim from the indices is sharded like theirs."""
     sizes, shape = eqn.params["slice_sizes"], eqn.invars[0].aval.shape
     is_cut = [size != length for size, length in zip(sizes, shape, strict=True)]
     pairs = gathered_dims(eqn)
@@ -373,7 +374,7 @@ def gather(interpreter: FactInterpreter, eqn: Any, facts: list[ShardingFact]) ->
 
 
 def gathered_dims(eqn: Any) -> list[tuple[int, int]]:
-    """For each dim of a gather's result, the operand that it comes from (0 the array, 1 the indices) and its dim."""
+    """For each dim of a gather's result, its source operand (0 the array, 1 the indices) and the dim in it."""
     numbers, rank = eqn.params["dimension_numbers"], len(eqn.invars[0].aval.shape)
     gone = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
     taken, brought = iter([at for at in range(rank) if at not in gone]), itertools.count()

@@ -1,6 +1,6 @@
-"""Decide whether a gradient passes an equation, or a value that JAX types wrongly, by following tangents forward.
+"""Decide whether a gradient passes through an equation, or a value with a wrong type, by following tangents forward.
 
-A mark is one more axis over which a value varies, so that the rules of branches and loops propagate it."""
+A mark is an additional axis over which a value varies, so that the rules of branches and loops propagate it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def has_gradient_through(
     eqns: Container[int] = (),
     untyped: UntypedResults = {},  # noqa: B006 (nothing is written into it)
 ) -> bool:
-    """Whether the gradient of a result passes one of some equations, or a value that varies against its type.
+    """Whether the gradient of a result passes through one of some equations, or a value that varies against its type.
 
-    JAX sums the cotangent of such a value over the shards, though each needs its own, and takes that of its factors
-    from one shard. A value without a tangent that later becomes varying in JAX's types does no harm.
+    JAX sums the cotangent of such a value over the shards, although each shard needs its own, and takes the cotangent
+    of its factors from one shard. A value without a tangent that later becomes varying in JAX's types is harmless.
 
     Args:
       interpreter: the interpreter of the region.
@@ -52,7 +52,7 @@ def has_gradient_through(
         axes = (axes | wrong) - typed.varying - typed.unreduced
         if name in CALLBACKS or name == "stop_gradient" or not _jax.array.is_inexact(aval.dtype):
             return axes - _TANGENTS
-        if is_custom:  # a function with its own derivative has one, whatever computes it
+        if is_custom:  # a function with its own derivative has a tangent, whatever computes it
             axes |= varying_of(facts) & _TANGENTS
         is_wrong = bool(axes - _TANGENTS) if wrong or is_custom else _has_untyped_factor(eqn, facts)
         return axes | _PASSED if axes >= _TANGENT and (is_wrong or id(eqn) in eqns) else axes
@@ -69,7 +69,7 @@ def has_gradient_through(
 
 
 def _pass_marks(flow: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> list[ShardingFact]:
-    """A result has the marks of all operands; that of a cast or a collective only those of its own operand."""
+    """A result has the marks of all operands; a result of a cast or a collective has only those of its operand."""
     is_one_by_one = _jax.primitives.primitive(eqn.primitive.name).kind in ("cast", "collective")
     is_one_by_one = is_one_by_one and len(facts) == len(eqn.outvars)
     of_results = [[fact] for fact in facts] if is_one_by_one else [facts] * len(eqn.outvars)
@@ -80,7 +80,7 @@ def _pass_marks(flow: FactInterpreter, eqn: Any, facts: list[ShardingFact]) -> l
 
 
 def _has_untyped_factor(eqn: Any, facts: list[ShardingFact]) -> bool:
-    """Whether the derivative by one of the operands depends on a value that JAX types wrongly."""
+    """Whether the derivative with respect to an operand depends on a value that JAX types wrongly."""
     if not varying_of(facts) - _TANGENTS or _jax.jaxpr.inner_jaxprs(eqn) or _jax.jaxpr.collective_operation(eqn):
         return False
     ways = _jax.primitives.primitive(eqn.primitive.name).linear_in(facts)

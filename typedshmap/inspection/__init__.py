@@ -1,6 +1,6 @@
 """Inspect typed and plain programs: their manual regions as data, their hints, and their calls and checks.
 
-The tools of this package are built on this module, and yours can be. Nothing here changes a program."""
+The tools of this package use this module, and yours can too. Nothing here changes a program."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def observing(observer: Any, axis_sizes: Mapping[str, int] = NOTHING) -> Generat
       observer: an object that has some of these methods.
         ``boundary(values, hints, mesh)``: a typed function was called; its arguments and results by name, and their
         `Hint`s. ``assertion(value, hint)``: a ``check`` or an ``assume``. ``region(region)``: a `Region` was traced,
-        typed or plain. ``missed(why)``, beside ``region``: one could not be traced. ``suspect(function, finding)``: a
-        typed region has a suspect. ``name_operands(trace, operands)``, beside ``region``, for tools that run regions
-        again: returns what a region takes instead of its operands, and the names that `Region.traced` has of them.
+        typed or plain. ``missed(why)``, with ``region``: a region could not be traced. ``suspect(function, finding)``:
+        a typed region has a suspect. ``name_operands(trace, operands)``, with ``region``, for tools that run regions
+        again: returns replacements for the operands of a region, and their names in `Region.traced`.
       axis_sizes: the sizes to assume for mesh axes of size 1 in the analysis of a region.
     """
     see, miss, name_operands = (getattr(observer, name, None) for name in ("region", "missed", "name_operands"))
@@ -136,7 +136,7 @@ def on_mesh(mesh: _jax.mesh.AnyMesh, *, is_ambient: bool = False) -> Generator[N
 
     Args:
       mesh: the mesh that replaces ``mesh=`` of decorators, and that of regions over axes of its names.
-      is_ambient: whether it is the ambient mesh, too, for functions that have none of their own.
+      is_ambient: whether it is also the ambient mesh, for functions without their own mesh.
     """
     ambient = _jax.mesh.made_ambient(mesh) if is_ambient else nullcontext()
     with ambient, _jax.mesh.override_mesh(mesh), _jax.regions.moved_regions(mesh):

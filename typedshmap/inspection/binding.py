@@ -50,7 +50,7 @@ class Hint(NamedTuple):
 
     @classmethod
     def over(cls, hint: ArrayHint, context: MeshContext, rank: int | None = None) -> Hint:
-        """The meaning of a hint in a mesh context; with a rank that of an array, with an entry for each of its dims."""
+        """The meaning of a hint in a mesh context; for an array of a rank, with an entry for each dim."""
         layout, spec = context.layout(hint), hint.spec
         layout, dims = layout if isinstance(layout, Layout) else None, spec.dims
         if rank is not None:
@@ -64,7 +64,7 @@ class HintedLeaf(NamedTuple):
     Attributes:
       name: its path, ``params.w[0]``.
       value: an array, a ``jax.ShapeDtypeStruct``, or any other value.
-      hint: its hint, with an entry of the layout for each of its dims; None if it has none.
+      hint: its hint, with an entry of the layout for each dim; None if it has no hint.
       shard_shape: the shape of one shard; empty for a value that is not an array.
     """
 
@@ -95,7 +95,7 @@ _ARRAYS = (*_jax.array.ARRAYS, *_jax.array.SHAPES)
 
 
 class Signature:
-    """The hints of a decorated function, and the options of its decorator. Hints are read when they are asked for.
+    """The hints of a decorated function, and the options of its decorator. Hints are parsed at their first use.
 
     Attributes:
       verb: the decorator: ``"typed_shard_map"``, ``"typed_jit"`` or ``"typed"``.
@@ -119,7 +119,7 @@ class Signature:
 
     @cached_property
     def parameters(self) -> Mapping[str, tuple[Hint, ...]]:
-        """For each parameter the hints of its arrays; empty for a static one."""
+        """For each parameter the hints of its arrays; empty for a static parameter."""
         nodes = dict(self._typed.parameters) | {f"in_types[{at}]": n for at, n in enumerate(self._typed.positional)}
         return {name: self._hints(node) for name, node in nodes.items()}
 
@@ -129,7 +129,7 @@ class Signature:
         return () if self._typed.result is None else self._hints(self._typed.result)
 
     def known_mesh(self, mesh: MeshLike | None = None) -> _jax.mesh.AnyMesh | None:
-        """The mesh of a call: a given one, else the decorator's, else the ambient one; None without any."""
+        """The mesh of a call: ``mesh``, else the decorator's, else the ambient mesh; None without these."""
         return read_mesh(mesh) or self.mesh or _jax.mesh.ambient_mesh()
 
     @property
@@ -139,7 +139,7 @@ class Signature:
 
     @property
     def has_marks(self) -> bool:
-        """Whether a hint has marks, so that the function belongs into manual regions."""
+        """Whether a hint has marks, so that the function belongs in manual regions."""
         return any(hint.marks for hint in self.hints)
 
     @property
@@ -157,7 +157,7 @@ class Signature:
 
 
 def find_signature(f: Any) -> Signature | None:
-    """Return `signature`'s result; None for a function without hints."""
+    """Return the result of `signature`; None for a function without hints."""
     info = find_decorated(f)
     return None if info is None else Signature(f, info)
 
@@ -175,7 +175,7 @@ def signature(f: Any, verb: str = "signature") -> Signature:
 
     Raises:
       StructureError: for any other function.
-      AnnotationSyntaxError: for a hint that cannot be read, when it is asked for.
+      AnnotationSyntaxError: for a hint that cannot be parsed, at its first use.
     """
     return Signature(f, require_decorated(f, verb))
 
@@ -203,7 +203,7 @@ class CheckedCall:
 
     @property
     def sizes(self) -> dict[str, int | tuple[int, ...]]:
-        """The global sizes of all names that the hints bind; several for ``*name``."""
+        """The global sizes of all names that the hints bind; a tuple for ``*name``."""
         return {name: bound.size for name, bound in self._sizes if name.lstrip("*").isidentifier()}
 
     def with_values(self, values: Iterable[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -214,7 +214,7 @@ class CheckedCall:
         return args[self._left_out :], kwargs
 
     def results(self, value: Any) -> list[HintedLeaf]:
-        """The leaves of a result, or of what ``jax.eval_shape`` returns; ``sizes`` then has the names that it binds.
+        """The leaves of a result, or of a result of ``jax.eval_shape``; ``sizes`` then has the names that it binds.
 
         Raises:
           TypedShmapError: for a result that contradicts its hint.
@@ -248,7 +248,7 @@ def bind(
     Args:
       f: a function made by ``typed_shard_map``, ``typed_jit`` or ``typed``, or a method of an instance.
       args: the positional arguments. Arrays may be on other devices.
-      kwargs: those by keyword.
+      kwargs: the keyword arguments.
       mesh: a ``jax.sharding.Mesh`` or ``AbstractMesh``, a dict of sizes, or a text ``"dp=4,tp=2"``; by default the
         function's own, else the ambient one.
 
@@ -286,7 +286,7 @@ def leaves_of(
     given = read_mesh(mesh) or _jax.mesh.ambient_mesh()
     if given is None:
         raise no_mesh(verb)
-    # Over Explicit axes, so that marks mean something outside of regions, too.
+    # Over Explicit axes, so that marks also have a meaning outside regions.
     place = placement_context_over(verb, _jax.mesh.with_axis_type(given, AxisType.Explicit), current_axis_naming())
     _, leaves = structs_of(parse_hint_or_dims(hint), place, sizes, check=_check_without_marks)
     named = ((leaf.subject.path.removeprefix("."), leaf) for leaf in leaves if leaf.hint is not None)
@@ -294,5 +294,5 @@ def leaves_of(
 
 
 def _check_without_marks(value: Any, hint: ArrayHint, *rest: Any) -> Any:
-    """Check an array but for its marks: a shard of a manual region is shown as if it were placed."""
+    """Check an array except its marks: a shard of a manual region is shown as if it were placed."""
     return check_array(value, replace(hint, spec=replace(hint.spec, marks=())), *rest)

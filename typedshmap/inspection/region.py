@@ -1,4 +1,4 @@
-"""One manual region of a traced program, as its equation has it: its PartitionSpecs are its claims."""
+"""One manual region of a traced program, from its equation: its PartitionSpecs are its claims."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Finding(NamedTuple):
         ``copies``: a replicated value leaves as the parts of a dim; ``same-draw``: every shard draws the same random
         numbers for its part of a dim; ``invariance``: a global result differs between meshes.
       message: the problem and the cure, on one line.
-      file: the path of the file in which it began.
+      file: the path of the file where it began.
       line: the line in that file.
       region: the name of the region's function.
     """
@@ -64,7 +64,7 @@ class Fact(NamedTuple):
     Attributes:
       varying: the mesh axes over which its shards may differ.
       unreduced: the axes over which every shard holds an addend.
-      dim_axes: for each dim the mesh axes that it is sharded over, major to minor; None if they are not known.
+      dim_axes: for each dim the mesh axes that it is sharded over, major to minor; None if they are unknown.
     """
 
     varying: frozenset[str]
@@ -76,14 +76,14 @@ class CollectiveCall(NamedTuple):
     """One equation that communicates, in the body of a region.
 
     Attributes:
-      operation: as XLA calls it: ``"all-gather"``, ``"all-reduce"``, ``"reduce-scatter"``, ``"all-to-all"``,
+      operation: XLA's name: ``"all-gather"``, ``"all-reduce"``, ``"reduce-scatter"``, ``"all-to-all"``,
         ``"collective-permute"``, ...
       axes: the mesh axes over which it communicates.
       operand: the bytes of its operands, on one device.
       result: the bytes of its results, on one device.
-      times: how often it runs in one call: the product of the lengths of the scans around it.
-      file: the path of the file in which it stands.
-      line: its line there.
+      times: how often it runs in one call: the product of the lengths of the enclosing scans.
+      file: the path of its file.
+      line: its line in the file.
     """
 
     operation: str
@@ -208,17 +208,17 @@ class Region:
         return Fact(fact.varying, fact.unreduced, tuple(dim.axes for dim in fact.dims))
 
     def describe(self, value: Any, other: Region | None = None) -> list[str]:
-        """What a variable of its body, or of an inner jaxpr, is of the whole over each axis, in words.
+        """The kind and degree of a variable of its body, or of an inner jaxpr, over each axis, in words.
 
         Args:
           value: the variable.
-          other: the same region on a mesh with another size of one axis, from which degrees are known.
+          other: the same region on a mesh with another size of one axis, which shows degrees.
         """
         return [*describe_value(self._params, None if other is None else other._params, value)]
 
     @cached_property
     def collectives(self) -> list[CollectiveCall]:
-        """What communicates in it, in the order of its jaxpr; of a branch or a while loop as if it ran once."""
+        """Its collectives, in the order of its jaxpr; those of a branch or a while loop as if it ran once."""
         calls = list[CollectiveCall]()
         for eqn, times in _jax.jaxpr.counted_equations(self.jaxpr):
             axes = tuple(axis for axis in _jax.jaxpr.named_axes(eqn) if self.mesh.shape.get(axis, 1) > 1)
@@ -274,7 +274,7 @@ class Region:
 
     @property
     def opaque(self) -> tuple[str, ...]:
-        """Its kernels and callbacks, about whose results nothing is known, each with its line."""
+        """Its kernels and callbacks, whose results are unknown, each with its line."""
         return tuple(dict.fromkeys(_opaque_operations(self._equations)))
 
     @property
@@ -333,7 +333,7 @@ class Region:
 
 
 def finding_of(failure: Failure, region: str, file: str = "", line: int = 0) -> Finding:
-    """A failure as a finding, at the place in which it began.
+    """A failure as a finding, at the place where it began.
 
     Args:
       failure: the failure.
@@ -373,7 +373,7 @@ def _kind(what: Any) -> str:
 
 
 def _opaque_operations(equations: Iterable[Any]) -> list[str]:
-    """The kernels and callbacks of a body, about whose results nothing is known, each with its line."""
+    """The kernels and callbacks of a body, whose results are unknown, each with its line."""
     opaque: list[str] = []
     for eqn in equations:
         name = eqn.primitive.name

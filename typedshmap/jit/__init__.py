@@ -82,17 +82,17 @@ def typed_jit(
         return w - rate * jax.grad(loss)(w, x)
     ```
 
-    A parameter whose hint holds no array, or that has a default and no hint, is static: its value is part
-    of the program, and is compared by type and ``==``; an array of rank 0 for a ``float`` or an ``int`` is
-    traced. A parameter hinted ``Any`` is traced, and JAX chooses its sharding. The arrays of ``self`` are
-    traced in the same way; the rest of ``self`` is static. Traces are cached as by `jax.jit`: values that the
-    function closes over are read at trace time. Another mesh, other rules or aliases trace anew.
-    The function is traced before it is compiled, since the shardings of the result depend on the trace.
+    A parameter whose hint holds no array, or that has a default and no hint, is static: its value is part of the
+    program, and is compared by type and ``==``; an array of rank 0 for a ``float`` or an ``int`` is traced. A parameter
+    hinted ``Any`` is traced, and JAX chooses its sharding. The arrays of ``self`` are traced in the same way; the rest
+    of ``self`` is static. Traces are cached as by `jax.jit`: values that the function closes over are read at trace
+    time. Another mesh, other rules or other aliases cause another trace. The function is traced before it is compiled,
+    since the shardings of the result depend on the trace.
 
     Args:
       f: the function. The result and every parameter except ``self`` and ``cls`` need a hint.
-      mesh: the mesh, as for `typed_shard_map`; by default that of a ``typed_shard_map`` right below, else the
-        ambient one, else the arguments' own, looked up at every call.
+      mesh: the mesh, as for `typed_shard_map`; by default that of a ``typed_shard_map`` right below, else the ambient
+        mesh, else that of the arguments, looked up at every call.
       axes: names in the hints that stand for mesh axes: one, several (major to minor), or None.
       rules: mesh axes for dims without brackets, by their names, as `axis_rules` takes them.
       **jit_options: as for `jax.jit`: ``donate_argnums``, ``donate_argnames``, ``static_argnums``,

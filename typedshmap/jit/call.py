@@ -1,10 +1,10 @@
 """A call of a ``typed_jit``: check the arguments, flatten them, and run the program that fits them.
 
-A program is one function compiled by ``jax.jit``, for a mesh, the types and the tree structure of the arguments, their
-static values, and the meaning of names. Its key is made when the arguments are checked. A call like an earlier one is
-not checked again, but compared with it, leaf by leaf: types and shardings are mostly the same objects, so that the
+A program is a function compiled by ``jax.jit`` for a mesh, the types and the tree structure of the arguments, their
+static values, and the meaning of names. Its key is made when the arguments are checked. A call similar to an earlier
+call is not checked again, but compared with it, leaf by leaf: types and shardings are mostly the same objects, so the
 comparison is cheap. Several such calls may run one program, which must be traced once: an argument may be positional or
-keyword, placed or not. A call under a transformation is not kept, so that no tracer is.
+keyword, placed or not. A call under a transformation is not kept, since that would keep its tracers.
 
 The form of a call is its number of arguments and its keywords. If all calls of a form have run one program, JAX's own
 cache decides: a call is checked only if that cache misses.
@@ -76,10 +76,11 @@ class JitFunction:
         self._typed: HintedSignature | None = None
         self._reads_values = False
         self._programs: dict[Any, Any] = {}
-        # What a call like an earlier one runs, by the surroundings of the call. A call with 300 leaves takes 32 times
-        # the calls of Python without it.
+        # The programs of earlier calls, by the surroundings of the call. Without it a call with 300 leaves takes 32
+        # times the Python calls.
         self._known_calls: dict[Any, list[tuple[LeafKinds, Dispatched]]] = {}
-        # By the form of a call; None if its calls have run several programs. A call takes 2.5 times the calls without.
+        # By the form of a call; None if its calls have run several programs. Without it a call takes 2.5 times the
+        # calls.
         self._trusted: dict[Any, TrustedForm | None] = {}
         self._trusts_jax = True
         self._calls = count()  # the observed calls
@@ -91,7 +92,7 @@ class JitFunction:
             self.read(())
 
     def read(self, args: tuple[Any, ...]) -> HintedSignature:
-        """The function with its hints read."""
+        """The function with its parsed hints."""
         typed = self.signature.read(args)
         if typed is self._typed:
             return typed
@@ -228,7 +229,7 @@ class JitFunction:
             options["donate_argnums"] = donated
         token = _running.set(lambda: call)
         try:
-            # From this frame, since JAX records the whole stack with every equation; it reuses this trace.
+            # Traced from this frame, since JAX records the whole stack with every equation; the trace is reused.
             jax.jit(function, **options).trace(*call.values)
         finally:
             _running.reset(token)
@@ -345,7 +346,7 @@ class JitCall:
         return traced
 
     def sources(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | str, ...] | None:
-        """The position or the keyword of each argument of the program; None if a value is not an argument itself."""
+        """The position or the keyword of each argument of the program; None if a value is only part of an argument."""
         # Bind positions and keywords as the arguments are bound.
         bound = self.typed.bind(tuple(range(len(args))), {name: name for name in kwargs})
         arguments = self.typed.arguments(bound)[len(self.typed.given) :]
@@ -405,7 +406,7 @@ _running: ContextVar[Callable[[], JitCall]] = ContextVar("typedshmap_jit_call")
 def _run(program: Callable[..., Any], values: Iterable[Any], call: Callable[[], JitCall]) -> Any:
     """Run a program; if JAX traces it, it is traced for this call.
 
-    If a ``check`` fails while XLA compiles, JAX raises an error of its own, with ours in its text.
+    If a ``check`` fails while XLA compiles, JAX raises its own error, with ours in its text.
     """
     token = _running.set(call)
     try:
@@ -444,7 +445,7 @@ class TrustedForm:
             given = {**dict(enumerate(args)), **kwargs}
             try:
                 is_same = all(_static_key(given[at]) == key for at, key in self._static)
-            except Exception:  # of arguments that cannot be flattened, and of the user's __eq__
+            except Exception:  # for arguments that cannot be flattened, or from the user's __eq__
                 is_same = False
             if not is_same:
                 raise _OtherProgramError
@@ -502,7 +503,7 @@ def dispatch_leaves(args: tuple[Any, ...], kwargs: dict[str, Any], naming: AxisN
 
 
 def _kinds_of(leaves: Sequence[Any]) -> LeafKinds | None:
-    """The kinds of the leaves of a call; None if it must be checked, as one of tracers."""
+    """The kinds of the leaves of a call; None if it must be checked, like a call with tracers."""
     try:
         return LeafKinds(leaves, _key_of_static, sharding_at_rest)
     except Undecided:

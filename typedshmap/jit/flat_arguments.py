@@ -49,7 +49,7 @@ class ArgSelector(NamedTuple):
 def parse_options(
     function: Callable[..., Any], options: Mapping[str, Any]
 ) -> tuple[ArgSelector, ArgSelector, dict[str, Any]]:
-    """What the options of a ``typed_jit`` select as static and as donated, and the options for ``jax.jit``."""
+    """The static and donated arguments that the options of a ``typed_jit`` select, and the options for ``jax.jit``."""
     name, others = name_of(function), dict(options)
     for given in ("in_shardings", "out_shardings"):
         if given in others:
@@ -59,7 +59,7 @@ def parse_options(
         raise StructureError(
             f"{name}: parameter '{both[0]}' is both static and donated, but a static argument has no buffers"
         )
-    # With in_shardings, as at every call: JAX refuses an option when the function is decorated.
+    # With in_shardings, as at every call, so that JAX refuses an option when the function is decorated.
     jax.jit(lambda: None, in_shardings=(), **others)
     return static, donated, others
 
@@ -192,7 +192,7 @@ def flatten_argument(
 
 
 def place_unplaced(key: ArgumentKey, value: Any, context: JitContext) -> Any:
-    """A traced argument on Explicit axes, whose arrays all have their sharding in their type, placed before or here.
+    """A traced argument on Explicit axes, with the sharding of each array in its type, placed before or here.
 
     ``jax.jit`` places an unplaced array by ``in_shardings``, but its tracer is typed as unsharded.
     """

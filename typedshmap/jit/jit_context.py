@@ -124,7 +124,7 @@ def sharding_failure(leaf: CheckedLeaf, context: JitContext, is_result: bool = F
     return Failure(what, leaf.subject, hint.text, _jax.array.type_text(value)) if what is not None else None
 
 
-@lru_cache(maxsize=4096)  # a trace takes 1.1 times the calls without it
+@lru_cache(maxsize=4096)  # without it a trace takes 1.1 times the calls
 def _is_equivalent(have: Any, want: NamedSharding, rank: int) -> bool:
     return have == want or (isinstance(want.mesh, Mesh) and have.is_equivalent_to(want, rank))
 

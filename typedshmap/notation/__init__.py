@@ -1,1 +1,1 @@
-"""Text and numbers: what a hint says, before any array is seen. Standard library only."""
+"""Text and numbers: the meaning of a hint without an array. Standard library only."""

@@ -92,7 +92,7 @@ class UnknownAxis(Unresolved):
         # Aliases are not resolved twice, and a mesh axis may be a number.
         aliases = self.aliases if self.written == self.axis else ()
         axis, known = str(self.axis), tuple(map(str, (*self.mesh, *aliases)))
-        # "data" and "dp" are far apart in letters, so compare first letters, too.
+        # "data" and "dp" differ in most letters, so also compare first letters.
         similar = [name for name in known if name[:1] == axis[:1]]
         close = get_close_matches(axis, known, n=1) or (similar if len(similar) == 1 else [])
         cure = f"did you mean '{close[0]}'? " if close else ""
@@ -134,7 +134,7 @@ class MixedTypes(Unresolved):
 
 
 class NoRule(Unresolved):
-    """A dim's name for which no rule is left, where one must be."""
+    """A dim's name without an applicable rule, where a rule is required."""
 
     name: str
     taken: tuple[str, ...]
@@ -149,7 +149,7 @@ class NoRule(Unresolved):
 
 
 class RuledTwice(Unresolved):
-    """A name with a rule that two dims of one array have, so that either could be meant."""
+    """A name with a rule that two dims of one array have, so that the rule is ambiguous."""
 
     name: str
     span: Span
@@ -194,7 +194,7 @@ def resolve(
         name = isinstance(dim, Dim) and (dim.label or (isinstance(dim.size, Name) and dim.size.name))
         if name and dim.axes is None and not dim.broadcast:
             unruled.setdefault(name, []).append(at)
-    # The rules are gone through in their order, not the dims, as ``flax.linen.logical_to_mesh_axes`` does.
+    # Rules are applied in their own order, not in that of the dims, as in ``flax.linen.logical_to_mesh_axes``.
     taken: dict[str, tuple[str, ...]] = {}
     unconstrained = {at for at, dim in enumerate(spec.dims) if dim.axes is not None and dim.axes.is_any}
     is_silent = not spec.marks and all(dim.axes is None for dim in spec.dims)

@@ -21,7 +21,7 @@ from .tokens import MOST_DIGITS
 
 
 class RankMismatch(Mismatch):
-    """Another number of dims than the spec's (at least that number where it has a ``...``)."""
+    """A number of dims that differs from the spec's (a smaller number if the spec has a ``...``)."""
 
     expected: int
     at_least: bool
@@ -35,7 +35,7 @@ class RankMismatch(Mismatch):
 
 
 class SizeMismatch(Mismatch):
-    """Another size than the spec's, or than ``origin`` has; with ``missing`` axes its shard would have this size."""
+    """A size that contradicts the spec, or ``origin``; a shard over the ``missing`` axes would have this size."""
 
     dim: Dim | Rest
     index: int
@@ -82,7 +82,7 @@ class Indivisible(Mismatch):
 
 
 class UnboundNames(Mismatch):
-    """An expression over names that nothing binds."""
+    """An expression over unbound names."""
 
     dim: Dim
     index: int
@@ -110,7 +110,7 @@ class BadExpression(Mismatch):
 
 
 class OutsideTree(Mismatch):
-    """A ``?name`` outside of a structured PyTree."""
+    """A ``?name`` outside a structured PyTree."""
 
     dim: Dim | Rest
     span: Span

@@ -13,13 +13,13 @@ _SHORTEST = 5
 
 
 def misspelt_name(names: Iterable[str]) -> tuple[str, str] | None:
-    """The first name that stands once and looks like another name, and that name."""
+    """The first name that occurs once and looks like another name, and that name."""
     counts = Counter(names)
     for name, count in counts.items():
         if count == 1 and len(name) >= _SHORTEST:
             for candidate, times in counts.items():
                 if candidate != name and _is_misspelling(name, candidate, times > 1):
-                    # If both names stand once, the first counts as right.
+                    # If both names occur once, the first counts as right.
                     return (name, candidate) if times > 1 else (candidate, name)
     return None
 

@@ -65,7 +65,7 @@ _OPENED_BY = {"]": "[", ")": "(", "}": "{"}
 
 
 def split_tokens(source: str, span: Span, separator: str) -> Iterator[list[Token]]:
-    """The runs of tokens between commas or spaces outside of brackets; other spaces are dropped."""
+    """The runs of tokens between commas or spaces outside brackets; other spaces are dropped."""
     run: list[Token] = []
     opened: list[Token] = []
     for matched in _TOKEN.finditer(source, *span):

@@ -181,7 +181,7 @@ def _plan_exchanges(call: Operation, operand: Operand, right: SideLayout) -> lis
         for side in (before, after)
     )
     moves = [(axes, at, to) for at, axes in leaving.items() for to, arriving in coming.items() if arriving == axes]
-    # If a dim gave away axes and got others at once, it would be sharded anew before it is gathered.
+    # If a dim lost some axes and gained others at once, it would be resharded before it is gathered.
     if len(moves) != len(leaving) or len(moves) != len(coming) or leaving.keys() & coming.keys():
         place = right.dims[next(iter([*coming, *leaving]))]
         gone, came = (quoted_axes(chain.from_iterable(side.values())) or "no axis" for side in (leaving, coming))
@@ -227,7 +227,8 @@ def ppermute(x: T, pattern: str, *, shift: int, axis: str | None = None) -> T:
     value = operand.value
     if axes:
         value = _jax.casts.pcast_varying(value, axes) if call.region.has_vma else value
-        # JAX counts the devices of several axes in the order of the mesh; the shards of a dim are in the dim's order.
+        # JAX counts the devices of several axes in the order of the mesh; the shards of a dim are in the order of the
+        # dim.
         ordered = tuple(axis for axis in call.region.sizes if axis in axes)
         numbers = np.arange(call.shards(axes)).reshape([call.region.sizes[axis] for axis in ordered])
         devices = numbers.transpose([ordered.index(axis) for axis in axes]).ravel().tolist()
@@ -452,7 +453,7 @@ def _read_axes(verb: str, axes: Any, problem: str, cure: str) -> tuple[Operation
 
 
 def axis_index(axis: str | tuple[str, ...]) -> jax.Array:
-    """Return the index of this shard over a mesh axis, as `jax.lax.axis_index`; also of an alias, and of several axes.
+    """Return the index of this shard over a mesh axis, as `jax.lax.axis_index`; also over an alias or several axes.
 
     ```python
     rows = axis_index("dp") * shard_size("batch") + jnp.arange(shard_size("batch"))  # of axes={"dp": ("data", "fsdp")}

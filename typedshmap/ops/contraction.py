@@ -32,7 +32,7 @@ def einsum(*operands_and_pattern: Any, precision: Any = None, preferred_element_
     Args:
       *operands_and_pattern: any number of arrays, and the pattern.
       precision: as for `jax.numpy.einsum`.
-      preferred_element_type: as for `jax.numpy.einsum`; sums over mesh axes use it, too.
+      preferred_element_type: as for `jax.numpy.einsum`; sums over mesh axes also use it.
 
     Returns:
       The array of the pattern's right side. The gradient of a gathered operand (``~`` or ``-``) is one
@@ -56,7 +56,7 @@ def einsum(*operands_and_pattern: Any, precision: Any = None, preferred_element_
 
 
 class Contraction(NamedTuple):
-    """The contraction on one shard: letters, which profiles show, too; one product if possible; and the sums."""
+    """The contraction on one shard: letters, which profiles also show; one product if possible; and the sums."""
 
     letters: str
     dot: Dot | None

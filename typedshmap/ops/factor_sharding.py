@@ -1,8 +1,7 @@
 """The size and the mesh axes of each factor of a pattern, and the partial sums of sharded factors.
 
-A merged dim is sharded on its major factors: the axes of ``[(h d)/tp]`` are those of ``h``, then those of ``d``;
-and ``d`` may have some only if ``h`` is sharded down to single elements. Anything else would interleave the shards of a
-factor.
+A merged dim is sharded on its major factors: the axes of ``[(h d)/tp]`` are those of ``h``, then those of ``d``; and
+``d`` may have axes only if ``h`` is sharded down to single elements. Otherwise the shards of a factor would interleave.
 
 If a sharded factor is summed, each shard has a partial sum. Over each such axis the result determines the sum:
 ``+axis`` (unreduced), ``~axis`` (varying), ``[dim/axis]`` (psum_scatter), or no mention (psum).
@@ -36,7 +35,7 @@ def solve(call: Operation, operands: list[Operand], lengths: Mapping[str, int]) 
     """The global size of every factor in the operands, together with the passed sizes."""
     extents, sizes = dict(lengths), call.region.sizes
     origins = {name: Bound(size, Subject("argument", name), 0) for name, size in lengths.items()}
-    # The einsum of einops is that of NumPy and JAX, which broadcast a size of 1.
+    # The einsum of einops uses NumPy's and JAX's, which broadcast a size of 1.
     broadcasts = call.verb == "einsum" and call.is_plain
     merged: list[tuple[Operand, int, int]] = []
     for operand in operands:
@@ -144,7 +143,7 @@ def split_merged_axes(call: Operation, place: ResolvedDim, known: FactorAxes, ex
 
 
 def factor_axes_of(call: Operation, operands: list[Operand], extents: Extents, result: SideLayout) -> FactorAxes:
-    """The mesh axes of every factor of the operands; dims of the result decide for those of merged dims."""
+    """The mesh axes of every factor of the operands; for merged dims, the dims of the result decide."""
     alone = {place.keys[0]: place.axes for place in result.dims if len(place.keys) == 1}
     by_factor, sizes = FactorAxes(), call.region.sizes
     origin: dict[str, Operand] = {}

@@ -58,7 +58,7 @@ def take(table: Any, ids: Any, pattern: str) -> Any:
 
 
 def _check_names(call: Operation) -> str:
-    """The name of the dim that is looked up."""
+    """The name of the looked-up dim."""
     call.require_names()
     call.refuse_repeated_names("for one array")
     (table, ids), result = call.pattern.operands, call.result

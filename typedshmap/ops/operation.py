@@ -40,7 +40,7 @@ RESULT = Subject("operand", "result")
 
 
 class ResolvedDim(Record):
-    """One dim of an array, as the pattern writes it, and its manual mesh axes; ``...`` has one for each dim."""
+    """A dim of an array, as written in the pattern, and its manual mesh axes; ``...`` has an entry for each dim."""
 
     dim: PatternDim
     axes: MeshAxes
@@ -97,7 +97,7 @@ _RUN_TOGETHER = re.compile(r"\s*[A-Za-z]+(\s*,\s*[A-Za-z]+)*\s*(->\s*[A-Za-z]*\s
 
 
 class Operation(Record):
-    """One call of an operation; ``hints`` has one for each side, and ``mesh`` is None if all its axes are manual."""
+    """One call of an operation; ``hints`` has a hint for each side; ``mesh`` is None if all its axes are manual."""
 
     verb: str
     pattern: Pattern
@@ -113,7 +113,7 @@ class Operation(Record):
 
     @cached_property
     def placed_axes(self) -> frozenset[str]:
-        """The axes that are not manual, if the pattern gives the sharding over them; in a region it names one."""
+        """The axes that are not manual, if the pattern gives the sharding over them: in a region, if it names one."""
         if self.mesh is None or not self.pattern.has_sharding or len(self.region.manual) == len(self.mesh.axis_names):
             return frozenset()
         auto_axes_here = frozenset(self.mesh.axis_names).difference(self.region.sizes)
@@ -141,7 +141,7 @@ class Operation(Record):
 
     @cached_property
     def spacing_cure(self) -> str | None:
-        """The cure for a pattern like those of ``numpy.einsum``, ``"bm,mf->bf"``; None for any other."""
+        """The cure for a pattern in the style of ``numpy.einsum``, ``"bm,mf->bf"``; None for any other pattern."""
         if _RUN_TOGETHER.fullmatch(self.pattern.source) is None:
             return None
         *operands, result = ["".join(side.names) for side in self.pattern.sides]
@@ -171,7 +171,7 @@ class Operation(Record):
     def resolve_side(self, index: int, dots: int) -> SideLayout:
         def resolve() -> SideLayout:
             side, manual = self.pattern.sides[index], frozenset(self.region.sizes)
-            # On Explicit axes, JAX's types have + and - outside of manual regions, too.
+            # On Explicit axes, JAX's types also have + and - outside manual regions.
             markable = manual or self.region.explicit
             for mark in side.marks:
                 for axis in self.meaning(mark.axis):
@@ -196,7 +196,7 @@ class Operation(Record):
 
     @property
     def has_unused_alias(self) -> bool:
-        """Whether an alias in the pattern stands for no mesh axis here: nothing may move then."""
+        """Whether an alias in the pattern stands for no mesh axis here: then nothing moves."""
         written = (written_axes(side.dims, side.marks) for side in self.pattern.sides)
         return any(not self.meaning(name) for name, _ in chain.from_iterable(written))
 
@@ -402,7 +402,7 @@ class Operation(Record):
             raise self.fault(problem, side.span, cure)
 
     def refuse_unknown(self, value: Any, subject: Subject) -> None:
-        """Raise for NumPy arrays that JAX does not accept, as of strings, and for shapes without values."""
+        """Raise for NumPy arrays that JAX does not accept, such as strings, and for shapes without values."""
         reason = _jax.array.why_not_array(value) if isinstance(value, _OF_NUMPY) else None
         reason = "it has no values" if isinstance(value, _jax.array.SHAPES) else reason
         if reason is not None:
@@ -480,7 +480,7 @@ class Operation(Record):
         addend_axes: frozenset[str] = frozenset(),
         is_stated: bool = False,
     ) -> Any:
-        """Record the layout of a result, and return it; ``is_stated`` asserts it in the jaxpr, too."""
+        """Record the layout of a result, and return it; ``is_stated`` also asserts it in the jaxpr."""
         region = self.region
         if self.mesh is not None and self.placed_axes:
             source, rank = f'{self.where} "{self.pattern.source}"', len(_jax.array.aval_of(value).shape)
@@ -491,8 +491,8 @@ class Operation(Record):
             self._refuse_scalar_varying(value, operands, layout)
         if is_stated:
             value = self._assert_layout(-1, value, RESULT, context.lookup_layout(value))
-        # A result is equal on all shards over an axis if some operands are known to be, and none differs; and over an
-        # axis that only a ``~`` of the result mentions.
+        # A result is equal on all shards over an axis if some operands are known to be equal, and none differs; and
+        # over an axis that only a ``~`` of the result mentions.
         differing = NO_AXES.union(*[operand.layout.differing for operand in operands])
         invarying = NO_AXES.union(*[operand.invarying for operand in operands]) - differing - layout.differing
         invarying |= made_invarying | (layout.varying - differing)
@@ -528,7 +528,7 @@ def _factors_of(item: Factor | Rest, count: int) -> tuple[Factor, ...]:
 def current_operation(
     verb: str, pattern: Pattern, hints: tuple[ArrayHint, ...] = (), values: Sequence[Any] = ()
 ) -> Operation:
-    """A call of an operation in the current mesh context; outside of manual regions its values may have the mesh."""
+    """A call of an operation in the current mesh context; outside manual regions its values may give the mesh."""
     scope, region = context.current_scope(), context.current_mesh_context()
     where = verb if scope is None else f"{verb} in {scope.function}"
     if region.manual or not pattern.has_sharding:

@@ -62,7 +62,7 @@ def repeat(x: T, pattern: str, **axes_lengths: int) -> T:
     Args:
       x: an array, in a manual region one shard; a list of arrays is stacked along a new first dim.
       pattern: both sides, with the sharding of each dim.
-      **axes_lengths: the global sizes of the new names; each shard makes only its part of a sharded one.
+      **axes_lengths: the global sizes of the new names; each shard makes only its part of a sharded dim.
 
     Returns:
       The array of the pattern's right side. Its gradient is summed over the repeated dims.
@@ -74,7 +74,7 @@ def repeat(x: T, pattern: str, **axes_lengths: int) -> T:
 
 
 def reduce(x: T, pattern: str, reduction: Reduction, **axes_lengths: int) -> T:
-    """Reduce over dims, as `einops.reduce`; a sharded dim is reduced over its mesh axes, too.
+    """Reduce over dims, as `einops.reduce`; a sharded dim is also reduced over its mesh axes.
 
     Over the axes of a reduced dim the result determines the sum: no mention (psum), ``[f/tp]``
     (psum_scatter), ``+tp`` (unreduced, to be scaled and summed later), ``~tp`` (varying, each shard
@@ -199,7 +199,7 @@ def _plan(call: Operation, operand: Operand, lengths: Mapping[str, int], reducti
     shape = [prod([local[key] for key in place.keys]) for place in right.dims]
     sums = factor_sharding.plan_partial_sums(call, right, inherited, addends, shape)
     factor_sharding.refuse_dropped_varying(call, [operand], right)
-    if not call.is_plain:  # einops needs the local sizes of merged dims, too
+    if not call.is_plain:  # einops also needs the local sizes of merged dims
         merged = {key for place in (*left.dims, *right.dims) if len(place.keys) > 1 for key in place.keys}
         lengths = {key: local[key] for key in merged | set(lengths) if key.isidentifier()}
 

@@ -1,4 +1,4 @@
-"""Arrays outside of functions: specs, shardings and structs from hints, and the placement of values by hints."""
+"""Arrays outside functions: specs, shardings and structs from hints, and the placement of values by hints."""
 
 from .. import _jax
 from .global_arrays import from_callback, shard

@@ -1,4 +1,4 @@
-"""Trees of Flax boxes, which are recognized by their attributes: the names of dims are read as a hint."""
+"""Trees of Flax boxes, which are recognized by their attributes: the names of dims serve as a hint."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def check_leaves(place: PlacementContext, value: Any, node: Node | None) -> Plac
         pairs = list(zip(leaves, place.require_match(node, value), strict=True))
         compared = [(placed, _contradiction(placed, leaf, place)) for placed, leaf in pairs]
         failures = [(placed, wrong) for placed, wrong in compared if wrong is not None]
-        # A box without names, as a new nnx.Param, follows the hint.
+        # A box without names, such as a new nnx.Param, follows the hint.
         for at, (placed, leaf) in enumerate(pairs):
             if leaf.hint is not None and _says_nothing(placed.leaf.hint):
                 leaves[at] = PlacedLeaf(leaf, place, placed.box)
@@ -159,7 +159,7 @@ def _read_leaf(place: PlacementContext, part: Any, subject: Subject) -> PlacedLe
     rules = own_rules if own_rules is not None else context.rules
     known = rules if rules is not None else Rules(fallback="error")  # without any rules, every name is an error
     if _metadata(part) is not None:
-        # In nnx a box's own rules come before those in force, and a name without a rule is itself a mesh axis.
+        # In nnx a box's own rules come before the current ones, and a name without a rule is a mesh axis.
         if own_rules is not None and context.rules is not None:
             known = replace(context.rules, pairs=(*own_rules.pairs, *context.rules.pairs))
         labels = [dim.label for dim in hint.spec.dims if isinstance(dim, Dim) and dim.label is not None]

@@ -47,10 +47,10 @@ def shard(x: T, hint: Any = EMPTY, mesh: MeshLike | None = None, *, memory_kind:
 def shard(x: Any, hint: Any = EMPTY, mesh: MeshLike | None = None, *, memory_kind: str | None = None) -> Any:
     """Place a value by its hint, and check every leaf; eagerly, under ``jit`` or in a manual region.
 
-    An array on other devices, or with another sharding, is moved, as by ``jax.device_put``. With
-    several processes, each calls it with the same value. Under ``jit`` it is constrained over Auto
-    mesh axes, and resharded over Explicit ones. In a manual region brackets over manual axes are
-    compared, as by `check`, and the value is placed over the other axes.
+    An array on other devices, or with another sharding, is moved, as by ``jax.device_put``. With several processes,
+    each process calls it with the same value. Under ``jit`` it is constrained over Auto mesh axes, and resharded over
+    Explicit axes. In a manual region brackets over manual axes are compared, as by `check`, and the value is placed
+    over the other axes.
 
     ```python
     weights = shard(init(key), Weights, mesh)
@@ -59,17 +59,16 @@ def shard(x: Any, hint: Any = EMPTY, mesh: MeshLike | None = None, *, memory_kin
     Args:
       x: an array, or a pytree of arrays, of NumPy or JAX; of global shape, in a manual region one shard.
       hint: its hint, or a class with hints. A tree of Flax boxes (``nn.LogicallyPartitioned``,
-        ``nn.Partitioned``, ``nnx``) needs none. A hint without any sharding (no bracket, mark or rule
-        that applies) means unsharded in an eager call; under ``jit`` it has no effect. Without a mesh, a
-        hint without brackets and marks has no effect. A value hinted ``Any`` or None is not changed.
-      mesh: the mesh; by default the ambient one, the mesh of an enclosing `typed_jit`, of the value, or of
-        its boxes. It may be abstract under ``jit``, or if the value is placed on a mesh of the same shape.
+        ``nn.Partitioned``, ``nnx``) needs none. A hint without any sharding (no bracket, mark or matching rule) means
+        unsharded in an eager call; under ``jit`` it has no effect. Without a mesh, a hint without brackets and marks
+        has no effect. A value hinted ``Any`` or None is not changed.
+      mesh: the mesh; by default the ambient mesh, or that of an enclosing `typed_jit`, of the value, or of its boxes.
+        It may be abstract under ``jit``, or if the value is placed on a mesh of the same shape.
       memory_kind: the memory of the arrays, ``"device"`` or ``"pinned_host"``; by default their own.
 
     Returns:
-      The value, each array with the NamedSharding of its hint; on an Explicit mesh the type of the array has
-      that sharding, too. An array that is placed already is the same object; a leaf that is not an array is not
-      changed.
+      The value, each array with the NamedSharding of its hint; on an Explicit mesh the type of the array also has that
+      sharding. An array that is already placed is the same object; a leaf that is not an array is not changed.
 
     Raises:
       MeshAxisError: without a mesh if the hint names axes, for a mesh without devices, or for an axis that it does

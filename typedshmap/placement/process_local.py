@@ -50,10 +50,10 @@ def from_process_local(
 ) -> Any:
     """Make global arrays from the parts of all processes.
 
-    Along each dim, a process passes the parts on its own devices, each once, in global order: its own
-    rows of a batch that is sharded over processes, or all of a dim that its devices hold completely.
-    Processes with the same part pass the same data. With one process, ``data`` is the global value.
-    For one array it is like ``multihost_utils.host_local_array_to_global_array``.
+    Along each dim, a process passes the parts on its own devices, each once, in global order: its own rows of a batch
+    that is sharded over processes, or the whole dim if its devices hold all of it. Processes with the same part pass
+    the same data. With one process, ``data`` is the global value. For one array it is like
+    ``multihost_utils.host_local_array_to_global_array``.
 
     ```python
     # two processes, dp=4 over both: each loads 16 of 32 sequences
@@ -179,7 +179,7 @@ def _local_leaves(
             arrays, hints, subjects, _ = zip(*checked.leaves, strict=True) if checked.leaves else ((),) * 4
             own_shapes = [x.shape if type(x) is np.ndarray else np.shape(x) for x in arrays]
             parts = zip(hints, arrays, subjects, own_shapes, strict=True)
-            return list(map(partial(tuple.__new__, LocalLeaf), parts))  # without a call for each
+            return list(map(partial(tuple.__new__, LocalLeaf), parts))  # without a call for each leaf
     values: dict[Subject, Any] = {}
     shapes: dict[tuple[Subject, ArrayHint | None], tuple[int, ...]] = {}
 
@@ -306,7 +306,7 @@ class ProcessReport(NamedTuple):
 
 
 def _agreed_leaves(place: PlacementContext, own: int, read: Callable[[], list[LocalLeaf]]) -> list[LocalLeaf]:
-    """This process's leaves, after all processes agree on the global arrays; else all raise the same error."""
+    """This process's leaves, if all processes agree on the global arrays; else all raise the same error."""
     leaves: list[LocalLeaf] = []
     error: TypedShmapError | None = None
     try:

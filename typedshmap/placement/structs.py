@@ -1,4 +1,4 @@
-"""Values made from a hint, in its structure: specs, shardings, and ``ShapeDtypeStruct``s once its dims have sizes."""
+"""Values made from a hint, in its structure: specs, shardings, and with sizes of dims ``ShapeDtypeStruct``s."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def partition_specs(T: Any, like: Any = None) -> Any:
 
 
 def shardings(T: Any, mesh: MeshLike | None = None, like: Any = None, *, memory_kind: str | None = None) -> Any:
-    """The NamedShardings that a hint, or a class of hints, means: `partition_specs` over a mesh.
+    """The NamedShardings of a hint, or of a class of hints: `partition_specs` over a mesh.
 
     Pass them to ``jax.jit`` as ``in_shardings`` and ``out_shardings``, to ``jax.device_put`` as the
     second argument, and to checkpoint libraries as the target of a restore.
@@ -76,9 +76,9 @@ def shardings(T: Any, mesh: MeshLike | None = None, like: Any = None, *, memory_
 
     Args:
       T: a hint, or a class whose fields have hints.
-      mesh: the mesh, which may be abstract, a dict of sizes, or a text ``"dp=4,tp=2"``; by default
-        the ambient one, or that which boxes of Flax name.
-      like: a value of that type, which fixes ranks and lengths where the hint leaves them open.
+      mesh: the mesh, which may be abstract, a dict of sizes, or a text ``"dp=4,tp=2"``; by default the ambient mesh, or
+        that of Flax boxes.
+      like: a value of that type, which fixes ranks and lengths that the hint leaves open.
       memory_kind: the memory of the arrays, ``"pinned_host"``; by default that of computations.
 
     Returns:
@@ -150,10 +150,10 @@ def shape_structs(
       T: a hint, or a class whose fields have hints.
       mesh: the mesh, which may be abstract, a dict of sizes, or a text ``"dp=4,tp=2"``; by default
         the ambient one, if there is one.
-      like: a value of that type, whose structure, shapes and dtypes the structs have, where the hint leaves them
-        open: of ``Like[optax.OptState, Weights]`` what ``jax.eval_shape(optimizer.init, structs)`` returns.
+      like: a value of that type, which gives the structure, shapes and dtypes that the hint leaves open: for
+        ``Like[optax.OptState, Weights]`` the result of ``jax.eval_shape(optimizer.init, structs)``.
       sizes: sizes by name as in a dict, for a dim that has the name of an option.
-      **dims: the global size of each name in the hints; a tuple of sizes for ``*name``. With ``like`` none is needed.
+      **dims: the global size of each name in the hints; a tuple of sizes for ``*name``; not needed with ``like``.
 
     Returns:
       The structs, in the tree structure of ``like``, else of the hint, with shardings if a mesh is known. A leaf that
@@ -258,7 +258,7 @@ def names_of(hints: Iterable[ArrayHint]) -> dict[str, bool]:
 
 
 def shape_of(hint: ArrayHint, sizes: Sizes) -> tuple[int, ...] | Fault:
-    """The shape of a hint with known sizes, or the fault that it has none."""
+    """The shape of a hint with known sizes, or the fault that explains why it has no shape."""
     shape, no_size = list[int](), "for which no size can be given"
     for index, dim in enumerate(hint.spec.dims):
         if isinstance(dim, Rest):
@@ -312,7 +312,7 @@ class TreeBuilder(Record):
       static: returns the leaf for a static field, from its default.
       scalar: the leaf for a Python number without a default; None if a default is required.
       choose: returns the node to build, from a node and the enclosing records, if the hint leaves a choice.
-      like: returns the subtree for a ``Like``, from its hint and its path; None if its structure is not known.
+      like: returns the subtree for a ``Like``, from its hint and its path; None if its structure is unknown.
     """
 
     verb: str

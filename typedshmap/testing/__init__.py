@@ -1,4 +1,4 @@
-"""Test sharded programs: make their inputs from their hints, and require the same results on every mesh."""
+"""Test sharded programs: make inputs from hints, and require the same results on every mesh."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name != "assert_cost":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .budget import assert_cost  # which stands on a tool that few tests need
+    from .budget import assert_cost  # which uses a tool that few tests need
 
     return assert_cost

@@ -30,34 +30,34 @@ def assert_cost(
     sizes: Mapping[str, Any] | None = None,
     **dims: Any,
 ) -> Explanation:
-    """Hold a function to a budget of what it communicates, holds in memory and computes.
+    """Assert that a function keeps a budget of communication, memory and computation.
 
     ```python
     assert_cost(mlp, mesh={"dp": 4, "tp": 2}, collectives={"all-gather/dp": 2, "all-reduce/tp": 1}, wire_bytes=2**20)
     ```
 
-    It is traced, as `explain` does it, and needs no devices.
+    The function is traced, as by `explain`, and needs no devices.
 
     Args:
-      f: as for `explain`: a decorated function, or a plain one with its arguments.
-      *args: arguments, arrays or ``jax.ShapeDtypeStruct``s; for a decorated function by default drawn.
+      f: as for `explain`: a decorated function, or a plain function with its arguments.
+      *args: arguments, arrays or ``jax.ShapeDtypeStruct``s; by default drawn for a decorated function.
       mesh: a mesh, a dict of sizes or a text, as for `explain`.
-      collectives: how many of each there are, exactly and all of them, by operation and mesh axes, as in
-        ``"all-reduce/dp,tp"``; ``{}`` for none. One in a loop counts once per iteration, one in a ``while`` loop once.
+      collectives: the exact number of all collectives, by operation and mesh axes, as in ``"all-reduce/dp,tp"``; ``{}``
+        for none. A collective in a loop counts once per iteration, in a ``while`` loop once.
       wire_bytes: the most bytes that one device may send in all collectives together.
-      memory: the most bytes that may be in the memory of one device at a time.
+      memory: the most bytes that may be in the memory of one device at any time.
       flops: the most floating-point operations of one device.
-      grad: whether the budget is for forward and backward, and not for the function alone.
+      grad: whether the budget is for the forward and backward passes, not only for the function.
       arguments: as for `explain`.
       sizes: sizes by name as in a dict, for a dim that has the name of an option.
       **dims: as for `explain`.
 
     Returns:
-      The explanation that it was compared with.
+      The explanation that was compared with the budget.
 
     Raises:
-      AssertionError: for a budget that is not kept, with both numbers and the places of the collectives.
-      StructureError: for a budget that cannot be read.
+      AssertionError: for an exceeded budget, with both numbers and the places of the collectives.
+      StructureError: for a budget that cannot be parsed.
       TypedShmapError: as for `explain`.
     """
     require_bool_or_none(_VERB, "grad", grad)
@@ -91,7 +91,7 @@ def _exact(count: int) -> str:
 
 
 def _read_collectives(given: Any) -> dict[str, int]:
-    """How many of each collective are expected, by operation and mesh axes."""
+    """The expected number of each collective, by operation and mesh axes."""
     if not isinstance(given, Mapping):
         raise StructureError(
             f'{_VERB}: collectives= expects a dict as in {{"all-gather/dp": 2}}, got {value_text(given)}'
@@ -111,7 +111,7 @@ def _read_collectives(given: Any) -> dict[str, int]:
 
 
 def _other_collectives(explanation: Explanation, costs: Costs, expected: Mapping[str, int]) -> list[str]:
-    """The collectives of which there are more or fewer than expected."""
+    """The collectives whose number is not the expected one."""
     names = dict(explanation.mesh)
     for key in expected:
         for axis in key.partition("/")[2].split(","):

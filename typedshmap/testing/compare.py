@@ -7,9 +7,9 @@ quickly as c grows; u is the unit roundoff. So a different order changes a resul
 that size in the operands does.
 
 That change is measured: the program runs again on one device with every inexact argument perturbed by one unit in the
-last place of the coarsest dtype that the program computes in. Gradients may depend on no argument, but they are linear
-in the cotangents: these are multiplied by a number, and the gradients divided by it. ``moved`` is the largest change of
-the result. Then
+last place of the coarsest dtype in which the program computes. Gradients may be independent of the arguments, but they
+are linear in the cotangents: the cotangents are multiplied by a number, and the gradients divided by it. ``moved`` is
+the largest change of the result. Then
 
     allowed = c g (u scale + moved),    g = sqrt(n) v / u + sqrt(p)
 
@@ -17,9 +17,9 @@ where ``scale`` is the largest entry of the result on one device, u belongs to t
 which sums are accumulated (float32 for shorter dtypes, as in XLA), n is the number of terms of the longest sum in the
 program, and p the number of devices, whose partial results are rounded to the coarse dtype before they are added.
 
-Only entries that are not the same to the last bit on every mesh count for ``scale`` and ``moved``: a score of -1e9
-behind a mask says nothing about the others. Dtypes of fewer than 16 bits count where something is computed in them;
-what is only cast to them and back, as in a product of quantized numbers, is rounded alike on every mesh."""
+Only entries that are not identical on every mesh count for ``scale`` and ``moved``: a masked score of -1e9 says nothing
+about the other scores. Dtypes of fewer than 16 bits count only if values are computed in them; values that are only
+cast to them and back, as in a product of quantized numbers, are rounded in the same way on every mesh."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .. import _jax
 from .._jax.primitives import primitive
 from .run import ArraysByName, HostArray, Outcome
 
-# Entries with an error of at least this share of the largest one are a tie, which only rounding would decide.
+# Entries with an error of at least this share of the largest error are a tie, which rounding would decide.
 _NEARLY = 1 - 1e-4
 
 
@@ -48,8 +48,8 @@ class FormMismatch:
     Attributes:
       name: the result's name.
       mesh: the mesh on which it differs.
-      actual: its type on that mesh; empty where it is missing.
-      expected: its type on one device; empty where it is missing.
+      actual: its type on that mesh; empty if it is missing.
+      expected: its type on one device; empty if it is missing.
     """
 
     name: str
@@ -67,7 +67,7 @@ class ValueMismatch:
       mesh: the mesh on which it differs.
       actual: its value on that mesh.
       expected: its value on one device.
-      allowed: the largest difference that is allowed; None where the values must be equal.
+      allowed: the largest allowed difference; None if the values must be equal.
       wrong: a mask of the entries with a larger difference.
       dim_axes: the mesh axes that each dim is sharded over.
     """
@@ -84,7 +84,7 @@ class ValueMismatch:
     def at(self) -> tuple[int, ...]:
         """The index of the entry with the largest difference.
 
-        Of several whose differences are equal up to rounding it is the first, so that it is the same on every machine.
+        Among differences that are equal up to rounding it is the first, so that it is the same on every machine.
         """
         with np.errstate(invalid="ignore"):
             off = np.abs(as_double(self.actual) - as_double(self.expected))
@@ -105,8 +105,8 @@ class MeshTrial(NamedTuple):
 
     Attributes:
       mesh: the mesh.
-      outcome: the results on it.
-      differences: those that differ.
+      outcome: the results on the mesh.
+      differences: the results that differ.
     """
 
     mesh: Mesh
@@ -131,7 +131,7 @@ def differences(reference: Outcome, on_mesh: Outcome, tolerance: Tolerance) -> I
 
 
 def are_close(actual: HostArray, expected: HostArray, allowed: float | None) -> HostArray:
-    """A mask of the entries whose difference is allowed; NaN equals NaN, and an infinity itself."""
+    """A mask of the entries with an allowed difference; NaN equals NaN, and an infinity equals itself."""
     if allowed is None:
         return actual == expected
     actual, expected = as_double(actual), as_double(expected)
@@ -140,13 +140,13 @@ def are_close(actual: HostArray, expected: HostArray, allowed: float | None) -> 
     return is_near | (actual == expected) | (np.isnan(actual) & np.isnan(expected))
 
 
-# Correct programs in float32 and bfloat16 used up to a fifth of what this allows; where a sum cancels completely, up
-# to three quarters.
+# Correct programs in float32 and bfloat16 used up to a fifth of this tolerance; if a sum cancels completely, up to
+# three quarters.
 _C = 2.0
 _SINGLE = 2.0**-24
-# A tolerance of a larger share of the median entry hides mistakes.
+# A tolerance that is a larger share of the median entry hides mistakes.
 _MUCH = 0.01
-# A result is chaotic that changes by this share of its largest entry, and by so many roundoffs.
+# A result is chaotic if it changes by this share of its largest entry, and by this number of roundoffs.
 _CHAOS, _CHAOS_IN_UNITS = 0.01, 100.0
 _PERTURBATION_STREAM = 2**31 + 2
 _FACTORS = (1.3, 0.7, 1.7, 0.6)
@@ -154,17 +154,17 @@ _FACTORS = (1.3, 0.7, 1.7, 0.6)
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The differences that are allowed: those that rounding explains, or given ones.
+    """The allowed differences: those that rounding explains, or those that the user gives.
 
     Attributes:
-      dtype: the coarsest dtype that the program computes in; None where nothing is inexact.
+      dtype: the coarsest dtype in which the program computes; None if nothing is inexact.
       unit: that dtype's unit roundoff.
       terms: the number of terms of its longest sum.
       moved: for each inexact result, the largest change of each entry when the arguments are perturbed.
-      uncertain: for each inexact result, a mask of the entries that are not the same to the last bit on every mesh.
+      uncertain: for each inexact result, a mask of the entries that are not identical on every mesh.
       loose: for each other result, a mask of the entries that changed.
-      rtol: instead of what rounding explains, a share of the largest entry.
-      atol: instead of what rounding explains, a number; it is added to that share.
+      rtol: a share of the largest entry, instead of the differences that rounding explains.
+      atol: a number, instead of the differences that rounding explains; it is added to that share.
     """
 
     dtype: Any
@@ -182,7 +182,7 @@ class Tolerance:
         return self.rtol is not None or self.atol is not None
 
     def allowed(self, name: str, reference: HostArray, devices: int) -> float | None:
-        """The largest difference that is allowed on so many devices; None for a value that must be equal."""
+        """The largest allowed difference on a number of devices; None for a value that must be equal."""
         if not _jax.array.is_inexact(reference.dtype):
             return None
         if self.is_given:
@@ -194,16 +194,16 @@ class Tolerance:
         return _C * growth * (self.unit * scale + moved)
 
     def is_chaotic(self, reference: Outcome) -> bool:
-        """Whether a change in the last place of the arguments is amplified so much that it hardly has a bound.
+        """Whether a change in the last place of the arguments is amplified nearly without a bound.
 
-        So it is where a softmax of large scores goes over from one score to another: a few changes of the arguments
-        that are tried may not find what rounding does elsewhere.
+        An example is a softmax of large scores that switches from one score to another: the few perturbations of the
+        arguments may miss the effect of rounding.
         """
         share = max(_CHAOS, _CHAOS_IN_UNITS * self.unit)
         return any(scale_of(moved) > share * scale_of(reference.values[name]) for name, moved in self.moved.items())
 
     def over(self, reference: Outcome, outcomes: Iterable[Outcome]) -> Tolerance:
-        """The same for a comparison with these meshes."""
+        """The tolerance for a comparison with these meshes."""
         uncertain = {name: np.zeros(moved.shape, bool) for name, moved in self.moved.items()}
         for name, mask in uncertain.items():
             for values in (outcome.values.get(name) for outcome in outcomes):
@@ -212,7 +212,7 @@ class Tolerance:
         return replace(self, uncertain=uncertain)
 
     def looseness(self, reference: Outcome, devices: int) -> dict[str, float]:
-        """By result: what rounding explains as a share of the median entry, where that is much."""
+        """By result, the tolerance as a share of the median entry, if it is large."""
         shares: dict[str, float] = {}
         for name in () if self.is_given else self.moved:
             sizes = np.abs(as_double(reference.values[name][self.uncertain[name]]))
@@ -230,7 +230,7 @@ def scale_of(values: HostArray) -> float:
 
 
 def as_double(values: HostArray) -> HostArray:
-    """Numbers in double precision, so that their differences are exact enough."""
+    """Numbers in double precision, so that their differences are accurate."""
     is_complex = jax.numpy.issubdtype(values.dtype, jax.numpy.complexfloating)
     return values.astype(np.complex128 if is_complex else np.float64)
 
@@ -256,28 +256,28 @@ def measure(reference: Outcome, seed: int, rtol: float | None = None, atol: floa
 
 
 def coarsest_dtype(jaxprs: Iterable[Any]) -> Any:
-    """The coarsest dtype that programs compute in; None where nothing is inexact."""
+    """The coarsest dtype in which programs compute; None if nothing is inexact."""
     dtypes = dict[Any, None]()
     for eqn in (eqn for jaxpr in jaxprs for eqn in _jax.jaxpr.all_equations(jaxpr)):
         results = [var.aval.dtype for var in eqn.outvars if hasattr(var.aval, "dtype")]
         operation = primitive(eqn.primitive.name)
         chooses = operation.kind in ("joining", "choice") or (operation.kind == "extreme" and operation.is_monotone)
-        # What these return of fewer than 16 bits was cast to that.
+        # Results of these with fewer than 16 bits are only casts.
         is_moved = operation.is_moving or chooses or any(_jax.jaxpr.inner_jaxprs(eqn))
         dtypes.update((dtype, None) for dtype in results if dtype.itemsize > 1 or not is_moved)
     return max(filter(_jax.array.is_inexact, dtypes), key=unit_of, default=None)
 
 
 def _perturb(arrays: Sequence[jax.Array], unit: float, seed: int, number: int) -> list[jax.Array]:
-    """The arrays with every inexact entry off by one unit in the last place: at first all of them up, then at random.
+    """The arrays with every inexact entry off by one unit in the last place: first all up, then at random.
 
-    Changes at random hardly change a large sum of positive terms: by less than its own last place.
+    Random changes hardly change a large sum of positive terms: by less than its own last place.
     """
     rng, perturbed = np.random.default_rng((seed, number, _PERTURBATION_STREAM)), list(arrays)
     for at, array in enumerate(arrays):
         if _jax.array.is_inexact(array.dtype):
             signs = rng.choice((-1.0, 1.0), array.shape) if number else 1.0
-            # One unit in the last place is u to 2 u of a number; three halves of u round to no less than one.
+            # One unit in the last place is u to 2 u of a number; three halves of u round to at least one unit.
             values = np.asarray(array)
             changed = as_double(values) * (1 + 1.5 * unit * signs)
             perturbed[at] = jax.device_put(changed.astype(values.dtype), array.sharding)
@@ -291,12 +291,12 @@ def unit_of(dtype: Any) -> float:
 
 
 def longest_sum(jaxpr: Any) -> int:
-    """The number of terms of a jaxpr's longest sum; the iterations of the loops around it count as terms."""
+    """The number of terms of a jaxpr's longest sum; the iterations of enclosing loops count as terms."""
     return max((times * _terms(eqn) for eqn, times in _jax.jaxpr.counted_equations(jaxpr)), default=1)
 
 
 def _terms(eqn: Any) -> int:
-    """The number of terms that an equation adds up for one entry of its result, at most."""
+    """The largest number of terms that an equation adds up for an entry of its result."""
     name, params = eqn.primitive.name, eqn.params
     sizes = [prod(atom.aval.shape) for atom in eqn.invars if hasattr(atom.aval, "shape")]
     match name:

@@ -1,4 +1,4 @@
-"""Where the values of a program begin to depend on the mesh, in the words of a message."""
+"""Where the values of a program begin to depend on the mesh, worded for a message."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Where(NamedTuple):
     """Where a result begins to differ.
 
     Attributes:
-      lines: in the words of a message; one line if it is not known, with the reason.
-      is_backward: whether it is in a gradient.
+      lines: the lines of the message; if the place is unknown, one line with the reason.
+      is_backward: whether the place is in a gradient.
     """
 
     lines: Sequence[str]
@@ -52,7 +52,7 @@ def describe_first_difference(
         why = "no line computes another value from operands that agree"
     except Unreplayable as error:
         first, why = None, str(error)
-    except Exception as error:  # of many kinds, and none of them may hide the difference
+    except Exception as error:  # no error may hide the difference
         first_line = (str(error).splitlines() or [""])[0][:_MOST_LETTERS]
         first, why = None, f"the program cannot be run value by value: {type(error).__name__}: {first_line}"
     if first is None:
@@ -66,7 +66,7 @@ def describe_first_difference(
 
 
 def _facts(first: FirstDifference) -> list[str]:
-    """What the operation does with which operands."""
+    """The operation and its operands, in words."""
     step, compared, program = first.step, first.comparison, first.comparison.program
     what = _jax.source.collective_name(step.eqn) if step.name != "item" else "scan"
     instead = first.instead and f"with {first.instead} in its place the results are as on one device"
@@ -93,7 +93,7 @@ def _facts(first: FirstDifference) -> list[str]:
 
 
 def _read(first: FirstDifference) -> list[str]:
-    """What the reading of its region knows of the value; it knows too little of one in a ring."""
+    """The kind of the value by the reading of its region; a value in a ring is not known well enough."""
     step, compared = first.step, first.comparison
     regions, references = compared.program.regions, compared.reference.regions
     if step.region is None or step.name == "item" or first.loop is not None:
@@ -101,13 +101,13 @@ def _read(first: FirstDifference) -> list[str]:
     try:
         on_one = Region.of(references[step.region].eqn) if len(references) == len(regions) else None
         known = Region.of(regions[step.region].eqn).describe(step.eqn.outvars[first.result], on_one)
-    except Exception:  # what only reads a program hides no difference
+    except Exception:  # the analysis must not hide the difference
         return []
     return [f"read as: {'; '.join(known)}"] if known else []
 
 
 def _words(agreement: Agreement) -> str:
-    """How the shards of a value make that on one device, in words."""
+    """How the shards of a value make up the value on one device, in words."""
     dims = [f"dim {dim} sharded over {quoted_axes(axes)}" for dim, axes in enumerate(agreement.dim_axes) if axes]
     layout = f"{', '.join(dims)}: " if dims else ""
     reduced = dict(agreement.reduced)

@@ -1,4 +1,4 @@
-"""Describe a failed trial: the result that differs, the mesh, the difference, the mesh axis that makes it, and causes.
+"""Describe a failed trial: the result that differs, the mesh, the difference, the responsible mesh axis, and causes.
 
 Causes are inferred from patterns in the values and from the jaxpr; each has a cure."""
 
@@ -73,7 +73,7 @@ def failure_report(
 
 
 def describe_trial(subject: FunctionUnderTest, drawn: UnplacedInputs) -> list[str]:
-    """The lines of a message that give the sizes of a trial, how the function was called, and the seed."""
+    """The lines of a message with the sizes of a trial, the call of the function, and the seed."""
     text = ", ".join(size_text(name, size) for name, size in drawn.sizes.items())
     lines = [f"Sizes: {text}"] if text else []
     if subject.kind == "global":
@@ -84,7 +84,7 @@ def describe_trial(subject: FunctionUnderTest, drawn: UnplacedInputs) -> list[st
 
 
 def differs_by_itself(subject: FunctionUnderTest, drawn: UnplacedInputs, mismatch: Difference) -> str:
-    """The message of a trial whose result on one device changes when the call is repeated."""
+    """The message for a trial whose result on one device changes when the call is repeated."""
     text = f"{result_phrase(mismatch.name)} depends on something other than the arguments"
     if isinstance(mismatch, ValueMismatch):
         actual, expected = numbers(mismatch.actual[mismatch.at], mismatch.expected[mismatch.at])
@@ -93,7 +93,7 @@ def differs_by_itself(subject: FunctionUnderTest, drawn: UnplacedInputs, mismatc
 
 
 def has_not_ended(subject: FunctionUnderTest, drawn: UnplacedInputs, mesh: Mesh, seconds: float) -> str:
-    """The message of a mesh on which the program takes too long."""
+    """The message for a mesh on which the program takes too long."""
     lines = [
         f"{subject.name}: it has not ended on {name_of_mesh(mesh)} after {seconds:.0f} seconds",
         "",
@@ -106,21 +106,21 @@ def has_not_ended(subject: FunctionUnderTest, drawn: UnplacedInputs, mesh: Mesh,
 
 
 def result_phrase(name: str) -> str:
-    """A result or a gradient, as a message names it."""
+    """The name of a result or a gradient in a message."""
     return "return value" if name == "return" else name
 
 
 def numbers(a: Any, b: Any) -> tuple[str, str]:
-    """Two numbers, with as few digits as show that they differ."""
+    """Two numbers, with the fewest digits that show that they differ."""
     if not _jax.array.is_inexact(a.dtype):
         return str(a), str(b)
-    # At least four digits, which are the same on every machine; the last ones depend on rounding.
+    # At least four digits, which are the same on every machine; the last digits depend on rounding.
     texts = ((f"{a.item():.{digits}g}", f"{b.item():.{digits}g}") for digits in (4, 6, 9, 17))
     return next((pair for pair in texts if pair[0] != pair[1]), (str(a), str(b)))
 
 
 def entry_place(at: tuple[int, ...]) -> str:
-    """The index of an entry, `` at [0,3]``; nothing for a scalar."""
+    """The index of an entry, `` at [0,3]``; empty for a scalar."""
     return f" at [{','.join(map(str, at))}]" if at else ""
 
 
@@ -136,7 +136,7 @@ def describe_omissions(left_out: Mapping[Mesh, str]) -> list[str]:
 
 
 def _responsible_axes(name: str, wrong: Sequence[MeshTrial]) -> str:
-    """The mesh axes that make a result differ, in words: each of them alone, or only all together."""
+    """The mesh axes that make a result differ, in words: each alone, or only all together."""
     longer = [longer_axes(trial.mesh) for trial in wrong if any(result.name == name for result in trial.differences)]
     alone = dict.fromkeys(axes[0] for axes in longer if len(axes) == 1)
     if not alone:
@@ -152,10 +152,10 @@ def _deviation(first: ValueMismatch, tolerance: Tolerance) -> str:
 
 
 def explained(tolerance: Tolerance, allowed: float, by: float) -> str:
-    """The difference that is allowed, in words.
+    """The allowed difference, in words.
 
-    What rounding explains is partly measured, and another machine may add in another order. So the text gives a power
-    of ten well above it, unless the difference itself is below that.
+    It is partly measured, and another machine may add in another order. So the text gives a power of ten well above it,
+    unless the difference itself is smaller.
     """
     if tolerance.is_given:
         return f"{allowed:.3g} is allowed"
@@ -165,7 +165,7 @@ def explained(tolerance: Tolerance, allowed: float, by: float) -> str:
 
 
 class Clue(NamedTuple):
-    """A fact about a difference, a cure, which may be empty, and whether the numbers themselves show it."""
+    """A fact about a difference, a cure, which may be empty, and whether the numbers show the fact."""
 
     fact: str
     cure: str
@@ -187,7 +187,7 @@ def clues(mismatch: ValueMismatch, jaxprs: Sequence[Any], is_backward: bool, ref
     if pattern is None and is_random:
         kept = f"exclude={mismatch.name!r} leaves this result out"
         cure = f"where random numbers rightly differ from shard to shard, {kept}"
-        if mismatch.name == "return":  # the only one
+        if mismatch.name == "return":  # the only result
             drawn = "draw those of the whole array, and take each shard's part of them"
             cure = f"for the same numbers on every mesh {drawn}"
         yield Clue("the program draws random numbers", cure)
@@ -201,7 +201,7 @@ def clues(mismatch: ValueMismatch, jaxprs: Sequence[Any], is_backward: bool, ref
 def _patterns(
     mismatch: ValueMismatch, sizes: Mapping[str, int], is_backward: bool, is_random: bool, reference: str
 ) -> Iterator[Clue]:
-    """What the numbers themselves show."""
+    """The clues in the numbers."""
     groups = [axes for count in range(1, len(sizes) + 1) for axes in combinations(sizes, count)]
     counts = [(prod(sizes[axis] for axis in axes), quoted_axes(axes)) for axes in groups]
     if (factor := common_factor(mismatch)) is not None:
@@ -238,9 +238,9 @@ def _patterns(
 
 
 def common_factor(mismatch: ValueMismatch) -> float | None:
-    """The factor by which the entries differ, if it is the same for all of those that do, and they are not the fewer.
+    """The factor by which entries differ, if it is the same for all differing entries, and these are not a minority.
 
-    What is equal to the bit says nothing of it: a masked score, a learning rate beside the loss.
+    Identical entries do not count: a masked score, a learning rate beside the loss.
     """
     actual, expected = as_double(mismatch.actual), as_double(mismatch.expected)
     is_equal = (actual == expected) & (expected != 0) | np.isnan(actual) & np.isnan(expected)
@@ -257,7 +257,7 @@ def common_factor(mismatch: ValueMismatch) -> float | None:
 
 
 def repeated_dim(mismatch: ValueMismatch, count: int) -> int | None:
-    """The dim along which that many parts are equal on the mesh, and are not on one device."""
+    """The dim along which a number of parts are equal on the mesh, but not on one device."""
 
     def are_equal(values: HostArray, dim: int) -> bool:
         first, *rest = np.split(values, count, dim)
@@ -270,7 +270,7 @@ def repeated_dim(mismatch: ValueMismatch, count: int) -> int | None:
 
 
 def part_order(mismatch: ValueMismatch, count: int) -> tuple[int, tuple[int, ...]] | None:
-    """A dim whose parts on the mesh are those on one device in another order, and that order."""
+    """A dim whose parts on the mesh are those on one device in another order, and the order."""
     for dim, size in enumerate(mismatch.actual.shape):
         if size % count:
             continue
@@ -293,7 +293,7 @@ def _are_close(a: HostArray, b: HostArray, mismatch: ValueMismatch) -> bool:
 
 
 def wrong_shards(mismatch: ValueMismatch, axis: str) -> tuple[int, ...] | None:
-    """The wrong shards along a mesh axis; None if all are wrong, or if no dim is sharded over that axis alone."""
+    """The wrong shards along a mesh axis; None if all are wrong, or if no dim is sharded over only this axis."""
     sizes: Mapping[str, int] = mismatch.mesh.shape
     for dim, axes in enumerate(mismatch.dim_axes):
         if [name for name in axes if sizes[name] > 1] == [axis]:
@@ -305,16 +305,16 @@ def wrong_shards(mismatch: ValueMismatch, axis: str) -> tuple[int, ...] | None:
 
 @contextmanager
 def noting_sizes(name: str, function: Callable[..., Any], sizes: Mapping[str, int]) -> Generator[None]:
-    """Note on an exception which closed-over values may be sizes of the function's own mesh.
+    """Add a note to an exception: the closed-over values that may be sizes of the function's own mesh.
 
     Args:
       name: the function's name.
       function: the function.
-      sizes: the axes of its own mesh, with their sizes.
+      sizes: the axes of the function's own mesh, with their sizes.
     """
     try:
         yield
-    except TypedShmapError:  # it says itself what is wrong
+    except TypedShmapError:  # its message is sufficient
         raise
     except Exception as error:
         for axis, words in closed_over_sizes(function, sizes).items():

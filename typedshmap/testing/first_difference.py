@@ -1,4 +1,4 @@
-"""The first line whose values make another global value on a mesh than on one device, though its operands agree."""
+"""Find the first line whose global value differs between a mesh and one device, although its operands agree."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _MOST_NESTED = 3
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """A step, and its comparison.
+    """The step where results begin to differ.
 
     Attributes:
       step: the step.
-      comparison: what is known of all values.
-      loop: the loop around it that has another length than on one device, if any; its values are not compared.
-      instead: what puts all results right in the place of its result, in words, if anything is known to.
+      comparison: the comparison of all values.
+      loop: the enclosing loop with another length than on one device, if any; its values are not compared.
+      instead: a replacement for its result that makes all results right, in words; empty if none is known.
     """
 
     step: TracedStep
@@ -35,13 +35,13 @@ class FirstDifference:
 
     @property
     def result(self) -> int:
-        """Which of its results is known to be another value than on one device; the first if none is."""
+        """The index of its first result that is known to differ from one device; 0 if none is."""
         kinds = [self.comparison.agreement(number).kind for number in self.step.results]
         return next((at for at, kind in enumerate(kinds) if kind in ("nearly", "differs", "own")), 0)
 
     @property
     def iteration(self) -> int | None:
-        """The iteration of the innermost loop that it is in, from 0 on."""
+        """The iteration of the innermost enclosing loop, from 0 on."""
         around = {step.label for step in self.comparison.program.steps if step.is_loop}
         label = self.step.label
         while label and label[:-2] not in around:
@@ -50,7 +50,7 @@ class FirstDifference:
 
 
 def first_difference(on_one: Run, on_mesh: Run, wrong: Sequence[int]) -> FirstDifference | None:
-    """The first difference on the way to a result that differs; None if it is not found."""
+    """The first difference in the computation of a result that differs; None if it is not found."""
     way = Slice(ComparedValues(on_one, on_mesh, Opened({}, {})).compare(), wrong)
     for _ in range(_MOST_NESTED):
         opened = way.compared.opened_by(way.steps)
@@ -76,7 +76,7 @@ def first_difference(on_one: Run, on_mesh: Run, wrong: Sequence[int]) -> FirstDi
 
 
 def numbers_behind(numbers: Iterable[int], operands: Callable[[int], Iterable[int]]) -> set[int]:
-    """Some values and all that they follow from, given what each of them is computed from."""
+    """Some values and all values that they depend on, given the operands of each value."""
     behind, waiting = set[int](), [*numbers]
     while waiting:
         number = waiting.pop()
@@ -87,23 +87,23 @@ def numbers_behind(numbers: Iterable[int], operands: Callable[[int], Iterable[in
 
 
 class Slice:
-    """What a wrong result follows from, as far as it is not right.
+    """The wrong values on which a wrong result depends.
 
     Attributes:
-      compared: the values.
-      results: the wrong results; it is the slice of the first of them.
-      steps: the steps whose results are not right, in their order.
+      compared: the comparison of all values.
+      results: the wrong results; the slice is that of the first of them.
+      steps: the steps whose results are not right, in order.
     """
 
     def __init__(self, compared: ComparedValues, wrong: Sequence[int]) -> None:
         self.compared, self.program, self.types = compared, compared.program, compared.program.types
         self.results = [self.program.results[at] for at in wrong]
         self._maker = {number: step for step in self.program.steps for number in step.results}
-        # What is computed from the indices of shards, sizes and literals alone; of sizes and literals alone; and along
-        # a sharded dim of one shard's part.
+        # Values computed from only indices of shards, sizes and literals; from only sizes and literals; and along the
+        # sharded dim of a shard's part.
         self._data_free, self._sized, self._local = set[int](), {*self.program.constants}, set[int]()
         for step in self.program.steps:
-            # What is summed over shards is not a size, even if it is the cotangent 1 of a loss.
+            # A sum over shards is not a size, even if it sums the cotangent 1 of a loss.
             is_summed = _jax.jaxpr.collective_operation(step.eqn) is not None and any(
                 map(self._is_inexact, step.results)
             )
@@ -120,7 +120,7 @@ class Slice:
         return wrong + self.program.opened_results.get(step.label, [])
 
     def _behind(self, numbers: Iterable[int], operands: Callable[[TracedStep], Iterable[int]]) -> list[TracedStep]:
-        """The steps that some values follow from by some operands, in their order."""
+        """The steps on which some values depend through some operands, in order."""
 
         def before(number: int) -> Iterable[int]:
             step = self.made_by(number)
@@ -130,7 +130,7 @@ class Slice:
         return [step for step in self.program.steps if not behind.isdisjoint(step.results)]
 
     def equations(self) -> list[list[TracedStep]]:
-        """The equations in regions that all wrong results follow from, each with its steps in all iterations."""
+        """The equations in regions on which the wrong results depend, each with its steps in all iterations."""
         is_nested = lambda step: step.is_loop or step.is_choice  # noqa: E731
         equations = defaultdict[Label, list[TracedStep]](list)
         for step in self._behind(self.results, lambda step: () if is_nested(step) else step.operands):
@@ -141,10 +141,10 @@ class Slice:
     def places(
         self, equations: Sequence[Sequence[TracedStep]], last: Label, loop: TracedStep | None
     ) -> list[ChangedResult]:
-        """Results of equations up to one, in whose place other values may put the wrong ones right.
+        """The results of equations, up to the last, whose replacement may make the wrong results right.
 
-        In a loop of another length than on one device no others are tried than of indices and masks, since what has
-        the same place there may be another value.
+        In a loop of another length than on one device only indices and masks are replaced, since a value at the same
+        place there may be another value.
         """
         places = list[ChangedResult]()
         for steps in (steps for steps in equations if is_up_to(steps[0].label, last)):
@@ -164,7 +164,7 @@ class Slice:
         return places
 
     def _may_be_wrong(self, number: int) -> bool:
-        """Whether a value may not be as it should be on shards: a part, an addend, or the shard's own for now."""
+        """Whether a value may be wrong on the shards, and not just a part, an addend, or temporarily a shard's own."""
         if number in self._local or number in self._data_free:
             return False
         agreement = self.compared.agreement(number)
@@ -172,7 +172,7 @@ class Slice:
         return is_wrong or any(len(axes) > 1 for axes in agreement.dim_axes)
 
     def made_by(self, number: int) -> TracedStep | None:
-        """The step that makes a value, in whatever region."""
+        """The step that makes a value, in any region."""
         while number in self.compared.origin:
             number = self.compared.origin[number]
         return self._maker.get(number)
@@ -187,7 +187,7 @@ class Slice:
         return _jax.array.is_inexact(self.types[number].dtype)
 
     def _is_certain(self, number: int) -> bool:
-        """Whether a value is known to be wrong: nearly right, or what shards compute of what is right."""
+        """Whether a value is known to be wrong: nearly right, or computed by shards from right values."""
         kind, step = self.kind(number), self._maker.get(number)
         if number in self._data_free:
             return False
@@ -196,7 +196,7 @@ class Slice:
         return kind == "nearly" or (kind == "differs" and number not in self._local)
 
     def _is_of_shards(self, step: TracedStep) -> bool:
-        """Whether it computes numbers entry by entry, of shards that are right or what is the same for all of them."""
+        """Whether a step computes entry by entry, from right shards or from values that are the same on all shards."""
         others = [number for number in step.operands if not self.is_right(number)]
         operation, is_equal = primitive(step.name), all(self.kind(number) == "blocks" for number in others)
         if not operation.is_entry_by_entry or operation.kind == "cast" or not is_equal:
@@ -212,7 +212,7 @@ class Slice:
         return self._is_inexact(step.results[0]) and len({*layouts}) == 1 and any(layouts[0])
 
     def culprit(self) -> TracedStep | None:
-        """The step that made it wrong, by what the steps make of values that are right; else the last one."""
+        """The step that made the result wrong: the first with wrong results from right operands; else the last step."""
         written = [step for step in self.steps if step.frames]
         closed = [step for step in written if step.label not in self.program.opened_results]
         for at, step in enumerate(closed):
@@ -230,15 +230,15 @@ class Slice:
         return written[-1] if written else None
 
     def _blamed(self, step: TracedStep, later: Sequence[TracedStep]) -> TracedStep | None:
-        """What adds to a partial sum what every shard has, or sums it wrongly; else the step that made it.
+        """The step that adds an invarying value to a partial sum, or sums it wrongly; else the step that made the sum.
 
-        None where the shards exchange the parts: they may be put together rightly.
+        None if the shards exchange the parts: they may be combined correctly.
         """
         parts, are_added = {*step.results}, False
         ways = dict(pair for number in parts for pair in self.compared.agreement(number).reduced)
         for user in (user for user in later if not parts.isdisjoint(user.operands)):
             operation, is_sum = _jax.jaxpr.collective_operation(user.eqn), primitive(user.name).kind == "sum"
-            if operation == "all-reduce":  # that of a gradient is JAX's
+            if operation == "all-reduce":  # in a gradient it is JAX's
                 return step if _jax.jaxpr.is_transposed(user.eqn) else user
             if "reduced" not in map(self.kind, user.results):
                 if operation is not None:
@@ -255,10 +255,10 @@ class Slice:
         return self.is_right(number) and all(map(axes.isdisjoint, self.compared.agreement(number).dim_axes))
 
     def within(self, loop: TracedStep) -> TracedStep | None:
-        """The last step in the body of a loop that what is wrong at its end follows from, and what is right does not.
+        """The last step in the body of a loop on which a wrong result of the loop depends, and no right result.
 
-        Of several results that are wrong it is the one that follows from the fewest steps. The last of these is at or
-        behind what made it wrong, which is all that is known where one device has no such iterations.
+        Among several wrong results, the one that depends on the fewest steps is used. The mistake is at the last of
+        these steps or before it; more is unknown, since one device has no such iterations.
         """
         after = [number for step in self.steps if step.label > loop.label for number in step.results]
         if loop.name != "scan" or "nearly" in map(self.kind, after):
@@ -283,31 +283,31 @@ class Slice:
             kind = self.kind(outside)
             if not self._is_inexact(outside):
                 continue
-            if kind == "blocks":  # handed round, and not back where it was: the loop may be too short
+            if kind == "blocks":  # blocks that did not come all the way round: the loop may be too short
                 return None
             if kind in ("own", "nearly", "differs"):
                 wrong.append(steps_before(inside))
             elif outside in used and kind in ("global", "reduced"):
                 right |= steps_before(inside)
         least = min((steps - right for steps in wrong if steps - right), key=len, default=set[Label]())
-        kinds = ("cast", "moving", "lookup")  # which hand on what is wrong
+        kinds = ("cast", "moving", "lookup")  # which pass on wrong values
         steps = [step for step in body.steps if step.label in least and step.frames]
         return next((step for step in reversed(steps) if primitive(step.name).kind not in kinds), None)
 
     def _has_order_of_shards(self, step: TracedStep) -> bool:
-        """Whether an operation depends on the order of the entries of what is sharded."""
+        """Whether an operation depends on the order of the entries of a sharded operand."""
         operation = primitive(step.name)
         has_order = operation.kind == "ordering" or operation.has_order
         return has_order and any(self.compared.agreement(step.operands[0]).dim_axes)
 
 
 def without_iterations(label: Label) -> Label:
-    """The label of an equation in whatever iteration."""
+    """The label of an equation without its iterations."""
     return (*label[:1], *label[1::2])
 
 
 def is_up_to(label: Label, last: Label) -> bool:
-    """Whether an equation is not behind another one, or is inside it."""
+    """Whether an equation is not after another equation, or is inside it."""
     label, last = without_iterations(label), without_iterations(last)
     return label[: len(last)] <= last
 

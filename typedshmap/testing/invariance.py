@@ -55,13 +55,13 @@ class Verified:
 
     Attributes:
       function: its name.
-      meshes: the meshes; the first one is a single device.
+      meshes: the meshes; the first is a single device.
       left_out: default meshes that were not tried, each with the reason.
       seeds: the seed of each trial.
-      loose: the results that were compared with a tolerance of more than 1 % of their median entry, each with that
-        share; a mistake of that size is not found.
-      misfit: the error that the sizes drawn first led to, where only multiples of all mesh axes were accepted.
-      seconds: how long each mesh took in all trials, compilation included.
+      loose: the results whose tolerance was more than 1 % of their median entry, each with that share; a mistake of
+        that size is not found.
+      misfit: the error for the sizes that were drawn first, if only multiples of all mesh axes were accepted.
+      seconds: the time of each mesh in all trials, including compilation.
     """
 
     function: str
@@ -126,66 +126,68 @@ def assert_mesh_invariant(
 ) -> Verified:
     """Require that a function gives the same global results on every mesh, and the same gradients.
 
-    A correct program does: the mesh determines where values are computed, not what they are. A program that takes the
-    mean of a shard for the global mean, sums twice, draws the same random numbers on every shard, or swaps the mesh
-    axes of a dim does not.
+    A correct program does: the mesh determines where values are computed, not the values. A program does not if it uses
+    the mean of a shard as the global mean, sums twice, draws the same random numbers on every shard, or swaps the mesh
+    axes of a dim.
 
     ```python
     assert_mesh_invariant(step, [{"dp": 4, "tp": 2}], grad=True, batch=32)
     ```
 
     Each trial draws sizes and arguments from the hints, as `inputs` does, and runs the function on one device and on
-    every mesh. If the program compares an argument with a number, some entries are drawn on both sides of it, or
-    equal to it. Every third trial has floats a hundred times larger, if the results are finite there. If the function
+    every mesh. If the program compares an argument with a number, some entries are drawn on both sides of the number,
+    or equal to it. Every third trial has floats a hundred times larger, if the results are then finite. If the function
     refuses the sizes, they are drawn once more, as multiples of all mesh axes. Suspects are not reported: the numbers
-    decide. Trials whose arguments have the same types share the compiled programs: give all sizes, and there is one
+    decide. Trials whose arguments have the same types share the compiled programs: if all sizes are given, there is one
     compilation per mesh.
 
-    Numbers may differ by what a different order of summation explains, ``2 g (u scale + moved)``: u is the unit
-    roundoff of the coarsest dtype that the program computes in; ``scale`` the largest entry of the result on one
-    device; ``moved`` the largest change of the result there when every inexact argument is perturbed by one unit in
-    the last place of that dtype; and ``g = sqrt(n) v / u + sqrt(p)``, for sums of n terms accumulated in a dtype with
-    unit roundoff v (float32 or finer), on p devices. Entries that are the same to the last bit on all meshes count
-    neither for ``scale`` nor for ``moved``. The square roots are those of N. J. Higham and T. Mary, "A new approach to
-    probabilistic rounding error analysis", SIAM J. Sci. Comput. 41(5), 2019. Integers, bools and keys must be equal,
-    except where that perturbation of the arguments changes them.
+    Numbers may differ by as much as a different order of summation explains, ``2 g (u scale + moved)``: u is the unit
+    roundoff of the coarsest dtype in which the program computes; ``scale`` the largest entry of the result on one
+    device; ``moved`` the largest change of the result there when every inexact argument is perturbed by one unit in the
+    last place of that dtype; and ``g = sqrt(n) v / u + sqrt(p)``, for sums of n terms accumulated in a dtype with unit
+    roundoff v (float32 or finer), on p devices. Entries that are identical on all meshes count neither for ``scale``
+    nor for ``moved``. The square roots are those of N. J. Higham and T. Mary, "A new approach to probabilistic rounding
+    error analysis", SIAM J. Sci. Comput. 41(5), 2019. Integers, bools and keys must be equal, except where this
+    perturbation of the arguments changes them.
 
-    Progress is reported on stderr if it takes longer than some seconds.
+    Progress is reported on stderr after some seconds.
 
     Args:
       f: a function made by ``typed_shard_map``, ``typed_jit`` or ``typed``, also under ``jax.jit``; or a method of
         an instance. Its own ``mesh=`` is replaced for the run. Or a function without hints that calls
         ``jax.shard_map``, or was made by it: its regions are traced for the other mesh.
       meshes: each a Mesh, a dict of sizes, or a text like ``"dp=4,tp=2"``; axes that are not named have size 1.
-        By default each axis alone, all axes together, and their sizes permuted: the axes of the function's own mesh,
-        of the ambient one, or of the hints, on the devices of this process. One device always comes first.
+        By default each axis alone, all axes together, and their sizes permuted: the axes of the function's own mesh, of
+        the ambient mesh, or of the hints, on the devices of this process. One device always comes first.
       args: the positional arguments of a function without hints, in any trees: arrays, which are the same in all
-        trials, and ``jax.ShapeDtypeStruct``s, for which values are drawn. They may be given by name, too.
-      grad: whether the vector-Jacobian products must agree as well: of all results in all inexact arguments,
+        trials, and ``jax.ShapeDtypeStruct``s, for which values are drawn. They may also be given by name.
+      grad: whether the vector-Jacobian products of all results with respect to all inexact arguments must also agree,
         with random cotangents. Their names are ``grad(x)``.
       exclude: results that may differ, such as random numbers drawn separately on each shard, by their paths:
-        ``"return[0]"`` or ``"[0]"``, ``"return.noise"`` or ``".noise"``; everything in them is left out.
+        ``"return[0]"`` or ``"[0]"``, ``"return.noise"`` or ``".noise"``; everything in them is excluded.
       seed: the seed of the first trial, 0 by default; each further trial has the next number.
-      trials: how many times sizes and arguments are drawn.
-      timeout: the seconds that a program may run on a mesh, without its compilation. Shards that wait for each other
-        do so for ever; on a CPU this is found after 40 seconds in which nothing is computed.
-      rtol: the share of a result's largest entry that is allowed, instead of what rounding explains.
-      atol: a number that is allowed, instead of what rounding explains; it is added to that share.
-      manual: for a helper made by ``typed``: whether it is meant for manual regions, and mapped over all axes of the
-        mesh, or called under ``jax.jit`` on global arrays. By default it is mapped if its hints have marks
-        (``+axis``) or it communicates over mesh axes. A result marked ``+axis`` is summed.
+      trials: the number of times that sizes and arguments are drawn.
+      timeout: the seconds that a program may run on a mesh, without its compilation. Shards may wait for each other for
+        ever; on a CPU this is noticed after 40 seconds without computation.
+      rtol: the allowed difference as a share of a result's largest entry, instead of the differences that rounding
+        explains.
+      atol: the allowed difference as a number, instead of the differences that rounding explains; it is added to that
+        share.
+      manual: for a helper made by ``typed``: whether it belongs in manual regions and is mapped over all axes of the
+        mesh, or is called under ``jax.jit`` on global arrays. By default it is mapped if its hints have marks
+        (``+axis``) or if it communicates over mesh axes. A result marked ``+axis`` is summed.
       arguments: arguments by name or by path, as for `inputs`.
       sizes: sizes by name as in a dict, for a dim that has the name of an option.
       **dims: sizes by the names of dims, and arguments by their names, as for `inputs`; the same in all trials.
 
     Returns:
-      The meshes, the trials, and the tolerances that are large.
+      The meshes, the trials, and the large tolerances.
 
     Raises:
       AssertionError: if a result depends on the mesh, with the responsible axis and the seed; if the program does not
         end in time on a mesh.
-      MeshAxisError: where no mesh is known, or one needs more devices than there are.
-      StructureError: for arguments that no hint can make, and for an unknown name in ``exclude``.
+      MeshAxisError: if no mesh is known, or if a mesh needs more devices than there are.
+      StructureError: for arguments that cannot be made from hints, and for an unknown name in ``exclude``.
       TypedShmapError: for any other error of the function on a mesh; a note names the mesh.
     """
     require_dict(VERB, arguments)
@@ -242,11 +244,11 @@ def assert_mesh_invariant(
             except (AssertionError, StructureError):
                 raise
             except VaryingError as error:
-                if _is_of_one_shard(error):  # with more of them the error names the cause
+                if _is_of_one_shard(error):  # with more shards the error names the cause
                     tried.run([max(chosen, key=lambda mesh: mesh.size)], left_out, loose, may_fail=False)
                 raise
             except Exception as error:
-                # Sizes that the hints allow may be refused by the body, where it scatters an unsharded dim.
+                # The body may refuse sizes that the hints allow, if it scatters an unsharded dim.
                 multiples_of = lcm(*(mesh.size for mesh in chosen))
                 again = trial(seed)
                 if again.drawn.sizes == tried.drawn.sizes:
@@ -264,24 +266,24 @@ def assert_mesh_invariant(
 
 
 class DifferenceReport(str):
-    """The message of a mesh that ran to its end with another result, unlike those of other failures."""
+    """The message for a mesh that ran to its end with another result, unlike the messages of other failures."""
 
     __slots__ = ()
 
 
 VERB = "assert_mesh_invariant"
-# What floats are multiplied by in every third trial, so that they reach other branches.
+# The factor of floats in every third trial, so that they reach other branches.
 _LARGE = 100.0
-# The least that they are multiplied by, where a difference may be rounding.
+# The smallest factor, if a difference may be rounding.
 _SMALL = 0.01
 UNCOMPILED = "XLA cannot compile it there"
 _UNFIT = "the sizes do not fit"
-# XLA's message for a sum over a manual axis of size 1, where longer axes are not manual.
+# XLA's message for a sum over a manual axis of size 1 if longer axes are not manual.
 _PARTIAL = "must be in (partial) manual partitioning mode"
 
 
 def _lent(meshes: Any) -> AbstractMesh | None:
-    """A mesh with the axes of all meshes that are given, for a function that looks for the ambient one."""
+    """A mesh with the axes of all given meshes, for a function that uses the ambient mesh."""
     given = meshes if isinstance(meshes, list | tuple) else ()
     shapes = [mesh_sizes(getattr(mesh, "shape", mesh)) or {} for mesh in given]
     sizes = {axis: size for shape in shapes for axis, size in shape.items()}
@@ -289,7 +291,7 @@ def _lent(meshes: Any) -> AbstractMesh | None:
 
 
 def _is_of_one_shard(error: VaryingError) -> bool:
-    """Whether a mesh has one shard where the value varies by its type, so that the error does not name the cause."""
+    """Whether the value varies by its type over axes with one shard, so that the error does not name the cause."""
     causes = [failure.what.cause for failure in error.failures if isinstance(failure.what, UnmentionedVarying)]
     return any(cause is not None and cause.kind == "alone" for cause in causes)
 
@@ -306,7 +308,7 @@ def _names(exclude: Any) -> tuple[str, ...]:
     is_several = isinstance(exclude, Iterable) and not isinstance(exclude, str)
     try:
         names: tuple[Any, ...] = tuple(exclude) if is_several else (exclude,)
-    except TypeError:  # iterable by its class, as an array without dims
+    except TypeError:  # iterable by its class, like an array without dims
         names = (exclude,)
     if wrong := [name for name in names if not isinstance(name, str)]:
         raise StructureError(
@@ -322,9 +324,9 @@ def _is_within(name: str, outer: str) -> bool:
 def _fitting_meshes(
     draw: Callable[[Sequence[Mesh], int], UnplacedInputs], meshes: Sequence[Mesh]
 ) -> tuple[list[Mesh], dict[Mesh, str]]:
-    """The meshes that the sizes fit, given or in the hints; and those that they do not fit, with the reason."""
+    """The meshes that fit the sizes, given or in the hints; and those that do not fit, with the reason."""
     smallest, *others = meshes
-    draw([smallest], 0)  # raises what is wrong on any mesh
+    draw([smallest], 0)  # raises errors that hold on every mesh
     fitting, misfits = [smallest], dict[Mesh, ShapeError]()
     for mesh in others:
         try:
@@ -344,14 +346,14 @@ class Trial:
     Attributes:
       subject: the function.
       drawn: its arguments.
-      grad: whether its gradients are compared, too.
-      exclude: the results that are not.
+      grad: whether its gradients are also compared.
+      exclude: the results that are not compared.
       rtol: as for `assert_mesh_invariant`.
       atol: the same.
       timeout: the same.
       report: reports progress.
       compiled: the program of each mesh, from the last trial whose arguments are of the same types.
-      spent: the seconds that each mesh took.
+      spent: the seconds of each mesh.
     """
 
     subject: FunctionUnderTest
@@ -371,10 +373,10 @@ class Trial:
     def run(
         self, meshes: Sequence[Mesh], left_out: Mapping[Mesh, str], loose: dict[str, float], may_fail: bool
     ) -> list[Mesh]:
-        """Compare the results on each mesh with those on the first; returns the meshes that XLA cannot compile it for.
+        """Compare the results on each mesh with those on the first; returns the meshes for which XLA cannot compile.
 
         Args:
-          loose: is given the results with a large tolerance, each with its share of the median entry.
+          loose: receives the results with a large tolerance, each with its share of the median entry.
           may_fail: whether to leave out a mesh for which XLA cannot compile the function.
         """
         smallest, *others = meshes
@@ -431,12 +433,12 @@ class Trial:
             self.spent[mesh] = self.spent.get(mesh, 0.0) + time.monotonic() - began
 
     def _compare(self, reference: Outcome, mesh: Mesh, outcome: Outcome, tolerance: Tolerance) -> MeshTrial:
-        """The results that differ on a mesh, without those that are excluded."""
+        """The results that differ on a mesh, without excluded results."""
         differing = differences(reference, outcome, tolerance)
         return MeshTrial(mesh, outcome, [result for result in differing if not self.is_excluded(result.name)])
 
     def _refuse_unknown_names(self, reference: Outcome) -> None:
-        """Refuse names in ``exclude=`` that no result has, and a trial in which nothing is compared."""
+        """Refuse names in ``exclude=`` that no result has, and a trial without compared results."""
         text, known = f"{VERB}: {self.subject.name}:", reference.values
         for outer in self.exclude:
             if not any(_is_within(name, outer) for name in known):
@@ -450,7 +452,7 @@ class Trial:
     def _failure_message(
         self, reference: Outcome, tolerance: Tolerance, tried: list[MeshTrial], left_out: Mapping[Mesh, str]
     ) -> str:
-        """The message of a failure, after a second run on one device, traced anew, which must agree with the first."""
+        """The message of a failure, after a second run on one device, traced again, which must agree with the first."""
         again = replace(self, compiled={})._outcome(reference.mesh)
         repeated = self._compare(reference, reference.mesh, again, tolerance)
         if repeated.differences:
@@ -460,7 +462,7 @@ class Trial:
         mesh = next(trial.mesh for trial in tried if trial.differences)
         for axis in longer_axes(mesh) if reference.mesh.size == 1 else ():
             if (axis,) not in known:
-                # The function may not run on that mesh at all; then the report does without it.
+                # The function may fail on that mesh; then the report omits it.
                 with suppress(Exception):
                     short = one_axis_mesh(mesh, axis)
                     outcome = self._outcome(short)

@@ -1,4 +1,4 @@
-"""``mesh_invariant``: mark a function whose results must be the same on every mesh, for a test runner to find."""
+"""``mesh_invariant``: mark a function whose results must be the same on every mesh, for a test runner."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class InvarianceMark:
     """The arguments of a mark, which are those of `assert_mesh_invariant`.
 
     Attributes:
-      meshes: the meshes to try; None for the default ones.
+      meshes: the meshes to try; None for the default meshes.
       options: the other options, and sizes and arguments by their names.
     """
 
@@ -29,7 +29,7 @@ class InvarianceMark:
     options: Mapping[str, Any]
 
     def verify(self, f: Callable[..., Any]) -> Verified:
-        """Run `assert_mesh_invariant` on a function, with the degrees of its numbers known from a second trace.
+        """Run `assert_mesh_invariant` on a function, with the degrees of its numbers from a second trace.
 
         Raises:
           AssertionError: for a result that depends on the mesh.
@@ -73,7 +73,7 @@ def mesh_invariant(f: Any = None, /, *, meshes: Sequence[Any] | None = None, **o
     Args:
       f: a function made by ``typed_shard_map``, ``typed_jit`` or ``typed``, also under ``jax.jit``.
       meshes: as for `assert_mesh_invariant`.
-      **options: its other options, and sizes and arguments by their names.
+      **options: the other options, and sizes and arguments by their names.
 
     Returns:
       The function.
@@ -91,8 +91,8 @@ def mesh_invariant(f: Any = None, /, *, meshes: Sequence[Any] | None = None, **o
 
 
 def find_mark(f: Any) -> InvarianceMark | None:
-    """A function's mark, also through ``jax.jit`` and other wrappers; None if it has none."""
-    with suppress(ValueError):  # of wrappers in a circle
+    """A function's mark, also through ``jax.jit`` and other wrappers; None without a mark."""
+    with suppress(ValueError):  # wrappers in a circle
         marked = inspect.unwrap(f, stop=lambda wrapper: hasattr(wrapper, _ATTRIBUTE))
         mark = getattr(marked, _ATTRIBUTE, None)
         return mark if isinstance(mark, InvarianceMark) else None
@@ -108,7 +108,7 @@ class MarkedName(NamedTuple):
 
 
 def marked_functions(modules: Iterable[ModuleType]) -> list[MarkedName]:
-    """The marked functions of modules, each once: in the module that defines it, else in the first one that has it."""
+    """The marked functions of modules, each once: in the module that defines it, else in the first that has it."""
     marked: dict[int, MarkedName] = {}
     for module in modules:
         # sys.modules may hold anything.
@@ -121,8 +121,8 @@ def marked_functions(modules: Iterable[ModuleType]) -> list[MarkedName]:
 
 
 def _may_be_marked(value: Any) -> bool:
-    """Whether a value is a function or wraps one; of other objects no attribute is read, which could run any code."""
+    """Whether a value is a function or wraps one; other attributes are not read, since that could run any code."""
     try:
         return isinstance(value, FunctionType) or "__wrapped__" in vars(value)
-    except Exception:  # it has no ``__dict__``, or is a lazy proxy
+    except Exception:  # an object without ``__dict__``, or a lazy proxy
         return False

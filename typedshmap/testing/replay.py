@@ -27,11 +27,11 @@ ValuesByNumber = dict[int, HostArray]
 
 
 class Opened(NamedTuple):
-    """By the labels of loops how many of their iterations are compared; by those of choices which branch is.
+    """By the labels of loops, the number of compared iterations; by the labels of choices, the compared branch.
 
     Attributes:
       on_one: in the program on one device.
-      on_mesh: in that on the mesh.
+      on_mesh: in the program on the mesh.
     """
 
     on_one: dict[Label, int]
@@ -40,7 +40,7 @@ class Opened(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """A program and what it is run with.
+    """A program, and the data for a run.
 
     Attributes:
       jaxpr: the program.
@@ -56,24 +56,24 @@ class Run:
 
 
 class ComparedValues:
-    """The values of a program on a mesh, and those on one device that stand for them.
+    """The values of a program on a mesh, and the corresponding values on one device.
 
     Attributes:
       on_one: the run on one device.
       on_mesh: the run on the mesh.
-      opened: the loops and choices that have steps of their own.
+      opened: the loops and choices that have their own steps.
       reference: the program on one device.
-      program: that on the mesh.
+      program: the program on the mesh.
       sizes: the mesh axes, each with its size.
-      origin: by the number of a value that enters or leaves a region, that of the same value before.
-      matches: by the label of a step the steps on one device that stand for it.
-      sources: by the number of a value those of the values on one device that stand for it.
-      agreements: how the shards of a value make that on one device, by its number, if it was compared.
-      branches: by the label of a choice the branch that all shards take, and one device.
+      origin: by the number of a value that enters or leaves a region, the number of the same value before.
+      matches: by the label of a step, the corresponding steps on one device.
+      sources: by the number of a value, the numbers of the corresponding values on one device.
+      agreements: by the number of a compared value, how its shards make up the value on one device.
+      branches: by the label of a choice, the branch that all shards and one device take.
     """
 
     def __init__(self, on_one: Run, on_mesh: Run, opened: Opened) -> None:
-        """Read both programs, and find which values stand for each other."""
+        """Read both programs, and find the corresponding values."""
         self.on_one, self.on_mesh, self.opened, self.sizes = on_one, on_mesh, opened, dict(on_mesh.mesh.shape)
         self.reference = reference = SteppedProgram(on_one.jaxpr, opened.on_one)
         self.program = program = SteppedProgram(on_mesh.jaxpr, opened.on_mesh)
@@ -95,17 +95,17 @@ class ComparedValues:
         self.sources = {a: b for a, b in pairs if b and hasattr(program.types[a], "dtype")}
 
     def agreement(self, number: int) -> Agreement:
-        """How the shards of a value make that on one device."""
+        """How the shards of a value make up the value on one device."""
         while number not in self.agreements and number in self.origin:
             number = self.origin[number]
         return self.agreements.get(number, _NOT_COMPARED)
 
     def is_as_long(self, loop: TracedStep) -> bool:
-        """Whether a loop has as many iterations as on one device, as far as that is known."""
+        """Whether a loop has as many iterations as on one device, as far as known."""
         return all(same.eqn.params.get("length") == loop.eqn.params.get("length") for same in self.matches[loop.label])
 
     def opened_by(self, steps: Sequence[TracedStep], is_as_long: bool = True) -> Opened:
-        """What is opened, and those of some steps that do alike on one device, or are loops of other lengths."""
+        """The opened steps, with those of some steps that do the same on one device, or are loops of other lengths."""
         on_one, on_mesh = dict(self.opened.on_one), dict(self.opened.on_mesh)
         for step in steps:
             matches = self.matches[step.label]
@@ -120,7 +120,7 @@ class ComparedValues:
     def prepare(
         self, kept: Collection[int], sources: Collection[int]
     ) -> Callable[[Sequence[Any], Sequence[Any]], tuple[ValuesByNumber, ValuesByNumber]]:
-        """Prepare to run both programs; the values on one device have no dims of its mesh."""
+        """Prepare to run both programs; the values on one device have no leading dims for mesh axes."""
         run_program, run_reference = self.program.prepare(kept), self.reference.prepare(sources)
         axes, inside = len(self.sizes), self.reference.inside
 
@@ -163,7 +163,7 @@ class ComparedValues:
         return sorted({part for part, size in dims if 1 < part < size and size % part == 0})
 
     def _pieces(self) -> Iterator[list[tuple[int, list[int]]]]:
-        """The values to compare with their sources, in pieces of so many bytes, those that are too large left out."""
+        """The values to compare, with their sources, in pieces of limited bytes, without values that are too large."""
         constants, types, devices = self.program.constants, self.program.types, prod(self.sizes.values())
         sizes = {n: 2 * prod(types[n].shape) * types[n].dtype.itemsize * devices for n in self.sources}
         pairs = [pair for pair in self.sources.items() if sizes[pair[0]] <= MOST_BYTES and pair[0] not in constants]
@@ -174,7 +174,7 @@ class ComparedValues:
 
 
 def _iterations(loop: TracedStep) -> int:
-    """How many iterations of a loop are compared: all of them, if they are not many."""
+    """The number of compared iterations of a loop: all of them, up to a limit."""
     length: int | None = loop.eqn.params.get("length")
     if length is None or length * len([*_jax.jaxpr.all_equations(loop.eqn.params["jaxpr"])]) > _MOST_STEPS:
         return _ITERATIONS
@@ -182,10 +182,10 @@ def _iterations(loop: TracedStep) -> int:
 
 
 def matching_steps(program: SteppedProgram, reference: SteppedProgram) -> dict[Label, list[TracedStep]]:
-    """By the label of each step of a program the steps of the reference that stand for it.
+    """By the label of each step of a program, the corresponding steps of the reference.
 
-    These are at the same place in the source, by the same primitive: the one of the same number among them, or where
-    there are more or fewer, as in a loop over an axis, all of them.
+    These are at the same place in the source, by the same primitive: the step with the same number among them, or all
+    of them if their numbers differ, as in a loop over an axis.
     """
 
     def by_place(program: SteppedProgram) -> dict[Any, list[TracedStep]]:

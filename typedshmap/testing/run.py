@@ -30,13 +30,13 @@ MeshT = TypeVar("MeshT", Mesh, AbstractMesh)
 
 @dataclass(frozen=True)
 class FunctionUnderTest:
-    """The function that is tested.
+    """The tested function.
 
     Attributes:
       f: the function.
       signature: its hints, and the options of its decorator.
-      kind: how it is called: as it is; under ``jax.jit`` on global arrays; or mapped over all mesh axes.
-      is_ambient: whether the mesh that replaces its own becomes the ambient one, too.
+      kind: how it is called: unchanged; under ``jax.jit`` on global arrays; or mapped over all mesh axes.
+      is_ambient: whether the mesh that replaces its own also becomes the ambient mesh.
     """
 
     f: Callable[..., Any]
@@ -49,7 +49,7 @@ class FunctionUnderTest:
         return self.signature.name
 
     def mesh_for(self, mesh: MeshT) -> MeshT:
-        """The mesh that the function runs on: an unreduced result needs Explicit axes and more than one device."""
+        """The mesh of the function's run: an unreduced result needs Explicit axes and more than one device."""
         if self.kind == "mapped":
             mesh = _jax.mesh.with_axis_type(mesh, AxisType.Explicit)
         marks = [mark for hint in self.signature.result for mark in hint.marks]
@@ -57,7 +57,7 @@ class FunctionUnderTest:
         return with_replica(mesh) if mesh.size == 1 and is_unreduced and isinstance(mesh, Mesh) else mesh
 
     def mapped(self, mesh: _jax.mesh.AnyMesh) -> Callable[..., Any]:
-        """What takes global arrays: the function, or for a helper of a manual region what maps it over the shards."""
+        """A function of global arrays: the function, or a helper of manual regions, mapped over the shards."""
         return typed_shard_map(self.f, mesh=mesh) if self.kind == "mapped" else self.f
 
     def on(self, mesh: _jax.mesh.AnyMesh) -> AbstractContextManager[None]:
@@ -81,7 +81,7 @@ def classify_function(f: Callable[..., Any], signature: Signature, manual: bool 
 
 
 def in_its_region(subject: FunctionUnderTest, made: Inputs, mesh: _jax.mesh.AnyMesh) -> FunctionUnderTest:
-    """The function, called as it needs it: a helper that uses manual axes is mapped over the shards."""
+    """The function, with its kind of call: a helper that uses manual axes is mapped over the shards."""
     if subject.kind != "global":
         return subject
     call = FlatCall(made, jax.ShapeDtypeStruct if isinstance(mesh, AbstractMesh) else jax.Array)
@@ -102,12 +102,12 @@ class Outcome:
     Attributes:
       mesh: the mesh.
       values: results by path, ``return[0].loss``, and gradients by argument, ``grad(w)``; on the host.
-      specs: the mesh axes that each dim of a result is sharded over, where they are known.
+      specs: the mesh axes over which each dim of a result is sharded, if known.
       jaxprs: the programs that computed the values.
       arrays: the arrays among the arguments.
       gradients: the names of the gradients among the values.
       again: computes the values from other arrays, with the cotangents multiplied by a number.
-      cotangents: those of the results that have some.
+      cotangents: the cotangents of the results that have them.
     """
 
     mesh: Mesh
@@ -121,7 +121,7 @@ class Outcome:
 
     @property
     def is_finite(self) -> bool:
-        """Whether all numbers are."""
+        """Whether all numbers are finite."""
         inexact = (values for values in self.values.values() if _jax.array.is_inexact(values.dtype))
         return all(bool(np.isfinite(values.astype(np.complex128)).all()) for values in inexact)
 
@@ -132,14 +132,14 @@ class CompiledCall:
 
     Attributes:
       mesh: the mesh.
-      form: the form of the call that it was compiled for.
-      names: the results, ``return[0].loss``.
-      types: their types and shardings.
+      form: the form of the call for which it was compiled.
+      names: the names of the results, ``return[0].loss``.
+      types: the types and shardings of the results.
       forward: computes the results.
       jaxprs: the programs.
       pulled: the results that have cotangents.
-      gradients: the gradients, ``grad(w)``.
-      pull: computes these from the arrays and the cotangents; None where none are computed.
+      gradients: the names of the gradients, ``grad(w)``.
+      pull: computes the gradients from the arrays and the cotangents; None without gradients.
     """
 
     mesh: Mesh
@@ -166,7 +166,7 @@ class CompiledCall:
                 if self.pull is not None:
                     scaled = [jax.device_put((g * factor).astype(g.dtype), g.sharding) for g in cotangents]
                     programs.append((self.gradients, partial(self.pull, list(arrays), scaled)))
-                # Nothing but this may wait for ever: a program that is compiled, and whose shards wait for each other.
+                # Only this may wait for ever: a compiled program whose shards wait for each other.
                 done = [(names, wait_for(program, timeout, idle)) for names, program in programs]
             return {name: on_host(array) for names, values in done for name, array in zip(names, values, strict=True)}
 
@@ -201,8 +201,8 @@ class FlatFunction:
     """A function from the arrays among its arguments to the leaves of its result.
 
     Attributes:
-      names: the paths of its results, which are known when it has been traced.
-      inexact: which of the arrays are inexact.
+      names: the paths of its results, which are known after its trace.
+      inexact: for each array whether it is inexact.
     """
 
     def __init__(self, f: Callable[..., Any], call: FlatCall) -> None:
@@ -219,7 +219,7 @@ class FlatFunction:
         return [_global_array(leaf) for _, leaf in leaves]
 
     def pullback(self, pulled: Collection[str], arrays: Sequence[Any], cotangents: list[Any]) -> list[Any]:
-        """The vector-Jacobian product of some results, in all inexact arguments."""
+        """The vector-Jacobian product of some results with respect to all inexact arguments."""
 
         def pulled_results(changed: list[Any]) -> list[Any]:
             mixed = {**dict(enumerate(arrays)), **dict(zip(self.inexact, changed, strict=True))}
@@ -245,7 +245,7 @@ _COTANGENT_STREAM = 2**31 + 1
 
 
 def _global_array(value: Any) -> Any:
-    """A result as a global array; partial sums are added up."""
+    """A result as a global array; partial sums are summed."""
     value = value if _jax.array.is_jax_array(value) else jax.numpy.asarray(value)
     sharding = _jax.array.explicit_spec(value)
     if sharding is None:
@@ -257,7 +257,7 @@ def _global_array(value: Any) -> Any:
 
 
 def on_host(array: jax.Array) -> HostArray:
-    """An array on the host; of keys their words."""
+    """An array on the host; for keys their words."""
     is_key = jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key)
     return np.asarray(jax.random.key_data(array) if is_key else array)
 

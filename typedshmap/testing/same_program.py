@@ -1,4 +1,4 @@
-"""``assert_same_program``: two functions lower to one text, but for names and places."""
+"""``assert_same_program``: two functions lower to the same text, except for names and places."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def assert_same_program(f: Callable[..., Any], g: Callable[..., Any], /, *args: 
     assert_same_program(typed, plain, x, w)  # f32[8,16], f32[16,16]
     ```
 
-    Both are traced and lowered to StableHLO, under ``jax.jit`` if they are not; nothing is compiled or run. The texts
-    are compared but for names (of functions, values, arguments and results) and places in the source. What a text does
-    not hold is not compared: how results are nested, and ``check_vma``, which decides what gradients are.
+    Both are traced and lowered to StableHLO, under ``jax.jit`` if they are not jitted; nothing is compiled or run. The
+    texts are compared without names (of functions, values, arguments and results) and places in the source. The texts
+    do not include the structure of results, nor ``check_vma``, which affects gradients.
 
     Args:
       f: a function.
-      g: another one, of the same arguments.
-      *args: their arguments: arrays, or ``jax.ShapeDtypeStruct`` in their places, in any trees. What is not an array
-        is closed over where the function is not under ``jax.jit``.
-      **kwargs: those by name.
+      g: a function of the same arguments.
+      *args: their arguments: arrays or ``jax.ShapeDtypeStruct``, in any trees. Other values are closed over if the
+        function is not under ``jax.jit``.
+      **kwargs: keyword arguments.
 
     Raises:
-      AssertionError: for another text, with the first line that differs, of both, and where it was written.
-      StructureError: for what is not a function.
+      AssertionError: for different texts, with the first different line of both, and its place in the source.
+      StructureError: for a value that is not a function.
     """
     for function in (f, g):
         if not callable(function):
@@ -68,7 +68,7 @@ def assert_same_program(f: Callable[..., Any], g: Callable[..., Any], /, *args: 
 
 
 def _lowered(f: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """A function's program, lowered as one for JAX's default devices."""
+    """A function's program, lowered for JAX's default devices."""
     if not (hasattr(f, "trace") and hasattr(f, "lower")):
         leaves, tree = jax.tree.flatten((args, kwargs))
         arrays = {str(at): leaf for at, leaf in enumerate(leaves) if isinstance(leaf, _TRACED)}
@@ -80,7 +80,7 @@ def _lowered(f: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         traced = jax.jit(program).trace(arrays)
     else:
         traced = f.trace(*args, **kwargs)
-    # What is over an AbstractMesh has no devices that would say it.
+    # A program over an AbstractMesh has no devices that determine the platform.
     return traced.lower(lowering_platforms=(jax.default_backend(),))
 
 
@@ -91,12 +91,12 @@ _LOCATION = re.compile(r"^#loc(\d*) = loc\((.*)\)$", re.MULTILINE)
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of a lowered text; functions and values are numbered as they come, and results have no names."""
+    """The lines of a lowered text; functions and values are numbered in order, and results have no names."""
     symbols = {name: f"@{at}" for at, name in enumerate(dict.fromkeys(_DEFINED.findall(text)))}
     values: dict[str, str] = {}
 
     def numbered(name: re.Match[str]) -> str:
-        if name[0].startswith("@"):  # one that is defined elsewhere is called by its name: a kernel
+        if name[0].startswith("@"):  # a function that is defined elsewhere keeps its name: a kernel
             return symbols.get(name[0], name[0])
         return values.setdefault(name[0], f"%{len(values)}")
 
@@ -104,7 +104,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _around(line: str | None, start: int) -> str:
-    """A line where it differs from another, of which it has so many characters."""
+    """The part of a line where it begins to differ; ``start`` is the number of equal characters."""
     if line is None:
         return "(ends)"
     first, last = max(start - _AROUND, 0), start + 2 * _AROUND
@@ -112,10 +112,10 @@ def _around(line: str | None, start: int) -> str:
 
 
 def _place(text: str, number: int) -> str:
-    """Where the user wrote what a line of a lowered text does; empty where they wrote none."""
+    """The place in the user's source of a line of a lowered text; empty if there is none."""
     lines, names = [line for line in text.splitlines() if not line.startswith("#loc")], dict(_LOCATION.findall(text))
     waiting = lines[number : number + 1]
-    if waiting and waiting[0].endswith("{"):  # an operation around others has its location at its end
+    if waiting and waiting[0].endswith("{"):  # an operation that contains others has its location at its end
         end = " " * (len(waiting[0]) - len(waiting[0].lstrip())) + "}"
         waiting = list(islice((line for line in lines[number:] if line.startswith(end)), 1))
     while waiting:

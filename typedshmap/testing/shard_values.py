@@ -1,4 +1,4 @@
-"""How the values of the shards make the value on one device: as its parts, as addends, or not at all."""
+"""How the values of the shards make up the value on one device: as its parts, as addends, or not at all."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _UNITS, _MOST = 1024.0, 0.05
 
 @dataclass(frozen=True)
 class Agreement:
-    """What the shards' values come to.
+    """The relation of the shards' values to the value on one device.
 
     Attributes:
-      kind: ``global`` where their parts are the value on one device; ``reduced`` where it is a sum, a mean, a maximum
-        or a minimum of theirs, or they are off by the number of shards; ``blocks`` where every shard has some part of
-        it; ``nearly`` where most entries of every shard are right; ``differs`` where a value outside of a region is
-        another one; ``own`` where none of this holds; ``unknown`` where they were not compared.
+      kind: ``global`` if their parts are the value on one device; ``reduced`` if that is their sum, mean, maximum or
+        minimum, or if they are off by the number of shards; ``blocks`` if every shard has some part of it; ``nearly``
+        if most entries of every shard are right; ``differs`` if a value outside a region differs; ``own`` if none of
+        these holds; ``unknown`` if they were not compared.
       dim_axes: the mesh axes of each dim.
-      reduced: by mesh axis, how the shards along it are put together.
+      reduced: by mesh axis, how the shards along it are combined.
     """
 
     kind: Kind
@@ -42,7 +42,7 @@ class Agreement:
 
 
 def agreement(shards: HostArray, sizes: Mapping[str, int], expected: Sequence[HostArray]) -> Agreement:
-    """How the shards' values make one of the values that are expected."""
+    """How the shards' values make up one of the expected values."""
     ways, axes = layouts(shards.shape[len(sizes) :], sizes, expected), tuple(sizes)
     wholes = [dim_axes for dim_axes, reduced in ways if not reduced]
     values = [(dim_axes, assemble(shards, axes, dim_axes, {})) for dim_axes in wholes]
@@ -65,7 +65,7 @@ def agreement(shards: HostArray, sizes: Mapping[str, int], expected: Sequence[Ho
 
 
 def _scaled_over(value: HostArray, sizes: Mapping[str, int], expected: Sequence[HostArray]) -> tuple[str, ...]:
-    """The mesh axes whose size a value is multiplied by, or divided by; none if it is not."""
+    """The mesh axes by whose size a value is multiplied or divided; empty if it is not."""
     longer = [axis for axis in sizes if sizes[axis] > 1]
     rights = [right for right in expected if right.any() and right.dtype.kind in "fc"]
     for axes in (axes for count in range(1, len(longer) + 1) for axes in combinations(longer, count)):
@@ -86,7 +86,7 @@ def _are_nearly(shards: HostArray, sizes: Mapping[str, int], dim_axes: AxesByDim
 
 
 def _patterns(axes: Sequence[str], dim_axes: Sequence[Sequence[str]]) -> tuple[str, str]:
-    """The dims of the shards' values, those of some mesh axes first, and of the value that they make; for einops."""
+    """The dims of the shards' values, with mesh axes first, and of the value that they make up; for einops."""
     names = {axis: f"a{at}" for at, axis in enumerate(axes)}
     unsharded = [" ".join([*(names[axis] for axis in sharding), f"d{dim}"]) for dim, sharding in enumerate(dim_axes)]
     shards = [*names.values(), *(f"d{dim}" for dim in range(len(dim_axes)))]
@@ -107,7 +107,7 @@ def split(value: HostArray, sizes: Mapping[str, int], dim_axes: Sequence[Sequenc
 def layouts(
     shape: tuple[int, ...], sizes: Mapping[str, int], expected: Sequence[HostArray]
 ) -> list[tuple[AxesByDim, dict[str, str]]]:
-    """The ways in which shards of a shape may make one of the values: parts before sums."""
+    """The ways in which shards of a shape may make up one of the values: parts before sums."""
     longer = [axis for axis in sizes if sizes[axis] > 1]
     shapes, tried = {value.shape for value in expected}, list[tuple[AxesByDim, dict[str, str]]]()
     for chosen in product(["same", *range(len(shape)), *_REDUCTIONS], repeat=len(longer)):
@@ -122,7 +122,7 @@ def layouts(
 def assemble(
     shards: HostArray, axes: Sequence[str], dim_axes: Sequence[Sequence[str]], reduced: Mapping[str, str]
 ) -> HostArray | None:
-    """The global value of which these are the shards; None where shards differ that are said to be the same."""
+    """The global value of these shards; None if shards differ that should be the same."""
     left = list(axes)
     for axis, how in reduced.items():
         if shards.dtype == bool and how in ("sum", "mean"):
@@ -160,6 +160,6 @@ def is_same(a: HostArray, b: HostArray) -> bool:
 
 
 def _rounding(a: HostArray, b: HostArray) -> float:
-    """The difference that rounding may make between two arrays, by the largest entry of the second."""
+    """The difference between two arrays that rounding explains, from the largest entry of the second."""
     units = [unit_of(array.dtype) for array in (a, b) if _jax.array.is_inexact(array.dtype)]
     return min(_UNITS * max(units, default=0.0), _MOST) * scale_of(b)

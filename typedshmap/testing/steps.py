@@ -1,8 +1,8 @@
 """A traced program as a list of steps, which can be run again with any of its values kept.
 
-Calls are inlined, and so are manual regions, whose values are those of one shard. A loop is one step; one that is
-opened has the steps of its first iterations before it, or in its place if it has no others. An opened choice has those
-of the branch that is taken. Each value has a number.
+Calls are inlined, and so are manual regions, whose values are those of one shard. A loop is one step; an opened loop
+has the steps of its first iterations before it, or instead of it if it has no other iterations. An opened choice has
+the steps of the branch that is taken. Each value has a number.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class TracedStep(Record):
     """One operation of a program.
 
     Attributes:
-      eqn: its equation; for the row that an iteration of a loop takes, that of the loop.
-      name: of its primitive; or ``item`` for such a row, and ``stack`` for the rows of all iterations.
+      eqn: its equation; for a row of an iteration, the equation of the loop.
+      name: the name of its primitive; or ``item`` for such a row, and ``stack`` for the rows of all iterations.
       operands: the numbers of its operands.
       results: the numbers of its results.
       label: its place in the program.
       frames: the files and lines of the user's frames, innermost first.
-      caller: the equation in the user's function; its own unless a library's function has it.
+      caller: the equation in the user's function; ``eqn`` unless it belongs to a library's function.
       region: the number of its region; None outside.
       compute: computes its results.
     """
@@ -72,9 +72,9 @@ class SteppedRegion:
     Attributes:
       eqn: its equation.
       operands: the numbers of its operands outside.
-      entering: those of the same inside.
-      leaving: those of its results inside.
-      results: those of its results outside.
+      entering: the numbers of its operands inside.
+      leaving: the numbers of its results inside.
+      results: the numbers of its results outside.
       steps: its steps.
     """
 
@@ -91,13 +91,13 @@ class SteppedProgram:
 
     Attributes:
       arguments: the numbers of its arguments.
-      results: those of its results.
-      constants: the values that are known without running it, by their numbers.
-      literals: the numbers of those that are written in its text.
+      results: the numbers of its results.
+      constants: the values that are known without a run, by their numbers.
+      literals: the numbers of its literals.
       types: the type of each value, by its number.
       regions: its manual regions.
-      parts: its steps and regions, in their order.
-      opened_results: by the label of a loop of which some iterations are opened what the last of them makes.
+      parts: its steps and regions, in order.
+      opened_results: by the label of a loop with opened iterations, the results of the last of them.
     """
 
     def __init__(self, closed_jaxpr: Any, opened: Mapping[Label, int] | None = None) -> None:
@@ -105,8 +105,8 @@ class SteppedProgram:
 
         Args:
           closed_jaxpr: the program.
-          opened: by the label of a loop how many of its iterations have steps of their own, at most; by that of a
-            choice which branch has.
+          opened: by the label of a loop, the largest number of iterations that have their own steps; by the label of a
+            choice, the branch that has its own steps.
         """
         self._opened, self._numbers = opened or {}, count()
         self.constants, self.literals, self.types = dict[int, Any](), set[int](), dict[int, Any]()
@@ -117,7 +117,7 @@ class SteppedProgram:
 
     @property
     def steps(self) -> Iterator[TracedStep]:
-        """All steps, in their order."""
+        """All steps, in order."""
         for part in self.parts:
             yield from part.steps if isinstance(part, SteppedRegion) else [part]
 
@@ -141,7 +141,7 @@ class SteppedProgram:
         return number
 
     def _inline(self, closed_jaxpr: Any, arguments: Sequence[int], scope: _Scope) -> list[int]:
-        """Add the steps of a jaxpr to a scope; the numbers of its results."""
+        """Add the steps of a jaxpr to a scope; returns the numbers of its results."""
         jaxpr, consts = _jax.jaxpr.open_jaxpr(closed_jaxpr), getattr(closed_jaxpr, "consts", ())
         known: dict[Any, int] = dict(zip(jaxpr.invars, arguments, strict=True))
         known |= {var: self._constant(value, var.aval) for var, value in zip(jaxpr.constvars, consts, strict=True)}
@@ -159,7 +159,7 @@ class SteppedProgram:
         return [number_of(atom) for atom in jaxpr.outvars]
 
     def _results_of(self, eqn: Any, jaxpr: Any, operands: list[int], scope: _Scope) -> list[int]:
-        """The numbers of an equation's results, and in the scope its steps."""
+        """Add the steps of an equation to a scope; returns the numbers of its results."""
         name, params = eqn.primitive.name, eqn.params
         if name == "shard_map" and scope.region is None:
             return self._enter(eqn, operands, scope)
@@ -167,7 +167,7 @@ class SteppedProgram:
         if is_inlined and (called := _jax.jaxpr.called(eqn)) is not None:
             return self._inline(called, operands, scope.called(eqn, called))
         if _jax.jaxpr.effects_of(eqn):
-            if not eqn.outvars:  # a print, which need not be shown again
+            if not eqn.outvars:  # a print, which is not repeated
                 return []
             raise Unreplayable(f"{name} does more than compute its results")
         label = scope.next_label()
@@ -191,7 +191,7 @@ class SteppedProgram:
         return region.results
 
     def _open(self, eqn: Any, operands: list[int], scope: _Scope, label: Label) -> list[int] | None:
-        """Add the steps of a loop's first iterations; the numbers of its results, if there are no others."""
+        """Add the steps of a loop's first iterations; returns the numbers of its results if these are all."""
         params, length = eqn.params, eqn.params.get("length")
         if eqn.primitive.name == "while":
             (_, consts, carry), rows = _jax.jaxpr.while_operands(eqn, operands), list[int]()
@@ -219,20 +219,20 @@ class SteppedProgram:
     def prepare(
         self, kept: Collection[int], changing: Sequence[Sequence[int]] = (), mesh: Any = None
     ) -> Callable[..., dict[int, HostArray]]:
-        """Prepare to run the program several times, also with other values in the place of some.
+        """Prepare to run the program several times, also with some values replaced.
 
-        What is changed may vary over all axes, and so may what follows from it.
+        A changed value may vary over all axes, and so may the values that depend on it.
 
         Args:
           kept: the numbers of the values to return.
-          changing: the numbers of values in regions that may be changed, in groups of one type that are changed at
-            once.
+          changing: the numbers of values in regions that may be changed, in groups of one type that are changed
+            together.
           mesh: the mesh of these regions.
 
         Returns:
           A function of the arguments, and optionally of the index of the group to change and of the new values. It
           returns the values on the host, by their numbers. A value in a region has one entry for each shard, along
-          leading dims for all axes of its mesh; so has a new one.
+          leading dims for all axes of its mesh; so has a new value.
         """
         slots, depths = defaultdict[int, list[tuple[int, int]]](list), dict[tuple[str, tuple[int, ...]], int]()
         for which, group in enumerate(changing):
@@ -252,7 +252,7 @@ class SteppedProgram:
         def placed(values: Any) -> Any:
             return jax.device_put(values, NamedSharding(mesh, PartitionSpec(None, *mesh.axis_names)))
 
-        # The program has an argument for each type, since it would be slow with one for each value.
+        # The program has an argument for each type, since an argument for each value would be slow.
         unchanged = {
             (dtype, shape): placed(np.zeros((depth, *mesh.shape.values(), *shape), dtype))
             for (dtype, shape), depth in depths.items()
@@ -284,7 +284,7 @@ class SteppedProgram:
     def _run_region(
         self, region: SteppedRegion, values: Mapping[int, Any], kept: Collection[int], changes: _Changes
     ) -> dict[int, Any]:
-        """The results of a region, and what is kept of the values inside of it."""
+        """The results of a region, and the kept values inside it."""
         params, mesh = region.eqn.params, region.eqn.params["mesh"]
         manual, is_typed = _jax.jaxpr.newly_manual_axes(params), params.get("check_vma", True)
         made = {*region.entering}.union(*(step.results for step in region.steps))
@@ -326,13 +326,13 @@ class SteppedProgram:
 
 
 class Unreplayable(Exception):
-    """A program cannot be run again value by value, with the reason."""
+    """Raised for a program that cannot be run again value by value, with the reason."""
 
 
 @dataclass
 class _Scope:
-    """Where steps are added: a program, a region or an iteration of a loop, and the user's call of a library's function
-    around."""
+    """Where steps are added: a program, a region or an iteration of a loop; with the enclosing call of a library's
+    function by the user."""
 
     steps: list[Any]
     region: int | None
@@ -341,7 +341,7 @@ class _Scope:
     caller: Any = None
 
     def called(self, eqn: Any, jaxpr: Any) -> _Scope:
-        """That of a call; the equations of a library's function have the line of the user's call."""
+        """The scope of a call; the equations of a library's function have the line of the user's call."""
         if is_users(_jax.source.function_file(_jax.jaxpr.open_jaxpr(jaxpr))):
             return replace(self, caller=None)
         return replace(self, caller=eqn) if self.caller is None else self
@@ -369,19 +369,19 @@ class _Scope:
 
 
 def _evaluation(eqn: Any, jaxpr: Any) -> Callable[[list[Any]], Sequence[Any]]:
-    """What computes the results of an equation from its operands."""
+    """A function that computes the results of an equation from its operands."""
     variables = [at for at, atom in enumerate(eqn.invars) if not _jax.jaxpr.is_literal(atom)]
     part = jaxpr.replace(constvars=[], invars=[eqn.invars[at] for at in variables], outvars=eqn.outvars, eqns=[eqn])
     return lambda values: jax.core.eval_jaxpr(part, (), *(values[at] for at in variables))
 
 
 class _Changes(NamedTuple):
-    """What is put in the place of values.
+    """The replacements of values.
 
     Attributes:
-      slots: by number the groups that it is in, and where in each.
+      slots: by the number of a value, its groups, and its position in each.
       which: the group that is changed.
-      new: by dtype and shape the values of all shards, one behind the other.
+      new: by dtype and shape, the values of all shards, concatenated.
     """
 
     slots: Mapping[int, Sequence[tuple[int, int]]]
@@ -397,7 +397,7 @@ def _run_step(step: TracedStep, values: Mapping[int, Any], may_vary_more: bool =
 
 
 def _results_over_more_axes(step: TracedStep, operands: list[Any]) -> Sequence[Any]:
-    """The results of a step whose operands may vary over more axes than where it was traced."""
+    """The results of a step whose operands may vary over more axes than in its trace."""
 
     def over(value: Any) -> frozenset[str]:
         return _jax.array.manual_type_in(jax.typeof(value)).varying
@@ -422,14 +422,14 @@ def _results_over_more_axes(step: TracedStep, operands: list[Any]) -> Sequence[A
 
 
 def _of_one_shard(value: Any, spec: PartitionSpec) -> Any:
-    """A result that may vary over more axes than its spec has: the largest, which is any if it does not."""
+    """A result that may vary over more axes than its spec has: the largest value; if it does not vary, any value."""
     named = {axis for axes in _jax.array.spec_entries(spec).dim_axes for axis in axes}
     more = tuple(_jax.array.manual_type_in(jax.typeof(value)).varying - named)
     return jax.lax.pmax(value, more) if more else value
 
 
 def _on_shards(value: Any) -> HostArray:
-    """What each device holds of a value, along leading dims for all axes of its mesh."""
+    """The part of a value on each device, along leading dims for all axes of its mesh."""
     if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
     mesh: Any = getattr(value.sharding, "mesh")  # noqa: B009 (of a NamedSharding, as it is)

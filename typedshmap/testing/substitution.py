@@ -1,8 +1,8 @@
-"""The first equation in whose place other values put the results right.
+"""Find the first equation whose replacement makes the results right.
 
-Each equation on the way to a wrong result is given other values, one after the other, and the rest of the program is
-run with them: parts of the value on one device, or for the indices and conditions of shards those that are mistaken for
-each other. What is wrong comes from the first of them that puts all results right, or from right before it.
+The equations in the computation of a wrong result get other values, one equation after the other, and the rest of the
+program runs with these: parts of the value on one device, or, for indices and conditions of shards, values with which
+they are easily confused. The mistake is at the first equation that makes all results right, or just before it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class ChangedResult:
 
     Attributes:
       steps: its steps.
-      numbers: of their results.
-      is_index: whether it is computed from the indices of shards, sizes and literals alone.
-      sources: the values on one device that stand for it, where parts of these may take its place.
+      numbers: the numbers of their results.
+      is_index: whether it is computed from only indices of shards, sizes and literals.
+      sources: the corresponding values on one device, if their parts may replace it.
     """
 
     steps: Sequence[TracedStep]
@@ -45,12 +45,12 @@ class ChangedResult:
 
 
 class Alternative(NamedTuple):
-    """What may be right in a place.
+    """A replacement that may be right at a place.
 
     Attributes:
-      words: what it is.
-      values: those of all shards, for each of the place's numbers.
-      is_relative: whether they follow from the values that are there, so that they may also undo what is wrong later.
+      words: the replacement in words.
+      values: the values of all shards, for each number of the place.
+      is_relative: whether they depend on the replaced values, so that they may also undo a later mistake.
     """
 
     words: str
@@ -61,10 +61,10 @@ class Alternative(NamedTuple):
 def first_substitution(
     compared: ComparedValues, places: Sequence[ChangedResult], results: Sequence[int]
 ) -> tuple[TracedStep, str] | None:
-    """The first place in which other values put the results right, and what these are.
+    """The first place whose replacement makes the results right, and the replacement in words.
 
-    A change that follows from the values that are there undoes as well what is wrong behind it. Of several such places,
-    each on all ways from the one before, the last is taken.
+    A replacement that depends on the replaced values may also undo a later mistake. Among several such places, each of
+    which all paths from the previous place pass, the last is taken.
     """
     program, reference, on_one, on_mesh = compared.program, compared.reference, compared.on_one, compared.on_mesh
     numbers = [number for place in places for number in place.numbers]
@@ -87,9 +87,9 @@ def first_substitution(
     try:
         actual, expected = values(on_mesh.arguments, on_one.arguments)
         if are_right(on_mesh.arguments, expected):
-            return None  # what is wrong is less than this search sees
+            return None  # the mistake is too small for this search
     except (TypeError, ValueError, NotImplementedError, jax.errors.JaxRuntimeError):
-        return None  # JAX does not run the program with values that vary over more axes
+        return None  # JAX refuses the program if values vary over more axes
     tries, again, chosen = 0, None, None
     moved, moved_same = _in_other_order(on_mesh.arguments), _in_other_order(on_one.arguments)
     for which, place in enumerate(places):
@@ -105,7 +105,7 @@ def first_substitution(
                 return None
             if not are_right(on_mesh.arguments, expected, which, changes):
                 continue
-            # It may be an accident: with other arguments, too?
+            # It may be an accident: try other arguments too.
             again = again or values(moved, moved_same)
             changes = [*alternatives(place, compared, *again)][at].values
             if are_right(moved, again[1], which, changes):
@@ -117,7 +117,7 @@ def first_substitution(
 
 
 def _is_through(program: SteppedProgram, place: ChangedResult, later: ChangedResult) -> bool:
-    """Whether all that follows from a place does so through a later one."""
+    """Whether everything that depends on a place does so through a later place."""
     reached = {*place.numbers}
     for step in program.steps:
         if not reached.isdisjoint(step.operands):
@@ -126,7 +126,7 @@ def _is_through(program: SteppedProgram, place: ChangedResult, later: ChangedRes
 
 
 def _in_other_order(arguments: Sequence[Any]) -> list[Any]:
-    """Other arguments of the same kinds: the same entries, at other places."""
+    """Other arguments of the same kinds: the same entries at other places."""
 
     def rolled(x: Any) -> Any:
         if not isinstance(x, jax.Array) or jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key) or x.size < 2:
@@ -139,7 +139,7 @@ def _in_other_order(arguments: Sequence[Any]) -> list[Any]:
 def alternatives(
     place: ChangedResult, compared: ComparedValues, actual: Mapping[int, HostArray], expected: Mapping[int, HostArray]
 ) -> Iterator[Alternative]:
-    """What may be right in a place, given the values on the mesh and those on one device."""
+    """Replacements that may be right at a place, from the values on the mesh and those on one device."""
     sizes, step = compared.sizes, place.steps[0]
     axes = [*sizes]
     olds = [actual[number] for number in place.numbers]
@@ -165,7 +165,7 @@ def alternatives(
 def _other_indices(
     step: TracedStep, olds: Sequence[HostArray], sizes: Mapping[str, int], shard_sizes: Sequence[int]
 ) -> Iterator[Alternative]:
-    """What may be right in place of the index of a shard, of a first row, or of a condition on them."""
+    """Replacements for the index of a shard, for a first row, or for a condition on them."""
     shape, rank = olds[0].shape, olds[0].ndim - len(sizes)
     indices = dict(zip(sizes, np.indices([*sizes.values()]), strict=True))
 

@@ -1,4 +1,4 @@
-"""Find the numbers that a program compares its arguments with, so that arguments are drawn on both sides of them."""
+"""Find the numbers with which a program compares its arguments, so that arguments are drawn on both sides of them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ Compared = _ArgumentAt | float | None
 
 
 def numbers_compared(subject: FunctionUnderTest, made: Inputs, mesh: Mesh) -> Mapping[str, Collection[ComparedNumber]]:
-    """The numbers that a function compares its arguments with, by the name of the argument; none where it fails."""
+    """The numbers with which a function compares its arguments, by the name of the argument; empty if it fails."""
     arguments = FlatCall(made, jax.Array)
-    with subject.on(mesh), suppress(Exception):  # which the first trial meets, too, and reports
+    with subject.on(mesh), suppress(Exception):  # the first trial also raises and reports it
         jaxpr = jax.make_jaxpr(lambda arrays: arguments.run(subject.mapped(mesh), arrays))(arguments.arrays)
         comparisons = _Comparisons()
         comparisons.interpret(jaxpr, [_ArgumentAt(at) for at in range(len(arguments.arrays))])
@@ -40,10 +40,10 @@ def numbers_compared(subject: FunctionUnderTest, made: Inputs, mesh: Mesh) -> Ma
 
 
 class _Comparisons(Interpreter[Compared]):
-    """The arguments and numbers of a program, followed to what is compared with what.
+    """The arguments and numbers of a program, tracked to comparisons.
 
     Attributes:
-      numbers: what an argument is compared with, by its position.
+      numbers: the numbers with which an argument is compared, by its position.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class _Comparisons(Interpreter[Compared]):
         return now
 
     def results_of(self, eqn: Any, values: list[Compared]) -> Sequence[Compared]:
-        """Follow one equation; a loop as if it ran once, since what it carries is computed."""
+        """Interpret one equation; a loop as if it ran once, since its carry is computed."""
         operation, params = primitive(eqn.primitive.name), eqn.params
         match operation.kind:
             case "test" | "extreme" if operation.kind == "test" or operation.is_monotone:

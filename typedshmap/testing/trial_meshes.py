@@ -1,4 +1,4 @@
-"""Choose the meshes that a function is tried on: one device, every axis alone, all axes, and their sizes permuted."""
+"""Choose the meshes on which a function is tried: one device, every axis alone, all axes, and permuted sizes."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _EIGHT = "XLA_FLAGS=--xla_force_host_platform_device_count=8, set before JAX is 
 
 @dataclass(frozen=True)
 class FunctionAxes:
-    """The mesh axes of a function, and devices to make meshes of them.
+    """The mesh axes of a function, and devices for meshes with these axes.
 
     Attributes:
-      sizes: the size of each axis; 1 where it is not known.
+      sizes: the size of each axis; 1 if it is unknown.
       types: the type of each axis.
       devices: the devices.
     """
@@ -40,12 +40,12 @@ class FunctionAxes:
     devices: Sequence[Any]
 
     def abstract(self, sizes: Mapping[str, int]) -> AbstractMesh:
-        """A mesh of these axes without devices, with size 1 where no size is given."""
+        """A mesh of these axes without devices, with size 1 by default."""
         shape = tuple(sizes.get(name, 1) for name in self.sizes)
         return AbstractMesh(shape, tuple(self.sizes), axis_types=tuple(self.types.values()))
 
     def mesh(self, sizes: Mapping[str, int]) -> Mesh:
-        """The same with devices, of which there must be enough."""
+        """The same with devices; raises if there are too few."""
         mesh = self.abstract(sizes)
         if mesh.size > len(self.devices):
             raise MeshAxisError(
@@ -56,7 +56,7 @@ class FunctionAxes:
         return Mesh(devices, mesh.axis_names, axis_types=mesh.axis_types)
 
     def require_some(self, verb: str, name: str, cure: str) -> None:
-        """Refuse a function of which no mesh axis is known."""
+        """Refuse a function without known mesh axes."""
         if not self.sizes:
             raise MeshAxisError(
                 f"{verb}: {name}: no mesh axis is known, neither by a mesh nor by its hints\n\n"
@@ -65,7 +65,7 @@ class FunctionAxes:
 
 
 def axes_of(signature: Signature, mesh: _jax.mesh.AnyMesh | None) -> FunctionAxes:
-    """The axes of a function's mesh; where no mesh is known, those that its hints name."""
+    """The axes of a function's mesh; if no mesh is known, the axes that its hints name."""
     if mesh is not None:
         types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
         return FunctionAxes(dict(mesh.shape), types, _devices(mesh))
@@ -74,7 +74,7 @@ def axes_of(signature: Signature, mesh: _jax.mesh.AnyMesh | None) -> FunctionAxe
 
 
 def _devices(mesh: _jax.mesh.AnyMesh) -> Sequence[Any]:
-    """The devices of this process on the platform of a mesh, beginning with those of the mesh."""
+    """The devices of this process on the platform of a mesh, starting with those of the mesh."""
     if isinstance(mesh, AbstractMesh):
         return jax.local_devices()
     local = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
@@ -83,7 +83,7 @@ def _devices(mesh: _jax.mesh.AnyMesh) -> Sequence[Any]:
 
 
 def _more_devices(devices: Sequence[Any]) -> str:
-    """How to have more devices than these."""
+    """The cure if more devices are needed."""
     platform = "" if devices[0].platform == "cpu" else "JAX_PLATFORMS=cpu and "
     return f"a CPU stands for several devices by {platform}{_EIGHT}"
 
@@ -91,8 +91,8 @@ def _more_devices(devices: Sequence[Any]) -> str:
 def default_meshes(axes: FunctionAxes, name: str) -> list[Mesh]:
     """One device, every axis alone, all axes together, and their sizes permuted.
 
-    An axis of the function's own mesh keeps its size, where there are enough devices. An axis that would never be
-    longer than 2 is also tried at 4: with 2 shards, a shift to the left is one to the right.
+    An axis of the function's own mesh keeps its size if there are enough devices. An axis that would never be longer
+    than 2 is also tried with size 4: with 2 shards, a shift to the left equals a shift to the right.
     """
     axes.require_some("assert_mesh_invariant", name, "pass meshes=, or call it")
     if len(axes.devices) < 2:
@@ -130,7 +130,7 @@ def given_meshes(meshes: Sequence[Any], axes: FunctionAxes) -> list[Mesh]:
 
     Args:
       meshes: each a Mesh, a dict of sizes, or a text like ``"dp=4,tp=2"``; axes that are not named have size 1.
-      axes: the axes that the function knows.
+      axes: the axes of the function.
     """
     if not isinstance(meshes, (list, tuple)) or not meshes:
         got = value_text(meshes)
@@ -156,13 +156,13 @@ def given_meshes(meshes: Sequence[Any], axes: FunctionAxes) -> list[Mesh]:
 
 
 def one_axis_mesh(mesh: Mesh, axis: str | None) -> Mesh:
-    """A mesh along one axis of a mesh, with the others of size 1; without an axis, of its first device."""
+    """A mesh along one axis of a mesh, with size 1 for the others; without an axis, the mesh of its first device."""
     part = tuple(slice(None) if name == axis else slice(1) for name in mesh.axis_names)
     return Mesh(mesh.devices[part], mesh.axis_names, axis_types=mesh.axis_types)
 
 
 def with_replica(mesh: Mesh) -> Mesh:
-    """A mesh of one device, with a second one along an axis over which nothing is sharded.
+    """A mesh of one device, with a second device along an axis over which nothing is sharded.
 
     JAX cannot lower an unreduced result on a mesh of a single device.
     """

@@ -1,4 +1,4 @@
-"""Wait for a program, no longer than is allowed."""
+"""Wait for a program, with a time limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HARDLY = 0.01
 
 
 class TookTooLong(AssertionError):
-    """A program that has not ended in time; its argument is the number of seconds."""
+    """A program did not end in time; the argument is the number of seconds."""
 
 
 _waiting = list[Thread]()
@@ -25,7 +25,7 @@ _waiting = list[Thread]()
 
 
 def end_if_waiting(code: int) -> None:
-    """End the process at once if a program waits for ever: Python would wait for it, or be ended by a signal."""
+    """End the process at once if a program waits for ever: Python would wait for it, or a signal would end it."""
     if any(thread.is_alive() for thread in _waiting):
         with suppress(OSError, ValueError):  # a closed stream
             sys.stdout.flush()
@@ -34,13 +34,13 @@ def end_if_waiting(code: int) -> None:
 
 
 def wait_for(compute: Callable[[], T], seconds: float, idle: float) -> T:
-    """What a function returns, or raises.
+    """Return the result of a function, or raise its exception.
 
-    It runs in a thread, where it goes on for ever if its shards wait for each other, since nothing can end a
+    It runs in a thread, which stays alive for ever if its shards wait for each other, since nothing can end a
     collective.
 
     Raises:
-      TookTooLong: where it takes longer, or this process has computed next to nothing for ``idle`` seconds.
+      TookTooLong: if it takes longer, or if this process has computed next to nothing for ``idle`` seconds.
     """
     returned, raised = list[T](), list[BaseException]()
 

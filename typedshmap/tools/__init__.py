@@ -1,1 +1,1 @@
-"""The tools around the core: each stands on public names and on ``inspection``, and is deleted with its folder."""
+"""The tools around the core: each uses public names and ``inspection``, and could be removed with its folder."""

@@ -13,7 +13,7 @@ _SILENCE = 8.0
 
 @contextmanager
 def progress(title: str, first: float | None = None) -> Generator[Callable[[str], None]]:
-    """Report the current step on stderr every eight seconds, first perhaps sooner; yields a function to set it."""
+    """Report the current step on stderr every eight seconds, perhaps sooner at first; yields a function to set it."""
     step, is_done, began = [""], Event(), time.monotonic()
 
     def report() -> None:

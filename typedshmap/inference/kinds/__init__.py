@@ -1,1 +1,1 @@
-"""Kinds and degrees: what a value of a manual region is of the whole, per mesh axis; verdicts on results, and cures."""
+"""Kinds and degrees: how the shards of a value make up the global value, per mesh axis; verdicts, and cures."""

@@ -21,7 +21,7 @@ def collective(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     if reading.axis not in _jax.jaxpr.named_axes(step.eqn):
         return _elsewhere(step, values, operation)
     reading.collectives.setdefault(id(step.eqn), (step.eqn, step.frame.calls, values[0]))
-    # In groups, or over a dim as well, which jax.vmap has named.
+    # In groups, or also over a dim that jax.vmap has named.
     if params.get("axis_index_groups") is not None or any(isinstance(axis, int) for axis in params.get("axes", ())):
         return [NOT_KNOWN.reached] * count
     if operation == "all-reduce":
@@ -57,7 +57,7 @@ def extreme(step: ReadEquation, value: Share, end: str) -> Share:
         return Share("same", value.degree, reduced=value.reduced | {value.part}, is_reached=True)
     if value.kind == "own" and all(
         str(var.aval.dtype) == "bool" for var in step.eqn.invars
-    ):  # whether it holds on any shard
+    ):  # whether the predicate holds on any shard
         return Share("same", 0, reduced=value.reduced, is_reached=True)
     is_short = value.kind == "sum" and value.ring is not None  # a ring that leaves out some shards
     if value.is_reached and (value.is_part or value.kind == "own") and not is_short:  # the shards may agree
@@ -71,7 +71,7 @@ def extreme(step: ReadEquation, value: Share, end: str) -> Share:
 
 
 def common_bound(symbol: Any, value: Share) -> Share:
-    """A bound that every shard has: a symbol, which is right if it cancels, as the shift of a softmax does."""
+    """A bound that every shard has: a symbol, which is right if it cancels, like the shift of a softmax."""
     reduced = value.reduced | {symbol for symbol, _ in value.symbols}
     may_cancel, owned = value.may_cancel, frozenset({(symbol, 1)})
     return Share("same", ANY, role="+", symbols=owned, may_cancel=may_cancel, is_reached=True, reduced=reduced)
@@ -94,14 +94,14 @@ def gather(step: ReadEquation, value: Share) -> Share:
 
 
 def scatter(step: ReadEquation, value: Share) -> Share:
-    """A reduce-scatter: a sum over the shards, of which each keeps its part."""
+    """A reduce-scatter: a sum over the shards; each shard keeps its part."""
     dim = step.params["scatter_dimension"] if step.params.get("tiled", True) else "rows"
     summed = total(step, value) if value.kind in ("sum", "same") else NOT_KNOWN.reached
     return summed.but(kind="sharded", dim=dim) if summed.kind == "same" else summed
 
 
 def exchange(step: ReadEquation, value: Share) -> Share:
-    """An all-to-all: one dim is gathered, another one sharded."""
+    """An all-to-all: one dim is gathered, another dim is sharded."""
     to, at = step.params["split_axis"], step.params["concat_axis"]
     is_part = value.kind == "sharded" and value.dim == at and to != at and not value.order
     if step.params["tiled"] and is_part and not step.reading.is_excusable(value):
@@ -142,7 +142,7 @@ def index(step: ReadEquation, values: list[Share]) -> Share:
 
 
 def resharded(step: ReadEquation, values: list[Share]) -> Share:
-    """This library's own ``reshard``, with the layouts before and after it."""
+    """This library's ``reshard``, with the layouts before and after it."""
     layout, axis = step.params["target"], step.reading.axis
     degree, dim = values[0].degree if values[0].kind != "unknown" else 0, layout.dim_of(axis)
     if axis in layout.unreduced:

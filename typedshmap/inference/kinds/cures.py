@@ -1,7 +1,7 @@
-"""Search for a cure: an edit is named only if the region, read again with it, is right to the end.
+"""Search for a cure: an edit is named only if the region, read again with the edit, is right throughout.
 
-An edit of an equation that is differentiated changes the transposed equations, too, so that it is tried on a new
-trace; any other edit is tried while the same equations are read again."""
+An edit of a differentiated equation also changes the transposed equations, so it is tried on a new trace; other edits
+are tried on the same equations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .reading import ReadEquation, Reading
 from .region_kinds import Kinds, RegionReading
 from .value import NOT_KNOWN, Share, is_negative, scaled, sum_of
 
-# The most edits that are tried, and the most equations that are read, or traced, for them in all.
+# Limits: the edits that are tried, and the total number of equations that are read or traced for them.
 _MOST_READ, _MOST_TRACED = 100, 24
 _EQUATIONS_READ, _EQUATIONS_TRACED = 100_000, 10_000
 
@@ -32,14 +32,14 @@ EquationGroup = tuple[Any, ...]
 
 
 def find_cure(kinds: Kinds, axis: str, read: RegionReading, key: int | None = None) -> Cure | None:
-    """The simplest edit that makes every result right, with another one that is as simple; None if none is known.
+    """The simplest edit that makes every result right, with another edit that is as simple; None if none is known.
 
     Args:
       kinds: the kinds of the region's values.
       axis: the axis over which something is wrong.
-      read: the reading over it.
-      key: the index of a result, or the id of a claim, that is wrong or not known. If no edit makes all wrong results
-        right, one that makes this one right is named; the others have messages of their own.
+      read: the reading over the axis.
+      key: the index of a result, or the id of a claim, that is wrong or unknown. If no edit makes all wrong results
+        right, an edit that makes this result right is named; the other results have their own messages.
     """
     is_known = key is None or read.verdicts[key].says == "wrong"
     if is_known and axis not in kinds.cures:
@@ -59,7 +59,7 @@ def _search(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool = Fals
         return None
     right, tried = list[Cure](), set[Any]()
     length = max(1, kinds.length)
-    # How many edits may still be tried: those of forward equations on a new trace, others by reading.
+    # The number of edits that may still be tried: those of forward equations on a new trace, others by reading.
     left = {True: min(_MOST_TRACED, _EQUATIONS_TRACED // length), False: min(_MOST_READ, _EQUATIONS_READ // length)}
     for cure in _cures(kinds, axis, read, is_of_one):
         if max(left.values()) < 0:
@@ -84,7 +84,7 @@ def _search(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool = Fals
 
 
 def _with_open_axes(kinds: Kinds, axis: str, cure: Cure) -> Cure:
-    """The cure; it says so if nothing is known over another axis of a collective that it replaces."""
+    """The cure, with a note if nothing is known over another axis of a collective that it replaces."""
     named = {name for change in cure.changes if change.replaces for name in _jax.jaxpr.named_axes(change.eqn)}
     others = [name for name in kinds.sizes if name in named and name != axis]
     unknown = [name for name in others if kinds.over(name).says == "unknown"]
@@ -98,7 +98,7 @@ def _is_at_same_line(cure: Cure, other: Cure) -> bool:
 
 
 def _as_sum(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Cure | None:
-    """For a cure that takes the mean of a partial sum, the one that takes its sum and leaves out the later psum.
+    """For a cure that takes the mean of a partial sum, the cure that takes its sum and leaves out the later psum.
 
     None if that is not right."""
     if cure.operation != "pmean" or cure.results or any(change.replaces for change in cure.changes):
@@ -135,9 +135,9 @@ def _try_to_read(kinds: Kinds, axis: str, *arguments: Any, **options: Any) -> Re
 
 
 def _when_read(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> RegionReading | None:
-    """The region read again with an edit of its equations; None if that fails, or depends on a second trace."""
+    """The region read again with an edit of its equations; None if this fails, or depends on a second trace."""
     traces, sizes, is_own = _traces(kinds, axis, read)
-    # The text of a line stands for all of its equations, such as those of the leaves of a tree.
+    # A line of source may have several equations, such as those of the leaves of a tree.
     edits: dict[Any, Any] = {
         id(eqn): _edit(change) for change in cure.changes for eqn in kinds.equations_like(change.eqn, traces[0])
     }
@@ -153,7 +153,7 @@ def _traces(kinds: Kinds, axis: str, read: RegionReading) -> tuple[tuple[Any, ..
 
 
 def is_right_when_gathered(kinds: Kinds, axis: str, read: RegionReading, name: tuple[str, str], key: int) -> bool:
-    """Whether a value is right, and nothing else becomes wrong, if a dim of an argument is gathered at first."""
+    """Whether a value is right, and nothing else becomes wrong, if a dim of an argument is gathered first."""
     after = _try_to_read(kinds, axis, (kinds.body,), (kinds.sizes[axis],), is_blind=read.is_blind, gathered=name)
     if after is None:
         return False
@@ -163,7 +163,7 @@ def is_right_when_gathered(kinds: Kinds, axis: str, read: RegionReading, name: t
 
 
 def _when_traced(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> RegionReading | None:
-    """The region traced again with an edit of the calls; None if that fails, or depends on a second trace."""
+    """The region traced again with an edit of the calls; None if this fails, or depends on a second trace."""
     changes = cure.changes
     edits = [
         _jax.edits.edit_of(change.eqn, change.operation, axis, change.replaces, change.is_stopped) for change in changes
@@ -192,7 +192,7 @@ def _is_extreme_of_shards(eqn: Any) -> bool:
 
 
 def _bounds(trace: Any, sites: AbstractSet[Any]) -> dict[int, Any] | None:
-    """Edits by which the extremes over the shards at some calls are read as some bound that all shards have.
+    """Edits that make the extremes over the shards at some calls a common bound of all shards.
 
     None if the user's call computes with such an extreme: then no stop_gradient can be put after it.
     """
@@ -214,13 +214,13 @@ _STOPPED = "stopped"
 
 
 def _bound(step: ReadEquation, operands: list[Share], results: Sequence[Share]) -> Sequence[Share]:
-    """Read an extreme without its gradient as some number that every shard has: it is right only if it cancels."""
+    """An extreme without its gradient is a number that every shard has: it is right only if it cancels."""
     symbol = step.reading.lose((_STOPPED, step.part), loss_kinds.shared_extreme("bound"), step, is_common=True)
     return [common_bound(symbol, value) for value in operands]
 
 
 def _cancel(reading: Reading) -> bool:
-    """Whether such numbers cancel in the values that nothing uses; some are computed for their gradients alone."""
+    """Whether such numbers cancel in unused values; some values are computed only for their gradients."""
     stopped = {symbol for symbol in reading.losses if isinstance(symbol, tuple) and symbol[0] is _STOPPED}
     for run in reading.runs.values():
         atoms = [*run.jaxpr.outvars, *(atom for eqn in run.jaxpr.eqns for atom in eqn.invars)]
@@ -232,7 +232,7 @@ def _cancel(reading: Reading) -> bool:
 
 
 def _has_no_fault(after: RegionReading, before: RegionReading, cure: Cure) -> bool:
-    """Whether nothing is wrong any more, all that was wrong is judged again, and what was right is still known."""
+    """Whether nothing is wrong any more, every wrong result is judged again, and right results are still known."""
     wrong = {at for at, verdict in before.verdicts.items() if verdict.says == "wrong"}
     left = {_site(change.eqn) for change in cure.changes if change.replaces}
     if not (wrong <= after.verdicts.keys() and _summed_though_due(after, left) <= _summed_though_due(before, left)):
@@ -245,11 +245,11 @@ def _has_no_fault(after: RegionReading, before: RegionReading, cure: Cure) -> bo
 
 
 def _summed_though_due(read: RegionReading, left: AbstractSet[Any]) -> set[int]:
-    """The claims that a sum is due of values that are the same on every shard.
+    """The claims of a pending sum about values that are the same on every shard.
 
     Args:
       read: the reading.
-      left: the calls that are left out, with the claims of their patterns.
+      left: the calls that are removed, with the claims of their patterns.
     """
     return {
         id(eqn)
@@ -259,7 +259,7 @@ def _summed_though_due(read: RegionReading, left: AbstractSet[Any]) -> set[int]:
 
 
 def _cures(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool) -> Iterator[Cure]:
-    """The candidates: edits that may make the results right, or one of them, the simplest first."""
+    """The candidates: edits that may make all results right, or one result, the simplest first."""
     reading, over = read.reading, f"over '{axis}'"
     flow = _Flow(_traces(kinds, axis, read)[0][0])
     wrong = {at: verdict for at, verdict in read.verdicts.items() if verdict.says == "wrong"}
@@ -268,8 +268,8 @@ def _cures(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool) -> Ite
     parts |= dict.fromkeys(part for loss in losses for part in loss.parts)
     if not losses and parts.keys() <= {None}:  # a carry may be any of the parts
         parts = dict.fromkeys([*reading.makers][:_MOST_PARTS])
-    # The derivative of an extreme compares with it, which a stop_gradient removes. In a loop, the equation that makes a
-    # part may lose the part of the iteration before.
+    # The derivative of an extreme compares with it; a stop_gradient removes that. In a loop, the equation that makes a
+    # part may lose the part of the previous iteration.
     making = {id(origin.eqn) for origin in reading.makers.values()}
     losing = {_site(loss.eqn) for loss in losses if not (_is_derivative(loss.eqn) or id(loss.eqn) in making)} - {None}
     made = _makers(reading.makers_of(parts), losing, flow)
@@ -289,11 +289,11 @@ def _cures(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool) -> Ite
     insert = partial(_insertions, over=over, operations=operations, ends=reading.ends, flow=flow)
     yield from insert(made)
     for cure in insert(made) if is_of_one else ():
-        if "of the gradient" in cure.text:  # that of one weight, as others may be right
+        if "of the gradient" in cure.text:  # the gradient of one weight, since others may be right
             changes = tuple(change._replace(is_of_parts=True) for change in cure.changes)
             yield replace(cure, text=cure.text.replace("the gradient", "its gradient"), changes=changes)
     yield from replacements
-    # Other parts: those whose gradients are taken, and those that a loop carries.
+    # Other parts: those that are differentiated, and those that a loop carries.
     origins = [origin for origin in reading.makers.values() if origin.eqn is not None]
     others = _makers([origin for origin in origins if not _jax.jaxpr.is_transposed(origin.eqn)], losing, flow)
     others = [group for group in others if group not in made]
@@ -312,7 +312,7 @@ def _cures(kinds: Kinds, axis: str, read: RegionReading, is_of_one: bool) -> Ite
     insertions, lost = [*insert(made)], {id(loss.eqn) for loss in losses}
     yield from _pairs(insertions, replacements, lost)
     yield from (_together(a, b) for a, b in combinations(insertions, 2) if not _overlap(a, b))
-    # The operands of a loss may be made whole before it; not sharded ones, whose rows have nothing in common.
+    # The operands of a loss may be reduced before it; not sharded operands, whose rows are unrelated.
     operands = [eqn for loss in losses for eqn in flow.operands(loss.eqn) if _site(eqn) not in losing]
     values = [[reading.value_of(var) for var in eqn.outvars] for eqn in operands]
     is_sharded = [any(value is not None and value.kind == "sharded" for value in some) for some in values]
@@ -335,7 +335,7 @@ def _operations(extremes: Sequence[Share]) -> list[str]:
 
 
 def _replacements(group: EquationGroup, of: str, over: str, operations: Sequence[str]) -> Iterator[Cure]:
-    """Edits that put another collective in the place of one, or leave it out."""
+    """Edits that replace a collective by another collective, or remove it."""
     name, place = _jax.source.collective_name(group[0]), _line(group)
     # Over other axes the collective stays.
     replaced = f"{name} {over}" if any(len(_jax.jaxpr.named_axes(eqn)) > 1 for eqn in group) else name
@@ -346,7 +346,7 @@ def _replacements(group: EquationGroup, of: str, over: str, operations: Sequence
 
 
 def _pairs(insertions: Sequence[Cure], replacements: Sequence[Cure], lost: AbstractSet[int]) -> Iterator[Cure]:
-    """Two edits: a collective, and a change of a later one; first those that change a collective which loses a part."""
+    """Two edits: a new collective and a change of a later one; first the changes of collectives that lose a part."""
     pairs = [(first, later) for first in insertions for later in replacements if not _overlap(first, later)]
 
     def distance(pair: tuple[Cure, Cure]) -> tuple[bool, bool, bool]:
@@ -377,7 +377,7 @@ def _insertions(
     ends: Mapping[int, str],
     flow: _Flow | None = None,
 ) -> Iterator[Cure]:
-    """Edits that put a collective where parts are made; for extremes a pmax or a pmin, which has no gradient."""
+    """Edits that insert a collective where parts are made; for extremes a pmax or a pmin, which has no gradient."""
     for at in range(len(operations)):
         for group in groups:
             ways = {ends.get(id(eqn), "") for eqn in group}
@@ -399,7 +399,7 @@ def _insertions(
 
 
 def _what(group: EquationGroup) -> str:
-    """The expression that the equations of a line compute; empty if it is the whole value of the line."""
+    """The expression that the equations of a line compute; empty if it is the whole line."""
     if all(map(_jax.jaxpr.is_transposed, group)):
         return "the gradient"
     return " and ".join(dict.fromkeys(filter(None, map(_jax.source.expression, group))))
@@ -415,7 +415,8 @@ def _makers(origins: Sequence[ValueOrigin], losing: AbstractSet[Any], flow: _Flo
 
     Args:
       origins: where the parts were made.
-      losing: the user's calls that lose a part; if one made it as well, no collective can be put between.
+      losing: the user's calls that lose a part; if such a call also made the part, no collective can be inserted
+        between.
       flow: the equations of the region.
     """
     eqns = list[Any]()
@@ -430,7 +431,7 @@ def _makers(origins: Sequence[ValueOrigin], losing: AbstractSet[Any], flow: _Flo
 
 
 class _Flow:
-    """The equations that make, and those that take, each variable of a region."""
+    """The equations that make and that use each variable of a region."""
 
     def __init__(self, body: Any) -> None:
         self.equations = [*_jax.jaxpr.all_equations(body)]
@@ -447,7 +448,7 @@ class _Flow:
         return [self.makers[atom] for atom in atoms if atom in self.makers]
 
     def stopped(self, eqn: Any) -> Any:
-        """The ``stop_gradient`` of the result of an equation, if nothing else takes the result."""
+        """The ``stop_gradient`` of the result of an equation, if nothing else uses the result."""
         after = eqn
         while len(takers := [taker for var in after.outvars for taker in self.takers.get(var, ())]) == 1:
             after = takers[0]
@@ -469,7 +470,7 @@ class _Flow:
         return [eqn for eqn in transposed if not self._is_within(eqn)]
 
     def _is_within(self, eqn: Any) -> bool:
-        """Whether only transposed equations take the results of one."""
+        """Whether only transposed equations use the results of an equation."""
         takers = [taker for var in eqn.outvars for taker in self.takers.get(var, ())]
         return bool(takers) and all(map(_jax.jaxpr.is_transposed, takers))
 
@@ -484,7 +485,7 @@ def _by_line(eqns: Sequence[Any], name: Callable[[Any], str] = lambda eqn: "") -
 
 
 def _by_call(group: EquationGroup) -> Iterator[tuple[EquationGroup, str]]:
-    """If a line has several collectives, those of each call, with the words that name its operand."""
+    """If a line has several collectives, the collectives of each call, with the words for its operand."""
     calls: dict[Any, list[Any]] = {}
     for eqn in group:
         calls.setdefault(_site(eqn), []).append(eqn)
@@ -494,13 +495,13 @@ def _by_call(group: EquationGroup) -> Iterator[tuple[EquationGroup, str]]:
 
 
 def _place(eqn: Any) -> str:
-    """The user's line of an equation; for a transposed one that of the call of ``jax.grad``."""
+    """The user's line of an equation; for a transposed equation, the line of the call of ``jax.grad``."""
     find = _jax.source.gradient_place if _jax.jaxpr.is_transposed(eqn) else _jax.source.equation_place
     return find(eqn)
 
 
 def _site(eqn: Any) -> Any:
-    """The user's call that made an equation; None for a transposed one."""
+    """The user's call that made an equation; None for a transposed equation."""
     return None if _jax.jaxpr.is_transposed(eqn) else _jax.source.call_site(eqn)[1]
 
 
@@ -536,14 +537,14 @@ def _edit(change: EditedEquation) -> Callable[[ReadEquation, list[Share], Sequen
             if is_meant and value.kind == "sharded" and not change.replaces and change.operation != "divide":
                 raise ValueError("the sum of different rows is no cure")
             edited.append(_applied(change.operation, step, value, at) if is_meant else value)
-        # The equation of a pmean is its psum; the division by the size follows.
+        # A pmean is a psum equation, followed by a division by the size.
         return [scaled(value, 1) for value in edited] if change.replaces == "pmean" else edited
 
     return edit
 
 
 def _end_of(operation: str) -> str:
-    """The end whose extreme over the shards a collective takes; empty for other operations."""
+    """``max`` or ``min`` for a collective that takes an extreme over the shards; empty for other operations."""
     return _jax.primitives.primitive(operation).end
 
 

@@ -1,4 +1,4 @@
-"""Find the cause of an error: where a value became what its hint does not allow, and the edits that make it right."""
+"""Find the cause of an error: where a value began to contradict its hint, and the edits that make it right."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AxisCause(NamedTuple):
     Attributes:
       kind: as in `Cause`.
       origin: where it began to differ.
-      eqn: the equation that made a part, if that is within a loop which is the origin.
+      eqn: the equation that made a part, if it is in a loop that is the origin.
     """
 
     kind: str
@@ -90,7 +90,7 @@ def _with_cure(kinds: Kinds, cause: Cause, first: AxisCause, axis: str, axes: Se
     if not cures:
         site = _jax.source.call_site(first.origin.written)[1]
         if site is not None and any(_jax.source.call_site(loss.eqn)[1] == site for loss in losses):
-            # The function that made the part goes on with it: no collective can stand between.
+            # The function that made the part also uses it: no collective can be inserted between.
             return cause._replace(kind="derived", what=_jax.source.called_function(first.origin.written))
     cure = _in_words(cures, first.origin.place)
     edits = [edit for tried in cures for edit in (*tried.changes, *tried.results)]
@@ -106,7 +106,7 @@ def _with_cure(kinds: Kinds, cause: Cause, first: AxisCause, axis: str, axes: Se
 
 
 def _with_cure_of_unknown(kinds: Kinds, cause: Cause, first: AxisCause, axes: Sequence[str], key: int) -> Cause:
-    """The cause of a value of which nothing is known, such as a carry, with the edits that make it right."""
+    """The cause of a value of unknown kind, such as a carry, with the edits that make it right."""
     cures = _cures(kinds, cause.axes, axes, key)
     if not cures:
         return cause
@@ -116,7 +116,7 @@ def _with_cure_of_unknown(kinds: Kinds, cause: Cause, first: AxisCause, axes: Se
 
 
 def _may_gather(kinds: Kinds, axis: str, cause: AxisCause, key: int) -> bool:
-    """Whether a value is right once the sharded dim is gathered that it has, or is computed from."""
+    """Whether a value is right after a gather of its sharded dim, or of the sharded dim of an operand."""
     read, name = kinds.reading_of(axis, key), cause.origin.name
     if cause.kind == "part":
         value = read.values[key]
@@ -126,7 +126,7 @@ def _may_gather(kinds: Kinds, axis: str, cause: AxisCause, key: int) -> bool:
 
 
 def _is_sum_alone(read: RegionReading, key: int) -> bool:
-    """Whether a value is a partial sum of degree 0, and nothing else."""
+    """Whether a value is just a partial sum of degree 0."""
     value = read.values[key]
     is_sum = value.kind == "sum" and value.beside is None and not value.symbols
     return is_sum and read.reading.numbers.is_degree(value.degree, 0) is True
@@ -139,7 +139,7 @@ def predicate_cause(kinds: Kinds, eqn: Any, axis: str) -> Cause | None:
     cause = None if value is None else _cause_of(reading, value, value.reduced)
     if cause is None:
         return None
-    if cause.kind == "derived" and eqn.primitive.name == "while":  # the carry varies: name what makes a scalar of it
+    if cause.kind == "derived" and eqn.primitive.name == "while":  # the carry varies: name what makes it a scalar
         equations = reversed(_jax.jaxpr.open_jaxpr(eqn.params["cond_jaxpr"]).eqns)
         reduction = next((inner for inner in equations if inner.primitive.name in _OVER_DIMS), None)
         cause = cause if reduction is None else cause._replace(origin=ValueOrigin(reduction, (eqn,)))
@@ -147,7 +147,7 @@ def predicate_cause(kinds: Kinds, eqn: Any, axis: str) -> Cause | None:
 
 
 def _mark(kinds: Kinds, axes: Sequence[str], key: int) -> str:
-    """The mark with which a hint of a value would be true, and all results right; empty if that is not known."""
+    """The mark that would make the hint of a value true, and all results right; empty if unknown."""
     signs = set[str]()
     for axis in axes:
         if key in kinds.results or axis not in kinds.sizes:
@@ -162,7 +162,7 @@ def _mark(kinds: Kinds, axes: Sequence[str], key: int) -> str:
 
 
 def _cures(kinds: Kinds, shared: Sequence[str], axes: Sequence[str], key: int) -> list[Cure]:
-    """The edits that make a value right over all axes; none if they are not known for one of them."""
+    """The edits that make a value right over all axes; empty if they are unknown for an axis."""
     cures = list[tuple[Cure, tuple[str, ...]]]()
     for axis in (*shared, *(axis for axis in kinds.sizes if axis not in shared)):
         read = kinds.reading_of(axis, key)
@@ -183,7 +183,7 @@ def _cures(kinds: Kinds, shared: Sequence[str], axes: Sequence[str], key: int) -
 
 
 def _in_words(cures: Sequence[Cure], place: str) -> str:
-    """The words of all cures; of a single one without its line, if the message has named that."""
+    """The words of all cures; for a single cure without its line, if the message has named the line."""
     if len(cures) != 1:
         return ", and ".join(map(str, cures))
     (cure,) = cures
@@ -195,7 +195,7 @@ def _in_words(cures: Sequence[Cure], place: str) -> str:
 
 
 def _axis_cause(kinds: Kinds, axis: str, key: int) -> AxisCause | None:
-    if axis not in kinds.sizes:  # it has one shard; only of a gather JAX's type is as wrong on any other mesh
+    if axis not in kinds.sizes:  # it has one shard; only the type of a gather is wrong on every mesh
         maker = _jax.jaxpr.maker_of(kinds.body, kinds.variable(key)) if key in kinds.results else None
         is_gather = maker is not None and maker.primitive.name == "all_gather"
         return AxisCause("agreement" if is_gather else "alone", ValueOrigin(maker))
@@ -204,19 +204,19 @@ def _axis_cause(kinds: Kinds, axis: str, key: int) -> AxisCause | None:
     if value is None:
         return None
     cause = _cause_of(read.reading, value) or _agreement(kinds, read, axis, key)
-    if cause is None and value.is_common and read.reading.sent:  # a ring has added them up, which specs may state
+    if cause is None and value.is_common and read.reading.sent:  # a ring has summed the shards, which specs may state
         return AxisCause("ring", read.reading.sent[0])
     is_mapped = cause is not None and cause.kind == "item" and read.is_mapped(key)
     return cause._replace(kind="mapped") if cause is not None and is_mapped else cause
 
 
 def _cause_of(reading: Reading, value: Share, ignored: frozenset[Any] = NO_PARTS) -> AxisCause | None:
-    """The cause for which a value is each shard's own, a part, or not known; None for one of kind ``same``.
+    """The cause why a value is each shard's own, a part, or unknown; None for a value of kind ``same``.
 
     Args:
       reading: the reading.
       value: the value.
-      ignored: the parts that are not at fault if there are others.
+      ignored: the parts that are not at fault if there are other parts.
     """
     losses = reading.losses_of(value)
     losses = [loss for loss in losses if not loss.is_common] or losses
@@ -247,7 +247,7 @@ def _cause_of(reading: Reading, value: Share, ignored: frozenset[Any] = NO_PARTS
 
 
 def _kind_of(origin: ValueOrigin) -> str:
-    """The kind of a cause, from the equation whose result is each shard's own, or not known."""
+    """The kind of a cause, from the equation whose result is each shard's own, or unknown."""
     name = origin.eqn.primitive.name
     primitive = _jax.primitives.primitive(name)
     if primitive.kind == "index":
@@ -301,6 +301,6 @@ def _what(cause: AxisCause) -> str:
         if name == "reduce_sum" and _jax.source.library_functions(made) & _MEANS:
             return "mean"
         noun = _jax.primitives.primitive(name).noun
-        if noun and (name != "reduce_sum" or is_method):  # such as a logsumexp, which has a name of its own
+        if noun and (name != "reduce_sum" or is_method):  # such as a logsumexp, which has its own name
             return noun
     return _jax.primitives.primitive(called).noun or called

@@ -24,7 +24,7 @@ def call(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
 
 
 def linear_solve(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
-    """A linear solver with its own gradient: the solution has the degree of the right side less that of the matrix."""
+    """A linear solver with its own gradient: the degree of the solution is that of the right side less the matrix's."""
     lengths, jaxprs = step.params["const_lengths"], step.params["jaxprs"]
     sides = values[sum(lengths) :]
     if all(value.is_common for value in (*values[: lengths.matvec], *sides)):
@@ -51,7 +51,7 @@ def _decided(
     """Results of a branch or a loop, for a predicate that may vary."""
     if by.kind == "unknown":
         return [unknown(values).but(origin=by.origin)] * len(results)
-    is_of_own_rows = step.reading.is_excusable(by) or step.reading.is_of_extremes(by)  # as to skip what changes nothing
+    is_of_own_rows = step.reading.is_excusable(by) or step.reading.is_of_extremes(by)  # e.g. to skip useless work
     if is_of_own_rows or (by.kind in ("own", "sharded") and not by.symbols):
         return [_chosen(step, value, is_of_own_rows or is_reached) for value in results]
     if by.kind in ("sum", "extreme") or by.symbols:
@@ -130,14 +130,14 @@ def scan(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
 
 
 def _neutral(fold: _jax.primitives.Primitive) -> Share:
-    """The operand that changes no result of a fold: zeros in a sum, an infinity in an extreme."""
+    """The neutral operand of a fold: zeros for a sum, an infinity for an extreme."""
     if not fold.end:
         return Share("same", ANY)
     return Share("same", 0, number=(inf if fold.end == "min" else -inf,) * 2)
 
 
 def _fold(body: Any, at_input: int, at_result: int, edits: Mapping[Any, Any]) -> _jax.primitives.Primitive | None:
-    """The sum or the extreme by which a loop folds an iteration's value into its carry, if it does nothing else."""
+    """The sum or extreme that folds an iteration's value into the carry of a loop, if the loop does nothing else."""
     carried, result, uses = body.invars[at_input], body.outvars[at_result], _jax.jaxpr.uses(body)
     *casts, made = _through_casts(body, result)
     eqn = None if _jax.jaxpr.is_literal(made) else _jax.jaxpr.maker_of(body, made)

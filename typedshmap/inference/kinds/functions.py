@@ -77,7 +77,7 @@ def function(step: ReadEquation, values: list[Share]) -> Share:
 
 
 def _power(step: ReadEquation, values: Sequence[Share]) -> Fraction | None:
-    """The degree of a homogeneous function; None for any other."""
+    """The degree of a homogeneous function; None for any other function."""
     if step.name == "integer_pow":
         return Fraction(step.params["y"])
     if step.name == "pow" and (number := values[1].number) is not None and len(set(number)) == 1:
@@ -90,12 +90,12 @@ def _raised(value: Share, power: Fraction) -> Degree:
 
 
 def nonlinear(step: ReadEquation, values: Sequence[Share], degree: Degree | None = None) -> Share:
-    """A function that is linear in none of its operands.
+    """A function that is not linear in any operand.
 
     Args:
       step: the equation.
       values: its operands.
-      degree: the degree of the result of a homogeneous function; None for one that needs operands of degree 0.
+      degree: the degree of the result of a homogeneous function; None for a function that needs operands of degree 0.
     """
     value, is_strict, degree = values[0], degree is None, 0 if degree is None else degree
     if any(operand.kind in ("unknown", "gathered") for operand in values):
@@ -141,7 +141,7 @@ def nonlinear(step: ReadEquation, values: Sequence[Share], degree: Degree | None
 
 
 def _inverted(step: ReadEquation, value: Share) -> Share | None:
-    """The value that a function was applied to, if this one is its inverse."""
+    """The operand of an earlier function, if this function is its inverse."""
     if value.root is None:
         return None
     function, of = value.root
@@ -164,7 +164,7 @@ def _of_symbols(step: ReadEquation, value: Share) -> Share | None:
 
 
 def _of_growing(step: ReadEquation, values: Sequence[Share], degree: Degree, kind: Any, dim: Any) -> Share:
-    """A function that needs operands of degree 0, of another operand; log(n**k x) is log x plus a symbol k times."""
+    """A function that needs operands of degree 0, with other degrees; log(n**k x) is log x plus k times a symbol."""
     why = loss_kinds.NONLINEAR_IN_GROWING
     if step.name == "log" and len(values) == 1:
         symbol = step.reading.lose(("log", step.reading.axis), why, step, values, is_common=True)
@@ -173,7 +173,7 @@ def _of_growing(step: ReadEquation, values: Sequence[Share], degree: Degree, kin
 
 
 def of_different_shards(step: ReadEquation, values: Sequence[Share]) -> Share | None:
-    """A loss: an operation takes sums of rows of different shards for rows; None if it does not."""
+    """The loss if an operation uses sums of rows of different shards as rows; else None."""
     if not any(value.trait == "folded" for value in values) or any(value.kind in ("own", "sum") for value in values):
         return None
     dim = next(value.dim for value in values if value.trait == "folded")
@@ -319,8 +319,8 @@ def select(step: ReadEquation, values: list[Share]) -> Share:
 
 
 def _own_choice(step: ReadEquation, by: Share, cases: Sequence[Share]) -> Share:
-    """What each shard selects by its index, which loses a partial sum."""
-    if by.trait == "below" and all(case.trait in OFFSETS for case in cases):  # as JAX wraps negative indices
+    """A selection that each shard makes by its index, which loses a partial sum."""
+    if by.trait == "below" and all(case.trait in OFFSETS for case in cases):  # like JAX's wrapping of negative indices
         return cases[0].but(trait="clipped" if cases[0].trait == "clipped" else "wrapped")
     sums = [case for case in cases if case.kind == "sum"]
     if sums and len(sums) < len(cases):

@@ -1,4 +1,4 @@
-"""The join of two values: what is known after a branch, or after an iteration of a loop."""
+"""The join of two values, after a branch, or after an iteration of a loop."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def join(ledger: Ledger, a: Share, b: Share) -> Share:
 
 
 def _origin_of_either(ledger: Ledger, a: Share, b: Share) -> Any:
-    """The key of the origin of a join that is not known: where a part was made, if one of the values is that part."""
+    """The key of the origin of an unknown join: where a part was made, if one of the values is that part."""
     if (origin := ledger.origin_of((a, b))) is not None:
         return origin
     for value in (a, b):

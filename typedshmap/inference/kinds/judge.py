@@ -15,8 +15,8 @@ class ResultVerdict(NamedTuple):
 
     Attributes:
       says: whether it is right.
-      kind: the mistake: ``degree``, ``sum`` or ``extreme`` that is not reduced, ``sharded``, ``lost`` (symbols are
-        left in it), ``own``, ``folded`` (sums of different rows), ``copies`` or ``order``.
+      kind: the mistake: ``degree``, ``sum`` or ``extreme`` that is not reduced, ``sharded``, ``lost`` (symbols remain),
+        ``own``, ``folded`` (sums of different rows), ``copies`` or ``order``.
       value: its abstract value.
       losses: the losses behind its symbols.
     """
@@ -55,7 +55,7 @@ def judge(reading: Reading, value: Share, dim: int | None, is_sum: bool = False)
         return UNDECIDED if value.is_reached else ResultVerdict("wrong", "own", value)
     if value.is_part and dim is None:
         return ResultVerdict("wrong", value.kind, value)
-    if value.is_part or value.kind == "gathered":  # along a sharded dim, each shard may leave its own
+    if value.is_part or value.kind == "gathered":  # along a sharded dim, each shard may return its own
         return UNDECIDED
     if value.trait == "folded":
         is_wrong = dim is not None and value.degree != ANY
@@ -79,7 +79,7 @@ def judge(reading: Reading, value: Share, dim: int | None, is_sum: bool = False)
 
 
 def differs_along(jaxpr: Any, at: int, dim: int | None) -> bool:
-    """Whether a result is not constant along a dim: it is computed, entry by entry, from an argument or an iota."""
+    """Whether a result may differ along a dim: it is computed, entry by entry, from an argument or an iota."""
     jaxpr = _jax.jaxpr.open_jaxpr(jaxpr)
     makers = _jax.jaxpr.makers(jaxpr)
     waiting, seen = [(jaxpr.outvars[at], dim)], set[Any]()

@@ -12,7 +12,7 @@ from .value import Share
 
 
 def _loses_sum(reading: Reading, value: Share) -> bool:
-    """Whether the symbols of a value come from nonlinear operations on partial sums, which no hint marks."""
+    """Whether the symbols of a value come from nonlinear operations on partial sums that no hint marks."""
     losses = reading.losses_of(value)
     are_lost = all(
         loss.why == loss_kinds.NONLINEAR and loss.parts and not reading.is_marked(loss.parts) for loss in losses
@@ -21,7 +21,7 @@ def _loses_sum(reading: Reading, value: Share) -> bool:
 
 
 def claimed(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
-    """A claim: a value of which nothing else is known is what the hint says."""
+    """A claim: a value of unknown kind gets the kind of the hint."""
     value, claim, axis = values[0], step.params["claim"], step.reading.axis
     if claim is None:
         return values

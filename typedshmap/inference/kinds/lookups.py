@@ -63,12 +63,12 @@ def _of_own_rows(step: ReadEquation, table: Share, index: Share) -> Share:
     if index.kind == "own":
         return Share("own", 0, is_reached=True)
     if index.kind == "sharded" and index.name[0] == table.name[0]:
-        return NOT_KNOWN  # both of one dim: positions within the shard may be meant
+        return NOT_KNOWN  # both of one dim: positions within the shard may be intended
     return step.lost(loss_kinds.LOOKUP_IN_ROWS, table, index, is_excusable=True)
 
 
 def _dim_after_gather(step: ReadEquation, table: Share, index: Share, is_batched: bool) -> int | str | None:
-    """The dim of the result that is the sharded dim of the indices, or of a table whose rows are not looked up."""
+    """The result's dim from the sharded dim of the indices, or of a table whose rows are not looked up."""
     if step.eqn is not step.other and len(step.rows) == 1:
         return step.rows[0]
     if "rows" in (table.dim, index.dim):
@@ -134,7 +134,7 @@ def _dim_after_scatter(step: ReadEquation, index: Share, update: Share) -> int |
 
 
 def dynamic_slice(step: ReadEquation, values: list[Share]) -> Share:
-    """A slice from starts that are computed."""
+    """A slice from computed starts."""
     value, starts = values[0], values[1:]
     if any(operand.kind in ("unknown", "gathered") for operand in values):
         return unknown(values, is_reached=any(operand.kind == "own" for operand in starts))
@@ -175,7 +175,7 @@ def dynamic_slice(step: ReadEquation, values: list[Share]) -> Share:
 
 
 def update_slice(step: ReadEquation, values: list[Share]) -> Share:
-    """An update of a slice whose starts are computed."""
+    """An update of a slice with computed starts."""
     into, update, *starts = values
     into, update = (step.reading.excused(value, starts) for value in (into, update))
     if any(value.kind in ("unknown", "gathered") for value in values):

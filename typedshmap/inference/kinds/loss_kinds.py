@@ -1,4 +1,4 @@
-"""What operations do with a quantity of each shard that they use as if it were whole, in words."""
+"""Words for operations that use a shard's quantity as if it were the global one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from ...errors.causes import SuspectKind
 
 
 class LossKind(NamedTuple):
-    """What an operation does that loses a partial sum, or takes a shard's rows for the whole.
+    """The effect of an operation that loses a partial sum, or uses a shard's rows as all rows.
 
     Attributes:
-      words: what it does, with ``{axis}`` for the mesh axis.
+      words: its effect, with ``{axis}`` for the mesh axis.
       suspect: the kind of the suspect.
-      growing: what it does with an operand that grows with the mesh.
-      is_of_slice: whether it takes each shard's own part of a partial sum, to which others may be added.
-      is_of_extreme: whether it uses an extreme: other losses explain more.
+      growing: its effect on an operand that grows with the mesh.
+      is_of_slice: whether it takes each shard's own part of a partial sum, to which other parts may be added.
+      is_of_extreme: whether it uses an extreme; other losses are better explanations.
     """
 
     words: str
@@ -81,10 +81,10 @@ def extreme_of_sums(end: str) -> LossKind:
 
 
 def own_extreme(end: str) -> LossKind:
-    """It uses an extreme of each shard's rows as that of all rows."""
+    """It uses an extreme of each shard's rows as the extreme of all rows."""
     return LossKind(f"uses each shard's own {end} over {{axis}} as that of all shards", is_of_extreme=True)
 
 
 def shared_extreme(end: str) -> LossKind:
-    """It takes an extreme, over the shards, of what is each shard's own: right only if it cancels."""
+    """It takes an extreme, over the shards, of a value that is each shard's own: right only if it cancels."""
     return LossKind(f"takes the {end} over {{axis}} of what each shard computes from its own part", is_of_extreme=True)

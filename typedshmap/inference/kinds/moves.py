@@ -30,7 +30,7 @@ def broadcast(step: ReadEquation, values: list[Share]) -> Share:
     dims = step.params.get("broadcast_dimensions", ())
     if isinstance(value.dim, int):
         return _moved(value, int(dims[value.dim]))
-    if value.kind == "same" and isinstance(step.reading.numbers.known(value.degree), tuple):  # of a mean's divisor
+    if value.kind == "same" and isinstance(step.reading.numbers.known(value.degree), tuple):  # the divisor of a mean
         return value.but(root=("mean", tuple(dim for dim in range(len(shape)) if dim not in dims)))
     return value
 
@@ -144,7 +144,7 @@ def split(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     if value.dim == axis and value.kind == "sharded" and count > 1:  # such as microbatches
         return [value.but(order=max(1, value.order) * count)] * count
     if value.dim == axis and value.kind == "local" and count > 1:
-        # The program names the number of rows, so that each is the same on every shard.
+        # The program fixes the number of rows, so each piece is the same on every shard.
         return [value.but(kind="same", dim=None) if step.name == "unstack" else NOT_KNOWN] * count
     return [value] * count
 

@@ -1,8 +1,8 @@
 """The degrees of the numbers in a program.
 
-Two traces show how a number grows with the size of the axis. One trace shows for which numbers a second one is needed:
-those that may count shards or a shard's rows. JAX's mean, variance and pmean are recognised by the code objects of
-their frames, which saves the second trace."""
+Two traces show how a number grows with the size of the axis. One trace shows which numbers need a second trace: those
+that may count shards or a shard's rows. JAX's mean, variance and pmean are recognised by the code objects of their
+frames, which saves the second trace."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Numbers:
 
     Args:
       axis: the mesh axis.
-      traces: its sizes in each of the traces; the first is the region's own.
-      sizes: those of all manual axes.
+      traces: the sizes of the axis in the traces; the first trace is the region's own.
+      sizes: the sizes of all manual axes.
       lengths: the lengths, on a shard, of the operands' sharded dims.
-      is_blind: whether there is no second trace, so that degrees which one trace does not show are unknown.
+      is_blind: whether there is no second trace, so that degrees that one trace does not show are unknown.
       is_tied: whether the program may close over the size of the axis, so that both traces have the same number.
       constants: gives the numbers in the program's closure.
     """
@@ -57,7 +57,7 @@ class Numbers:
         """The lengths, on a shard, of the results' sharded dims."""
         self.unsharded = frozenset[int]()
         """The lengths of the operands' other dims: a number that is one of them does not count a shard's rows."""
-        # The degrees of the divisors of JAX's means, by their lines, as far as they have been learnt.
+        # The degrees of the divisors of JAX's means, by their lines, as far as they are known.
         self.counts: dict[Any, int] = {}
         self.ambiguous = set[Any]()
         """The divisors of lines that average over sharded rows in one call and over other dims in another."""
@@ -70,7 +70,7 @@ class Numbers:
 
     @property
     def row_lengths(self) -> frozenset[int]:
-        """The lengths of dims that may be a shard's rows; none if no second trace can decide it."""
+        """The lengths of dims that may be a shard's rows; empty if no second trace can decide."""
         return frozenset() if self.is_blind else self.lengths | self.results
 
     @property
@@ -166,7 +166,7 @@ class Numbers:
             return Form(Fraction(0), ((count, Fraction(1 if number >= 1 else -1)),))
         if not may_count:  # only a mean can count a single row
             return 0
-        # Before jax 0.10 a traceback may be that of another call; the divisor of a pmean counts shards of some axes.
+        # Before jax 0.10 a traceback may belong to another call; the divisor of a pmean counts shards of some axes.
         is_seen = _jax.versions.HAS_MANUAL_TYPES and role != "pmean"
         if is_seen and (self._is_length(abs(number)) or self._is_written(eqn, abs(number))):
             return 0
@@ -175,7 +175,7 @@ class Numbers:
         return Form(Fraction(0), ((("number", id(eqn), number), Fraction(1)),))
 
     def split_into(self, lengths: Iterable[int]) -> None:
-        """Note the lengths of the dims into which a reshape split a sharded one; any of them may be the sharded one."""
+        """Note the lengths of the dims into which a reshape split a sharded dim; any of them may be the sharded dim."""
         self.pieces |= frozenset(lengths)
         self.lengths |= self.pieces
 
@@ -192,7 +192,7 @@ class Numbers:
         return _is_in_text(eqn, number) or any(_is_of(constant, number) for constant in self._constants())
 
     def known(self, degree: Degree) -> Degree:
-        """A degree, with the degrees of divisors that have been learnt by now."""
+        """A degree, with the degrees of divisors that are known now."""
         if not isinstance(degree, Form):
             return degree
         constant, left = degree.constant, []
@@ -219,7 +219,7 @@ class Numbers:
         return count % size == 0 or any(count % length == 0 for length in self.lengths)
 
     def _is_length(self, number: float) -> bool:
-        """Whether a number, or its inverse, is the length of an unsharded dim, and not of a shard's rows."""
+        """Whether a number, or its inverse, is the length of an unsharded dim, not the number of a shard's rows."""
         count = round(number if number > 1 else 1 / number)
         return count in self.unsharded - self.lengths and count != self.traces[0]
 
@@ -251,12 +251,12 @@ class Numbers:
         return a if a == b else None
 
     def common(self, a: Degree, b: Degree) -> Degree:
-        """The degree of a value with entries of two values; unknown if theirs differ."""
+        """The degree of a value with entries of two values; unknown if their degrees differ."""
         degree = self.agree(a, b)
         return UNKNOWN if degree is None else degree
 
     def is_degree(self, degree: Degree, wanted: Degree) -> bool | None:
-        """Whether a degree is the wanted one; None if that is not known."""
+        """Whether a degree is the wanted degree; None if this is unknown."""
         if degree in (ANY, wanted):
             return True
         if degree == UNKNOWN:
@@ -290,7 +290,7 @@ def _is_count(number: float) -> bool:
 
 
 def _is_in_text(eqn: Any, number: float) -> bool:
-    """Whether a number is written in a function that was running when an equation was made, and not read of a shape."""
+    """Whether a number is written in a function that was running when an equation was made, and not from a shape."""
     codes = _jax.source.call_site(eqn)[0] if eqn is not None else []
     return any(_writes(code, number) for code in codes) and not _jax.source.takes_shape(eqn)
 
@@ -302,7 +302,7 @@ def _writes(code: Any, number: float) -> bool:
 
 
 def _is_of(written: float, number: float) -> bool:
-    """Whether a number is a written one, its inverse, or its difference from 1."""
+    """Whether a number is a written number, its inverse, or its difference from 1."""
     size = abs(written)
     derived = (size, 1 / size, abs(1 - written)) if 1e-9 < size < 1e9 else ()
     return any(isclose(candidate, number, rel_tol=1e-6) for candidate in derived)
@@ -310,7 +310,7 @@ def _is_of(written: float, number: float) -> bool:
 
 def _role_of(codes: Sequence[Any]) -> str:
     """The role of a number in a function of JAX, by the code that was running when its equation was made."""
-    if not _jax.versions.HAS_MANUAL_TYPES:  # a traceback may be that of another call
+    if not _jax.versions.HAS_MANUAL_TYPES:  # a traceback may belong to another call
         return ""
     known, counting = _codes(), _jax.source.COUNTING_SHARDS
     for code in codes:

@@ -16,15 +16,15 @@ _NOT_OF_ROWS = frozenset(["collective", "index", "random", "branch", "loop", "ou
 
 
 class Loss(NamedTuple):
-    """An operation that uses a quantity of each shard as if it were whole, which makes that a symbol.
+    """An operation that uses a shard's quantity as if it were the global one, which makes the quantity a symbol.
 
     Attributes:
-      why: what it does.
+      why: its effect.
       eqn: its equation.
-      calls: the equations around that, innermost first.
+      calls: the enclosing equations, innermost first.
       parts: the parts of a sum or an extreme that it loses.
       is_excusable: whether it only works on a shard's own rows: no mistake if other shards' rows join later.
-      is_common: whether its result is the same on every shard all the same, as a bound that a collective found.
+      is_common: whether its result is still the same on every shard, such as a bound computed by a collective.
       degree: the largest known degree of its operands.
       name: the name in a hint of the sharded dim of an operand, and the argument.
     """
@@ -40,11 +40,11 @@ class Loss(NamedTuple):
 
 
 class ValueOrigin(NamedTuple):
-    """The equation where a value became what it is.
+    """The equation that gave a value its kind.
 
     Attributes:
       eqn: the equation; None for an argument.
-      calls: the equations around it, innermost first.
+      calls: the enclosing equations, innermost first.
       name: the name in a hint of the sharded dim of an operand, and the argument.
     """
 
@@ -54,7 +54,7 @@ class ValueOrigin(NamedTuple):
 
     @property
     def is_marked(self) -> bool:
-        """Whether a hint states what the value is."""
+        """Whether a hint states the kind of the value."""
         return self.eqn is None or self.eqn.primitive.name == _jax.jaxpr.CLAIM
 
     @property
@@ -64,7 +64,7 @@ class ValueOrigin(NamedTuple):
 
     @property
     def written(self) -> Any:
-        """The innermost equation, of this one and those around it, that is not in a jaxpr of a library."""
+        """The innermost of this equation and the enclosing ones that is not in a jaxpr of a library."""
         for eqn, caller in zip((self.eqn, *self.calls), (*self.calls, None), strict=True):
             inner = _jax.jaxpr.inner_jaxprs(caller) if caller is not None else ()
             jaxpr = _jax.jaxpr.owner_of(eqn, inner)
@@ -74,20 +74,20 @@ class ValueOrigin(NamedTuple):
 
     @property
     def gradient(self) -> Any:
-        """The equation, or one around it, that is transposed; None if there is none."""
+        """The equation or an enclosing equation that is transposed; None if there is none."""
         eqns = () if self.is_marked else (self.eqn, *self.calls)
         return next((eqn for eqn in eqns if _jax.jaxpr.is_transposed(eqn)), None)
 
     @property
     def place(self) -> str:
-        """The user's line that made it; for a transposed equation that of the call of ``jax.grad``."""
+        """The user's line that made it; for a transposed equation, the line of the call of ``jax.grad``."""
         if self.gradient is not None:
             return _jax.source.gradient_place(self.gradient)
         return "" if self.eqn is None else _jax.source.equation_place(self.written)
 
 
 def is_extreme(origin: ValueOrigin) -> bool:
-    """Whether the part that was made there is one of an extreme rather than a sum."""
+    """Whether the part that was made there is a part of an extreme rather than a sum."""
     if origin.eqn is None:
         return False
     primitive = _jax.primitives.primitive(origin.eqn.primitive.name)
@@ -95,7 +95,7 @@ def is_extreme(origin: ValueOrigin) -> bool:
 
 
 class Ledger:
-    """The origins and the losses that a reading over one axis notes.
+    """The origins and the losses that a reading over one axis records.
 
     Args:
       axis: the axis.
@@ -130,12 +130,12 @@ class Ledger:
         """The claims: the equation, the claim, and the value before it."""
 
     def origin_of(self, values: Sequence[Share]) -> Any:
-        """The key of the origin of the first value that has one; one that shards sent comes before all others."""
+        """The key of the origin of the first value that has an origin; an origin that is a ``ppermute`` comes first."""
         keys = [value.origin for value in values if value.origin is not None]
         return next(filter(self.is_sent, keys), keys[0] if keys else None)
 
     def is_sent(self, key: Any) -> bool:
-        """Whether a ``ppermute`` is at an origin, or a sum of what one sent."""
+        """Whether an origin is a ``ppermute``, or a sum of sent values."""
         eqn = self.origins[key].eqn
         is_sending = eqn is not None and _jax.jaxpr.collective_operation(eqn) == "collective-permute"
         return is_sending or (isinstance(key, tuple) and key[0] == "sent")
@@ -149,11 +149,11 @@ class Ledger:
         is_excusable: bool = False,
         is_common: bool = False,
     ) -> Any:
-        """Note the loss by which a quantity becomes a symbol.
+        """Record the loss by which a quantity becomes a symbol.
 
         Args:
           symbol: the symbol, which is returned.
-          why: what the operation does.
+          why: the effect of the operation.
           step: the equation.
           values: its operands.
           is_excusable: as in `Loss`.
@@ -174,11 +174,11 @@ class Ledger:
         return self.makers.get(part[1] if is_negative(part) else part)
 
     def maker_of_loss(self, loss: Loss) -> ValueOrigin | None:
-        """Where one of the parts that an operation loses was made; None if that is not known."""
+        """Where one of the parts that an operation loses was made; None if unknown."""
         return next((maker for part in loss.parts if (maker := self.maker_of(part)) is not None), None)
 
     def makers_of(self, parts: Iterable[Any]) -> list[ValueOrigin]:
-        """All places where some parts were made."""
+        """All origins of some parts."""
         origins = list[ValueOrigin]()
         for part in parts:
             if (maker := self.maker_of(part)) is not None:
@@ -217,5 +217,5 @@ class Ledger:
 
 
 def name_of(operands: Sequence[Share]) -> tuple[str, str]:
-    """The name in a hint of the sharded dim of the first operand that has one, and the argument."""
+    """The name in a hint of the sharded dim of the first operand that has a name, and the argument."""
     return next((value.name for value in operands if value.kind == "sharded"), ("", ""))

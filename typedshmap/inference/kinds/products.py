@@ -83,7 +83,7 @@ def product(step: ReadEquation, a: Share, b: Share, is_quotient: bool = False) -
 
 
 def _of_roots(a: Share, b: Share, is_quotient: bool, seen: dict[str, Any]) -> Share | None:
-    """A product with the inverse or the root of a part, or of an extreme with a number; None for any other."""
+    """A product with the inverse or the root of a part, or of an extreme with a number; None for other products."""
     if is_quotient and a.is_common and b.root is not None and b.root[0] == "inverse":
         return scaled(b.root[1], a.degree).but(**seen)
     for root, factor in () if is_quotient else ((a, b), (b, a)):
@@ -112,7 +112,7 @@ def _factors(step: ReadEquation, a: Share, b: Share, is_quotient: bool) -> tuple
 
 
 def _scaled_symbols(step: ReadEquation, value: Share, at: int, is_quotient: bool) -> Share:
-    """A value whose symbols are terms, times an operand that every shard has, which scales them."""
+    """A value whose symbols are terms, times an operand that every shard has; the operand scales the symbols."""
     losses, by = step.reading.losses, step.reading.number_of(step.frame, step.eqn.invars[at])
     symbols = frozenset((("times", quantity, by, is_quotient), times) for quantity, times in value.symbols)
     for key, _ in symbols:
@@ -147,7 +147,7 @@ def _combined(
     Args:
       step: the equation.
       values: the operands.
-      factors: the same, where parts have become symbols.
+      factors: the operands, with parts replaced by symbols.
       is_quotient: whether it is a quotient.
       number: the number of the result.
     """

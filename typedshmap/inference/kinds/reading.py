@@ -1,7 +1,7 @@
 """Read a region over one mesh axis: the kinds and degrees of its values, as a domain of the interpreter.
 
-The interpreter walks the region's jaxpr. If there is a second trace, with another size of the axis, each equation has
-one of that beside it: a number that differs between the two has a degree, and a dim whose length differs has the length
+The interpreter walks the region's jaxpr. If there is a second trace, with another size of the axis, each equation has a
+counterpart in it: a number that differs between the traces has a degree, and a dim whose length differs has the length
 of a shard's rows."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_ITERATIONS = 6
 
 
 class Unaligned(Exception):
-    """The two traces do not have the same equations, so that degrees are not known."""
+    """The two traces do not have the same equations, so that degrees are unknown."""
 
 
 class JaxprRun:
@@ -33,9 +33,9 @@ class JaxprRun:
 
     Args:
       jaxpr: the jaxpr.
-      other: the corresponding jaxpr of the second trace; the same one if there is none.
+      other: the corresponding jaxpr of the second trace; without a second trace the same jaxpr.
       step: the equation that runs it; None for the body of a region.
-      iteration: the indices of the iterations, for the loops around it that are read iteration by iteration.
+      iteration: the indices of the iterations, for enclosing loops that are read iteration by iteration.
     """
 
     def __init__(self, jaxpr: Any, other: Any, step: ReadEquation | None, iteration: tuple[int, ...] = ()) -> None:
@@ -69,11 +69,11 @@ class JaxprRun:
 
 
 class ReadEquation(NamedTuple):
-    """An equation, as rules take it.
+    """An equation, as the argument of rules.
 
     Attributes:
       eqn: the equation.
-      other: the corresponding equation of the second trace; the same one if there is none.
+      other: the corresponding equation of the second trace; without a second trace the same equation.
       frame: the run of its jaxpr.
       reading: the reading.
     """
@@ -84,7 +84,7 @@ class ReadEquation(NamedTuple):
     reading: Reading
 
     def beside(self, jaxpr: Any) -> Any:
-        """The jaxpr of the second trace that corresponds to one in the parameters of this equation."""
+        """The jaxpr of the second trace that corresponds to a jaxpr in the parameters of this equation."""
         if self.eqn is self.other:
             return jaxpr
         for name, param in self.eqn.params.items():
@@ -116,7 +116,7 @@ class ReadEquation(NamedTuple):
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The dims of the result with the length of a shard's rows; none without a second trace."""
+        """The dims of the result with the length of a shard's rows; empty without a second trace."""
         if self.eqn is self.other:
             return ()
         sizes = zip(self.result_shape, self.other.outvars[0].aval.shape, strict=False)
@@ -124,7 +124,7 @@ class ReadEquation(NamedTuple):
 
     @property
     def likely_rows(self) -> tuple[int, ...]:
-        """The same; without a second trace those that may have that length by chance."""
+        """The same; without a second trace the dims that may have that length by chance."""
         if self.eqn is not self.other:
             return self.rows
         lengths = self.reading.numbers.row_lengths
@@ -153,12 +153,12 @@ class ReadEquation(NamedTuple):
         return atom
 
     def maker(self, at: int) -> Any:
-        """The equation in the same jaxpr that made an operand, if casts and moves are left out."""
+        """The equation in the same jaxpr that made an operand, apart from casts and moves."""
         atom = self.source(at)
         return None if _jax.jaxpr.is_literal(atom) else self.frame.makers.get(atom)
 
     def number(self, at: int) -> Any:
-        """The scalar that an operand is, or is broadcast from; None if it is not known."""
+        """The scalar value of an operand, perhaps before a broadcast; None if it is unknown."""
         atom = self.source(at)
         if atom.aval.shape:
             return None
@@ -178,7 +178,7 @@ class ReadEquation(NamedTuple):
         """The result of a loss: a new symbol, with those of the operands.
 
         Args:
-          why: what the equation does, as in `Loss`.
+          why: the effect of the equation, as in `Loss`.
           *values: its operands.
           kind: the kind of the result.
           degree: its degree.
@@ -208,7 +208,7 @@ class ReadEquation(NamedTuple):
         return value.but(origin=key)
 
     def decided(self, why: LossKind, by: Share, *values: Share) -> Share:
-        """The result of a choice by a value that differs between shards; an excusable loss stays the only one."""
+        """The result of a choice by a value that differs between shards; an excusable loss remains the only loss."""
         reading = self.reading
         if not reading.is_excusable(by):
             is_own = by.kind in ("own", "extreme", "sharded")  # no collective has reduced them
@@ -293,7 +293,7 @@ class Reading(Ledger, Interpreter[Share]):
         return self.interpret(jaxpr, given)
 
     def interpret(self, closed_jaxpr: Any, values: Sequence[Share], known: Any = None) -> list[Share]:
-        """The results of a jaxpr; remembered if no origin and no loss was noted in it."""
+        """The results of a jaxpr; cached if no origin and no loss was recorded in it."""
         step, around, made = self._step, self._frame, self.changes
         other = self._other if step is None else step.beside(closed_jaxpr)
         key = id(_jax.jaxpr.open_jaxpr(closed_jaxpr)), id(_jax.jaxpr.open_jaxpr(other)), tuple(values)
@@ -311,7 +311,7 @@ class Reading(Ledger, Interpreter[Share]):
         return outcome
 
     def read_equation(self, eqn: Any, operands: list[Share]) -> Sequence[Share]:
-        """The results of an equation; most take plain operands, the same or sharded alike, and are as plain."""
+        """The results of an equation; mostly all operands are plain and alike, and then the results are plain too."""
         plain: Share | None = SAME
         """The join of plain operands; None if one is not plain, or if they are sharded in different ways."""
         has_number = False
@@ -346,7 +346,7 @@ class Reading(Ledger, Interpreter[Share]):
         ]
 
     def _results(self, step: ReadEquation, operands: list[Share]) -> Sequence[Share]:
-        """The results of an equation by its rule, and by the edit of it that is tried."""
+        """The results of an equation by its rule, and by the edit that is being tried."""
         outcome = self.kind_rules[step.eqn.primitive.name](step, operands)
         results = (outcome,) * len(step.eqn.outvars) if isinstance(outcome, Share) else outcome
         if not self.edits or (edit := self.edits.get(id(step.eqn))) is None:
@@ -368,7 +368,7 @@ class Reading(Ledger, Interpreter[Share]):
         known = self._literals.get(key)
         if known is None:
             known = self.numbers.literal([atom.val], eqn)
-            if not self.numbers.is_asked:  # that of others depends on the line
+            if not self.numbers.is_asked:  # the others depend on the line
                 self._literals[key] = known
         return known
 
@@ -386,7 +386,7 @@ class Reading(Ledger, Interpreter[Share]):
         return self.claims
 
     def refined(self, var: Any, value: Share) -> Share:
-        """A value after the claims of it that are kept beside the jaxpr."""
+        """A value after the claims about it that are kept beside the jaxpr."""
         for claim in self.claims[var]:
             (value,) = self._results(ReadEquation(claim, claim, self._frame, self), [value])
             if value.kind == "sum" and value.part is None:
@@ -401,7 +401,7 @@ class Reading(Ledger, Interpreter[Share]):
         return [before if before == then else NOT_KNOWN for before, then in zip(now, after, strict=True)]
 
     def value_of(self, var: Any) -> Share | None:
-        """The value of a variable in the last run of its jaxpr; None if that was not read."""
+        """The value of a variable in the last run of its jaxpr; None if the jaxpr was not read."""
         return next((run.values[var] for run in self.runs.values() if var in run.values), None)
 
     def _may_take_rows(self, eqn: Any) -> bool:
@@ -447,7 +447,7 @@ class Reading(Ledger, Interpreter[Share]):
         return value._replace(part=part)
 
     def number_of(self, frame: JaxprRun, atom: Any, depth: int = _DEPTH) -> Any:
-        """The number of a value: equal for two values if they are seen to be computed in the same way."""
+        """The number of a value: equal for two values that are recognised as computed in the same way."""
         while not (is_literal := _jax.jaxpr.is_literal(atom)) and atom not in frame.makers and frame.caller is not None:
             given = frame.inputs.get(atom)
             if given is None:
@@ -486,7 +486,7 @@ def _params(eqn: Any) -> Any:
 
 
 def _opaque(step: ReadEquation, values: list[Share]) -> Share:
-    """The rule of a primitive that has none."""
+    """The rule of a primitive without a rule."""
     if values and all(value is SAME for value in values) and not step.eqn.effects and step.name in _PURE:
         return SAME
     return unknown(values, is_reached=True)

@@ -70,11 +70,11 @@ def _over_gathered(step: ReadEquation, value: Share, axes: Sequence[int]) -> Sha
 
 
 def _along_rows(step: ReadEquation, value: Share) -> Share:
-    """A reduction over the sharded dim, or one as long as a shard's rows."""
+    """A reduction over the sharded dim, or over a dim as long as a shard's rows."""
     if step.name == "reduce_sum":
         lengths = {eqn.invars[0].aval.shape[value.dim] for eqn in (step.eqn, step.other)}
         if lengths == {1} and _jax.jaxpr.is_transposed(step.eqn):
-            return NOT_KNOWN  # of one row: the transpose of a broadcast, or a sum of rows
+            return NOT_KNOWN  # one row: the transpose of a broadcast, or a sum of rows
         if value.kind == "local":
             degree = value.degree if value.trait == "folded" or value.is_zero else UNKNOWN  # times the number of rows
             return Share("same", degree, reduced=value.reduced, is_reached=True, **value.symbol_fields)
@@ -156,7 +156,7 @@ def contract(step: ReadEquation, values: list[Share]) -> Share:
 
 
 def _are_groups_unsharded(ragged: Any, values: Sequence[Share]) -> bool:
-    """Whether each shard has all groups of a ragged product, and all their rows, as of a product of matrices."""
+    """Whether each shard has all groups of a ragged product, and all their rows, as in a product of matrices."""
     rows, groups = ragged.lhs_ragged_dimensions, ragged.rhs_group_dimensions
     (contracted, _), (batched, _) = ragged.dot_dimension_numbers
     is_plain = not {*rows} & {*contracted, *batched} and len(groups) == 1
@@ -188,7 +188,8 @@ def _over_rows(step: ReadEquation, a: Share, b: Share, gone: Sequence[Share]) ->
     if same is not None:
         side, numbers = 0 if a is same else 1, step.params.get("dimension_numbers")
         if numbers is not None and same.root is not None:
-            # The contracted dim of the sharded operand stands for one of the other, along which a mean may be spread.
+            # The contracted dim of the sharded operand corresponds to a dim of the other, along which a mean may be
+            # broadcast.
             at = list(numbers[0][1 - side]).index(gone[0].dim)
             reading.numbers.learn_count(same.degree, numbers[0][side][at] in same.root[1])
     degree = sum_of(reading.numbers.known(a.degree), reading.numbers.known(b.degree))

@@ -1,4 +1,4 @@
-"""A cache of regions in which nothing is suspected. A region with the same equations is not read again."""
+"""A cache of regions without suspects. A region with the same equations is not read again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ... import _jax
 from .region_kinds import Kinds
 
 _MOST = 256
-# The keys themselves: JAX interns the types of values, which are equal only as long as one of them is kept.
+# Keys are kept alive: JAX interns the types of values, and these are equal only while they are alive.
 _known = dict[Any, tuple[Any, ...]]()
 
 
@@ -19,17 +19,17 @@ def is_known(kinds: Kinds) -> bool:
 
 
 def note_known(kinds: Kinds) -> None:
-    """Note a region without suspects, unless an audit has to report that degrees were unknown."""
+    """Record a region without suspects, unless an audit must report that degrees were unknown."""
     key = _key_of(kinds)
     if key is not None and not (kinds.is_thorough and (kinds.unread or kinds.held)):
         while len(_known) >= _MOST:
             _known.pop(next(iter(_known)), None)
-        # What the function closes over is in no equation.
+        # Closed-over values are not in the equations.
         _known[key] = (kinds.tied, kinds.constants) if kinds.asks_closure else ()
 
 
 def _key_of(kinds: Kinds) -> Any:
-    """A key that is equal for regions with the same reading: all that `Kinds` reads of them; None if there is none.
+    """A key that is equal for regions with the same reading: everything that `Kinds` uses; None if there is no key.
 
     Whether a function of JAX made a number follows from the code of the body.
     """

@@ -1,4 +1,4 @@
-"""The kinds of a region's values: read from its own trace, and from a second one if a verdict depends on degrees."""
+"""The kinds of a region's values: from its own trace, and from a second trace if a verdict depends on degrees."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class RegionReading:
 
     Attributes:
       reading: the reading.
-      values: the values that are judged: results by their indices, claimed values by the ids of the claims' equations.
-      verdicts: the verdicts on them, but not on claims of patterns.
+      values: the judged values: results by their indices, claimed values by the ids of the claims' equations.
+      verdicts: the verdicts on them, except on claims of patterns.
       is_open: whether a verdict may depend on a number whose degree the traces do not show.
       is_blind: whether there is no second trace, so that such degrees are unknown.
     """
@@ -58,14 +58,14 @@ class Kinds:
     Args:
       body: its jaxpr.
       entering: the facts of its operands.
-      results: the layouts of the results that are judged, by their indices.
+      results: the layouts of the judged results, by their indices.
       sizes: the manual mesh axes.
       claims: the claims beside the jaxpr.
       name_dim: names, for an operand counted from the last and an axis, the sharded dim and the argument.
       retrace: traces the body for another size of an axis.
       function: the traced function, which may close over sizes of the mesh.
-      is_bound: whether an argument binds the size of the dim of a result that is sharded over an axis.
-      is_thorough: whether a second trace is made wherever a number may matter, even if nothing would be reported.
+      is_bound: whether an argument binds the size of a result's dim that is sharded over an axis.
+      is_thorough: whether to make a second trace wherever a number may matter, even if nothing would be reported.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Kinds:
         return self._first[axis]
 
     def reading_of(self, axis: str, key: int) -> RegionReading:
-        """The best reading over an axis that has a value; with a second trace, claims may be missing."""
+        """The best reading over an axis that has a value; a second trace may lack claims."""
         best = self.over(axis)
         if key in best.values and not (self.claims and best.values[key].kind == "unknown"):
             return best
@@ -119,7 +119,7 @@ class Kinds:
                 known.clear()
 
     def variable(self, at: int) -> Any:
-        """The variable of the body that is one of its results."""
+        """The variable of a result of the body."""
         return _jax.jaxpr.open_jaxpr(self.body).outvars[at]
 
     def _over(self, axis: str) -> RegionReading:
@@ -149,7 +149,7 @@ class Kinds:
 
     @property
     def asks_closure(self) -> bool:
-        """Whether the reading depends on what the function closes over."""
+        """Whether the reading depends on closed-over values."""
         return not {"tied", "constants"}.isdisjoint(vars(self))
 
     @cached_property
@@ -157,7 +157,7 @@ class Kinds:
         return [*_jax.jaxpr.all_equations(self.body)]
 
     def equations_like(self, eqn: Any, trace: Any) -> list[Any]:
-        """The equations of a trace that the user's call which made one of them makes each time that it runs."""
+        """The equations in a trace that the user's call of an equation makes, at every run of that call."""
         key = None if _jax.jaxpr.is_transposed(eqn) else _jax.source.call_key(eqn)
         if key is None:
             return [eqn]
@@ -179,7 +179,7 @@ class Kinds:
         return any(map(_jax.jaxpr.is_transposed, self._equations))
 
     def may_be_followed(self, eqn: Any) -> bool:
-        """Whether transposed equations may follow from an equation: from any but one of the body without a tangent."""
+        """Whether transposed equations may follow from an equation: not if it is in the body and has no tangent."""
         is_own = _jax.jaxpr.owner_of(eqn, [self.body]) is not None
         return not _jax.jaxpr.is_transposed(eqn) and not (is_own and not _jax.jaxpr.is_differentiated(eqn))
 
@@ -194,7 +194,7 @@ class Kinds:
         return frozenset() if self.function is None else closed_over_numbers(self.function)
 
     def _second(self, axis: str) -> tuple[tuple[Any, ...], tuple[int, ...], bool]:
-        """The traces from which degrees are read, the sizes of the axis, and whether the first is the region's own."""
+        """The traces that show degrees, the sizes of the axis, and whether the first trace is the region's own."""
         if axis not in self.seconds:
             self.seconds[axis] = self._traced_again(axis)
         return self.seconds[axis]
@@ -249,7 +249,7 @@ class Kinds:
           edits: the edits that are tried.
           is_own: whether the first trace is the region's own.
           is_blind: whether degrees that one trace does not show are unknown.
-          gathered: the names of a dim and its argument that are read as gathered at first.
+          gathered: the names of a dim and its argument that is treated as gathered first.
 
         Raises:
           Unaligned: where they do not have the same equations.
@@ -305,6 +305,6 @@ def _entering(fact: ShardingFact, axis: str, name: tuple[str, str]) -> Share:
 
 
 def _takes_as_much(first: Any, body: Any) -> bool:
-    """Whether the last operands of a body have the shapes of those of another one."""
+    """Whether the last operands of a body have the shapes of those of another body."""
     shapes = [[var.aval.shape for var in _jax.jaxpr.open_jaxpr(jaxpr).invars] for jaxpr in (first, body)]
     return shapes[0] == shapes[1][-len(shapes[0]) :] or not shapes[0]

@@ -1,4 +1,4 @@
-"""Sums over the shards: by a collective, or by a ring of ``ppermute`` in which each shard adds up what it receives."""
+"""Sums over the shards: by a collective, or by a ring of ``ppermute`` in which each shard adds the received values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_SHARDS = 16
 
 
 def shift_of(step: ReadEquation) -> int | None:
-    """The distance over which a ppermute sends values; None if it is not the same for all shards."""
+    """The distance over which a ppermute sends values; None if it differs between shards."""
     shift = None
     for eqn, size in zip((step.eqn, step.other), step.reading.numbers.traces, strict=False):
         perm = eqn.params.get("perm", ())
@@ -27,14 +27,14 @@ def shift_of(step: ReadEquation) -> int | None:
 
 
 def sent_around(step: ReadEquation, value: Share, sent: Share, shift: int) -> Share:
-    """The result of a ppermute, known as the values of the shards at a distance."""
+    """The result of a ppermute: the values of the shards at a distance."""
     ring, size = _ring_of(step, 0, value), step.reading.numbers.traces[0]
-    step.reading.changes += 1  # it is recognised by its operand, so that the result of another call is not it
+    step.reading.changes += 1  # recognised by its operand: no cached result of another call may be used
     return _known_as(sent, ring._replace(offsets=frozenset((offset + shift) % size for offset in ring.offsets)))
 
 
 def added(step: ReadEquation, values: list[Share], result: Share) -> Share:
-    """A sum of two values, one of which was sent: a sum over the shards once each of them has been added."""
+    """A sum of two values, one of them sent: a sum over the shards once every shard has been added."""
     a, b = values
     if a.ring is None and b.ring is None:
         return result
@@ -52,7 +52,7 @@ def added(step: ReadEquation, values: list[Share], result: Share) -> Share:
 
 
 def is_closed(reading: Reading, ring: Ring | None) -> bool:
-    """Whether the values of all shards are in a sum of a ring."""
+    """Whether a sum of a ring has the values of all shards."""
     return ring is not None and len(ring.offsets) == reading.numbers.traces[0]
 
 
@@ -71,7 +71,7 @@ def closed_rings(
 ) -> dict[int, Share]:
     """The carries of a loop that are sums over all shards after it, by their indices.
 
-    A loop of as many iterations as there are shards, or one less, is read iteration by iteration.
+    A loop with as many iterations as shards, or one less, is read iteration by iteration.
     """
     reading, sizes = step.reading, step.reading.numbers.traces
     lacking = {size - eqn.params["length"] for eqn, size in zip((step.eqn, step.other), sizes, strict=False)}

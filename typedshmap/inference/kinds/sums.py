@@ -80,7 +80,7 @@ def _add(step: ReadEquation, values: list[Share]) -> Share:
 
 
 def _of_log_or_index(step: ReadEquation, value: Share, term: Share, seen: dict[str, Any]) -> Share | None:
-    """A sum with the logarithm of a part, or with a position relative to the shard; None if neither operand is one."""
+    """A sum with the logarithm of a part, or with a position relative to the shard; None for other operands."""
     if value.root is not None and value.root[0] == "log":  # log(S) + c is log(S exp(c))
         added = as_symbol(step, term) if term.kind == "extreme" else term
         if added.kind == "same" and added.degree in (0, ANY) and added.role in ("", "+"):
@@ -116,12 +116,12 @@ def negated(value: Share) -> Share:
 
 
 def negate(step: ReadEquation, values: list[Share]) -> Share:
-    """The rule of a minus sign, and of real and imaginary parts, which are linear as well."""
+    """The rule of a minus sign, and of real and imaginary parts, which are also linear."""
     return negated(values[0]) if step.name == "neg" else values[0].but(number=None, affine=None, is_positive=False)
 
 
 def as_symbol(step: ReadEquation, value: Share) -> Share:
-    """A part that is used as if it were whole: a symbol, and nothing else."""
+    """A part that is used as if it were the global value: just a symbol."""
     why = loss_kinds.ADDED_ROWS if value.kind == "sum" else loss_kinds.own_extreme(value.end)
     part, sign = value.part, 1
     if is_negative(part):
@@ -189,7 +189,7 @@ def _plain_sum(step: ReadEquation, a: Share, b: Share) -> Share:
 
 
 def along_two_dims(step: ReadEquation, *values: Share) -> Share:
-    """A loss: it combines rows of two different dims; with one row on each shard that may be meant, as by an index."""
+    """A loss: rows of two different dims are combined; with one row per shard this may be intended, as by an index."""
     if any(value.dim == "rows" for value in values):
         return unknown(values, is_reached=True)
     if all(value.kind == "local" for value in values):  # positions, compared with positions
@@ -201,7 +201,7 @@ def along_two_dims(step: ReadEquation, *values: Share) -> Share:
 
 
 def by_local_indices(step: ReadEquation, *values: Share, kind: Any = "sharded", **more: Any) -> Share:
-    """A loss: it takes positions within a shard for those in the whole; for integers nothing is said."""
+    """A loss: positions within a shard are used as global positions; integers are not reported."""
     numbers = step.reading.numbers
     if not step.is_inexact or not numbers.has_second:
         numbers.is_open = numbers.is_open or step.is_inexact
@@ -214,7 +214,7 @@ def by_local_indices(step: ReadEquation, *values: Share, kind: Any = "sharded", 
 
 
 def trait_of_rows(*values: Share) -> Trait:
-    """The trait of a result of values of kind ``local``: that of the rows of one of them."""
+    """The trait of a result of values of kind ``local``: the trait of the rows of one of them."""
     traits, of_rows = {value.trait for value in values}, list[Trait](["folded", "drawn", "taken"])
     for trait in of_rows:
         if trait in traits:
@@ -223,12 +223,12 @@ def trait_of_rows(*values: Share) -> Trait:
 
 
 def in_each_trace(op: Callable[[Any, Any], Any], a: Any, b: Any) -> tuple[Any, ...] | None:
-    """The result of an operation on two numbers, in each trace; None if one of them is not known."""
+    """The result of an operation on two numbers, in each trace; None if a number is unknown."""
     return None if a is None or b is None else tuple(map(op, a, b))
 
 
 def affine_of(a: Share, b: Share, op: Callable[[Any, Any], tuple[Any, Any]]) -> tuple[tuple[Any, Any], ...] | None:
-    """The result of an operation on two scalars ``a + b * axis_index``; None if neither is one."""
+    """The result of an operation on two scalars ``a + b * axis_index``; None if neither has this form."""
     if a.affine is None and b.affine is None:
         return None
     affines = [value.affine or (value.number and tuple((number, 0) for number in value.number)) for value in (a, b)]

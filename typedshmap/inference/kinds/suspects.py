@@ -1,4 +1,4 @@
-"""Suspects: results that grow with the mesh, partial sums that are lost, a shard's rows taken for the whole."""
+"""Suspects: results that grow with the mesh, lost partial sums, a shard's rows used as all rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Suspicion(NamedTuple):
       failure: the suspect.
       place: the user's line where it began.
       is_error: whether a hint marks the partial sum.
-      growth: of a value that grows or shrinks with the mesh.
+      growth: the growth of a value that grows or shrinks with the mesh.
     """
 
     failure: Suspected
@@ -38,7 +38,7 @@ class Suspicion(NamedTuple):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What suspicions over several axes have in common that are one."""
+        """A key that is equal for suspicions over several axes that are the same."""
         cure, axes = self.failure.cure, quoted_axes(self.failure.axes)
         signs = [_sign(degree) for *_, degree in self.growth]
         return self.failure.kind, self.place, cure and cure.text.replace(axes, ""), *signs[:1]
@@ -71,7 +71,7 @@ def suspects(kinds: Kinds, axes: Sequence[str], refused: Collection[int] = ()) -
     Args:
       kinds: the kinds of its values.
       axes: the mesh axes.
-      refused: the indices of the results that are refused, and need no second message.
+      refused: the indices of the refused results, which need no second message.
     """
     suspicions: dict[tuple[Any, ...], Suspicion] = {}
     for axis in axes:
@@ -106,7 +106,7 @@ def _of_result(kinds: Kinds, axis: str, read: RegionReading, at: int, verdict: R
 
 
 def _first_loss(losses: Sequence[Loss]) -> Loss:
-    """The first loss that does not use an extreme; else the first one."""
+    """The first loss that does not use an extreme; else the first loss."""
     return min(losses, key=lambda loss: loss.why.is_of_extreme)
 
 
@@ -119,7 +119,7 @@ def _of_degree(kinds: Kinds, axis: str, read: RegionReading, degree: Any, place:
       read: the reading over it.
       degree: the degree of the value.
       place: the line, if no collective is at fault.
-      met: in words, the operation that combines the value with one that does not grow.
+      met: in words, the operation that combines the value with a value that does not grow.
     """
     cure = find_cure(kinds, axis, read)
     sums = [eqn for eqn, _, _ in reversed(read.reading.collectives.values())]
@@ -137,7 +137,7 @@ def _of_degree(kinds: Kinds, axis: str, read: RegionReading, degree: Any, place:
 
 
 def _is_of_gradient(kinds: Kinds, cure: Cure | None, site: Any) -> bool:
-    """Whether differentiation made the sum that is one too many, rather than the user."""
+    """Whether differentiation, rather than the user, made the redundant sum."""
     if not kinds.is_differentiated or site is None:
         return False
     if cure is not None and cure.changes:
@@ -147,7 +147,7 @@ def _is_of_gradient(kinds: Kinds, cure: Cure | None, site: Any) -> bool:
 
 
 def growth_text(growth: Growth) -> str:
-    """How far a value is from the whole, in words; the degrees have one sign."""
+    """The ratio of a value to the right value, in words; the degrees have one sign."""
     axes, sign = quoted_axes(axis for axis, _, _ in growth), _sign(growth[0][2])
     if sign is None:
         return f"changes with {axes}"
@@ -159,12 +159,12 @@ def growth_text(growth: Growth) -> str:
 
 
 def _sign(degree: Any) -> int | None:
-    """Whether a value grows or shrinks; None for a degree that is not known."""
+    """The sign of a degree: whether a value grows or shrinks; None for an unknown degree."""
     return (degree > 0) - (degree < 0) if isinstance(degree, int | Fraction) else None
 
 
 def _of_loss(kinds: Kinds, axis: str, read: RegionReading, loss: Loss, is_error: bool) -> Suspicion:
-    """A suspect of a partial sum that is lost, or of a shard's rows that are taken for the whole."""
+    """A suspect of a lost partial sum, or of a shard's rows that are used as all rows."""
     reading, place = read.reading, _place((loss.eqn, *loss.calls))
     if loss.why.growing and loss.degree:
         at = f" at {place.partition(' ')[0]}" if place else ""
@@ -179,13 +179,13 @@ def _of_loss(kinds: Kinds, axis: str, read: RegionReading, loss: Loss, is_error:
 
 
 def problem_of(reading: Reading, losses: Sequence[Loss]) -> str:
-    """The words for the first loss that does not use an extreme, or else the first one, with its line."""
+    """The words for the first loss that does not use an extreme, else for the first loss, with its line."""
     loss = _first_loss(losses)
     return _problem(reading, loss, ValueOrigin(loss.eqn, loss.calls).place.partition(" ")[0])
 
 
 def _problem(reading: Reading, loss: Loss, at: str = "") -> str:
-    """The words for an operation at a line that loses a partial sum, or takes a shard's rows for the whole."""
+    """The words for an operation at a line that loses a partial sum, or uses a shard's rows as all rows."""
     origin = reading.maker_of_loss(loss)
     text = loss.why.words.format(axis=f"'{reading.axis}'")
     if origin is not None and is_extreme(origin):
@@ -194,7 +194,7 @@ def _problem(reading: Reading, loss: Loss, at: str = "") -> str:
 
 
 def _place(calls: Sequence[Any]) -> str:
-    """The user's line of the innermost equation that has one."""
+    """The user's line of the innermost equation that has a line."""
     return next((place for eqn in calls if (place := _jax.source.equation_place(eqn))), "")
 
 
@@ -213,7 +213,7 @@ def _place_of_result(kinds: Kinds, at: int) -> str:
     if at >= len(body.outvars):
         return ""
     maker = _jax.jaxpr.maker_of(body, body.outvars[at])
-    while maker is not None:  # JAX casts a result when it leaves: the line is that of the operand
+    while maker is not None:  # JAX casts a result that leaves: use the line of the operand
         if (place := _jax.source.equation_place(maker)) or len(maker.invars) != 1:
             return place
         maker = None if _jax.jaxpr.is_literal(maker.invars[0]) else _jax.jaxpr.maker_of(body, maker.invars[0])

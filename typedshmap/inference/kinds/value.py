@@ -1,6 +1,7 @@
-"""The domain of kinds: what the shards of one mesh axis hold of a value, and the degree of the whole.
+"""The domain of kinds: what the shards of a mesh axis hold of a value, and the degree of the global value.
 
-On an axis of size n the whole is n to the power of its degree, times what the same program computes on one shard."""
+On an axis of size n the global value is n to the power of its degree, times what the same program computes on one
+shard."""
 
 from __future__ import annotations
 
@@ -33,10 +34,10 @@ Trait = Literal[
     # Of an index:
     "offset",  # a position relative to the shard's block
     "clipped",  # the same, moved into the block
-    "wrapped",  # the same, negative ones counted from the end
+    "wrapped",  # the same, with negative positions counted from the end
     # Of entries:
     "found",  # looked up in the shard's rows, and right only for a position in its block
-    "picked",  # a partial sum of which one shard has each entry, and the others zero
+    "picked",  # a partial sum in which one shard has each entry, and the others have zero
     "folded",  # the sums, or some mix, of rows of different shards
     "drawn",  # random numbers
     "taken",  # a slice that is as long as a shard's rows
@@ -47,11 +48,11 @@ Trait = Literal[
 
 
 class Form(NamedTuple):
-    """A degree that depends on numbers of which one trace does not show the degree.
+    """A degree that depends on numbers whose degree one trace does not show.
 
     Attributes:
       constant: the known part of the degree.
-      numbers: these numbers, each with the power in which it is a factor.
+      numbers: these numbers, each with its power as a factor.
     """
 
     constant: Fraction
@@ -66,7 +67,7 @@ UNKNOWN = "unknown"
 
 
 class Ring(NamedTuple):
-    """A sum of the values of several shards, as a ring of ``ppermute`` accumulates it.
+    """A sum of the values of several shards, accumulated by a ring of ``ppermute``.
 
     Attributes:
       base: the number of the value that is sent around.
@@ -82,43 +83,43 @@ class Ring(NamedTuple):
 class Share(NamedTuple):
     """An abstract value over one axis.
 
-    *Parts.* What a shard holds of a partial sum or a partial extreme is a part. It has a number, by which it is
-    recognised wherever it is used.
+    *Parts.* A shard's addend of a partial sum, or its term of a partial extreme, is a part. It has a number, by which
+    it is recognised wherever it is used.
 
-    *Symbols.* A quantity that differs between the shards may be used as if it were whole, and cancel later: ``m`` in
-    ``exp(s - m) / psum(sum(exp(s - m)))``. So a value keeps such quantities as symbols, each with its coefficient in a
-    sum, or its exponent in a product. A result is wrong if symbols are left in it. `Ledger.losses` holds, for each
-    symbol, the operation that used it so.
+    *Symbols.* A quantity that differs between the shards may be used as if it were the global one, and cancel later:
+    ``m`` in ``exp(s - m) / psum(sum(exp(s - m)))``. So a value keeps such quantities as symbols, each with its
+    coefficient in a sum, or its exponent in a product. A result is wrong if symbols remain in it. `Ledger.losses` has
+    the operation that made each symbol.
 
-    *Reach.* A collective over the axis, or the index of the shard, reaches all that is computed from its result. What
-    is each shard's own is surely wrong as a result only if nothing has reached it.
+    *Reach.* A collective over the axis, or the index of the shard, reaches all values computed from its result. A
+    result that is each shard's own is surely wrong only if nothing has reached it.
 
     Attributes:
       kind: what the shards hold.
-      degree: that of the whole.
-      beside: of a partial sum, the degree of the term that every shard has beside its addend; None without one.
-      dim: the sharded dim, or that of kind ``local`` or ``gathered``; ``"rows"`` within a loop over it.
-      order: of a sharded dim, 0 if its rows are in the order of the whole; k if they are in k pieces, each in that
-        order; -1 otherwise.
-      end: of an extreme, ``max`` or ``min``.
+      degree: the degree of the global value.
+      beside: for a partial sum, the degree of the term that every shard has beside its addend; None without a term.
+      dim: the sharded dim, or the dim of kind ``local`` or ``gathered``; ``"rows"`` within a loop over it.
+      order: for a sharded dim, 0 if its rows are in global order; k if they are in k pieces, each in global order; -1
+        otherwise.
+      end: for an extreme, ``max`` or ``min``.
       part: the number of a part.
-      role: the role of the symbols: terms (``+``), factors (``*``), or another one (``?``).
+      role: the role of the symbols: terms (``+``), factors (``*``), or another role (``?``).
       symbols: the symbols, each with its coefficient or exponent.
-      may_cancel: whether symbols may have cancelled in a way that is not followed, so that nothing is suspected.
+      may_cancel: whether symbols may have cancelled in a way that is not tracked, so that nothing is suspected.
       is_square: whether the symbols come from a product of parts, as in a second moment.
-      root: the function that it is of another value, and that value: ``log``, ``exp``, ``sqrt``, ``inverse``,
-        ``gathered``; ``mean`` with the dims along which the divisor of a mean is broadcast; ``block`` with the sizes
-        of a shard's block in each trace.
-      reduced: the parts that collectives have reduced before they came to it.
+      root: the function by which it is computed from another value, and that value: ``log``, ``exp``, ``sqrt``,
+        ``inverse``, ``gathered``; ``mean`` with the dims along which the divisor of a mean is broadcast; ``block`` with
+        the sizes of a shard's block in each trace.
+      reduced: the parts that collectives have reduced in its computation.
       is_reached: whether a collective or the shard's index has reached it.
-      number: of a scalar, its number in each trace.
-      affine: of a scalar ``a + b * axis_index``, a and b in each trace.
-      trait: what else is known of it.
+      number: for a scalar, its number in each trace.
+      affine: for a scalar ``a + b * axis_index``, a and b in each trace.
+      trait: another property.
       is_positive: whether no entry is negative.
       name: the name of the sharded dim in a hint, and the argument.
-      origin: of kind ``own`` or ``unknown``, the key in `Ledger.origins` of the equation where it became so.
-      ring: the values of which shards are in it, if a ring sends it around.
-      is_plain: whether nothing else is known than that it is the same, or sharded in order, and of degree 0.
+      origin: for kind ``own`` or ``unknown``, the key in `Ledger.origins` of the equation where it got this kind.
+      ring: the shards whose values it has, if a ring sends it around.
+      is_plain: whether it is only known to be the same, or sharded in order, with degree 0.
     """
 
     kind: KindOfShare = "same"
@@ -145,12 +146,12 @@ class Share(NamedTuple):
     is_plain: bool = False
 
     def but(self, **changes: Any) -> Share:
-        """The same with some changes; as it is another value, no ring sends it around."""
+        """The same with some changes; since it is another value, no ring sends it around."""
         return self._replace(is_plain=False, ring=None, **changes)
 
     @property
     def is_zero(self) -> bool:
-        """Whether it is nothing but zeros."""
+        """Whether it is all zeros."""
         return self.degree == ANY and self.kind in ("same", "sharded", "local") and not self.symbols
 
     @property
@@ -170,7 +171,7 @@ class Share(NamedTuple):
 
     @property
     def without_number(self) -> Share:
-        """The same, whose number is not known."""
+        """The same, with an unknown number."""
         return self.but(number=None, affine=None) if self.number is not None or self.affine is not None else self
 
     @property
@@ -182,12 +183,12 @@ class Share(NamedTuple):
 
     @property
     def with_untracked_symbols(self) -> Share:
-        """The same, whose terms are not followed any further, since entries with other terms are added to it."""
+        """The same, with untracked symbols, since entries with other symbols are added to it."""
         return self.but(role="?") if self.role == "+" else self
 
     @property
     def symbol_fields(self) -> dict[str, Any]:
-        """The fields of its symbols, for a value that is computed from it alone."""
+        """The fields of its symbols, for a value that is computed only from it."""
         return {"role": self.role, "symbols": self.symbols, "may_cancel": self.may_cancel, "is_square": self.is_square}
 
 
@@ -214,12 +215,12 @@ def is_plain(value: Share) -> bool:
 
 
 def is_negative(part: Any) -> bool:
-    """Whether the number of a part is that of the negative of another one."""
+    """Whether the number of a part is that of the negative of another part."""
     return isinstance(part, tuple) and part[0] == "negative"
 
 
 def unknown(values: Iterable[Share], is_reached: bool = False) -> Share:
-    """A result of some values of which nothing is known; it is reached if one of them is."""
+    """An unknown result of some values; it is reached if one of them is."""
     return NOT_KNOWN.reached if is_reached or any(value.is_reached for value in values) else NOT_KNOWN
 
 
@@ -248,7 +249,7 @@ def form(constant: Fraction | int, numbers: Iterable[tuple[Any, Fraction]]) -> D
 
 
 def as_integer(degree: Fraction | int) -> Fraction | int:
-    """A degree, as an int if it is one."""
+    """A degree, as an int if it is integral."""
     return int(degree) if degree.denominator == 1 else degree
 
 
@@ -280,7 +281,7 @@ def untracked(*values: Share) -> dict[str, Any]:
 
 
 def reach_of(*values: Share) -> dict[str, Any]:
-    """The fields that say which collectives have reached a result of some values."""
+    """The fields for the collectives that have reached a result of some values."""
     reduced, is_reached = NO_PARTS, False
     for value in values:  # this runs for most equations, and a comprehension is a call
         reduced |= value.reduced

@@ -2,8 +2,8 @@
 
 A piece is the overlap of a block of the layout before and a block of the layout after. If in every dim one of the two
 numbers of blocks divides the other, all pieces have one shape, and all devices need, and can send, the same number of
-pieces. Then senders and receivers form a regular bipartite graph, which is a union of perfect matchings (König, 1916),
-and each matching is a ppermute."""
+pieces. Then senders and receivers form a regular bipartite graph, which is a union of perfect matchings (König, 1916);
+each matching is a ppermute."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _places(dim_axes: DimAxes, sizes: AxisSizes) -> dict[str, tuple[int, int]]:
 
 
 class Round(NamedTuple):
-    """One ppermute: senders and receivers, none if each device keeps its piece, and where in its block it is."""
+    """One ppermute: senders and receivers (empty if devices keep their pieces), and the piece's place in its block."""
 
     pairs: tuple[tuple[int, int], ...]
     sent: tuple[Piece, ...]

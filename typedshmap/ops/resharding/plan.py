@@ -1,9 +1,10 @@
 """A plan: the steps from one layout of a global array to another, their cost, and the search for the cheapest.
 
-It is a shortest path, first among those whose shards stay within the ends. The nodes of the graph are states of an
-array on a mesh; an edge is what one step makes of one. Costs are elements sent by the busiest device, by ring formulas,
-and a price for each collective, times the number of devices, so that they are integers; among equals, what is copied
-within a device's memory. All are proportions of the array, so that its size does not matter."""
+The search is for a shortest path, first among paths whose shards are never larger than those at the ends. The nodes of
+the graph are states of an array on a mesh; the edges are single steps. The cost of a step is the number of elements
+that the busiest device sends, by ring formulas, and a price for each collective, times the number of devices, so that
+costs are integers; equal costs are compared by the copies within a device's memory. All costs are proportional to the
+array, so its size does not matter."""
 
 from __future__ import annotations
 
@@ -47,9 +48,9 @@ class Step(Record):
       after: the layout after it.
       shard_before: one shard's shape before it.
       shard_after: one shard's shape after it.
-      sent: how many elements the busiest device sends, by ring formulas.
-      rounds: how many collectives it takes: none for a slice, a ppermute for each piece that a device lacks of its
-        block, one for any other.
+      sent: the number of elements that the busiest device sends, by ring formulas.
+      rounds: the number of collectives: 0 for a slice, a ppermute for each missing piece of a device's block, 1 for any
+        other step.
     """
 
     kind: str
@@ -77,8 +78,8 @@ class Plan(Record):
       shape: the global shape.
       sizes: the mesh axes that may be used, with their sizes.
       steps: the steps, in order.
-      is_within_ends: whether no shard on the way is larger than the larger of the two ends.
-      itemsize: the bytes of one element; all else is counted in elements.
+      is_within_ends: whether no intermediate shard is larger than the larger of the two end shards.
+      itemsize: the bytes of an element; everything else is counted in elements.
     """
 
     source: Layout
@@ -119,7 +120,7 @@ class Plan(Record):
 
     @property
     def lower_bound(self) -> int:
-        """The largest number of elements that a device needs and does not hold; of a sum it holds none."""
+        """The largest number of elements that a device needs and does not hold; it holds none of a sum."""
         source, target, sizes = self.source, self.target, dict(self.sizes)
         if shard_count(source.unreduced - target.unreduced, sizes) > 1:
             return prod(shard_shape(target.dim_axes, self.shape, sizes))
@@ -160,8 +161,8 @@ def _pattern_text(layout: Layout, shape: tuple[int, ...]) -> str:
     return " ".join([*dims, *(f"+{axis}" for axis in sorted(layout.unreduced))])
 
 
-# Up to this number the search finds the cheapest plan. With more axes there are too many states: axes that can stay
-# in place do, and the search prefers paths that are nearly complete.
+# Up to this number of axes the search finds the cheapest plan. With more axes there are too many states: axes stay in
+# place if they can, and the search prefers paths that are nearly complete.
 MANY_AXES = 4
 GREED = 8
 # The maximal number of ppermutes for a block.
@@ -178,7 +179,7 @@ def plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: Mapping[
 
 @lru_cache(maxsize=4096)
 def known_plan(source: Layout, target: Layout, shape: tuple[int, ...], sizes: SizedAxes) -> Plan:
-    """The same, for sizes that are hashable."""
+    """The same, for hashable sizes."""
     known = dict(sizes)
     # The search omits axes of size 1, and axes over which the array stays unreduced.
     usable = {axis: size for axis, size in sizes if size > 1 and axis not in target.unreduced}
@@ -225,7 +226,7 @@ class SearchState(NamedTuple):
 
 
 class Move(NamedTuple):
-    """One step of the search; ``cost`` is what all devices send if each sends as much as the busiest."""
+    """One step of the search; ``cost`` counts elements if every device sends as many as the busiest device."""
 
     kind: str
     axes: MeshAxes
@@ -245,7 +246,7 @@ class Graph:
         self.moves, self.elements, self.ends = cached(self._moves), cached(self._elements), cached(self._ends)
 
     def cheapest_path(self, start: SearchState, goal: SearchState, limit: int | None) -> tuple[Move, ...] | None:
-        """A shortest path (A*) by what is sent, then by copies; no shard is larger than a limit."""
+        """A shortest path (A*) by the elements sent, then by copies; no shard is larger than a limit."""
         greed = 1 if len(self.sizes) <= MANY_AXES else GREED
         per_round = prod(self.sizes.values()) * max(self.elements(start), self.elements(goal))
         tie, done, bounds = count(), set[SearchState](), dict[SearchState, int]()
@@ -271,7 +272,7 @@ class Graph:
         return None
 
     def steps(self, state: SearchState, moves: Sequence[Move], fixed: DimAxes, kept: frozenset[str]) -> Iterator[Step]:
-        """The moves as steps, slices that follow each other as one; ``fixed`` are major axes that stay in place."""
+        """The moves as steps, with consecutive slices as one step; ``fixed`` are major axes that stay in place."""
         for _, group in groupby(moves, lambda move: None if move.kind == "slice" else move):
             some = list(group)
             after = some[-1].after
@@ -300,7 +301,7 @@ class Graph:
         return lacking * prod(self.sizes.values())
 
     def _cost(self, state: SearchState, axes: MeshAxes, kind: str) -> int:
-        """The elements that all devices send, if each sends as much as the busiest."""
+        """The elements that all devices send, if each sends as many as the busiest device."""
         n, elements = shard_count(axes, self.sizes), self.elements(state)
         of_ring = _jax.primitives.ring_cost(_jax.primitives.COLLECTIVES[kind], n, elements, n * elements)
         return of_ring * (prod(self.sizes.values()) // n)

@@ -1,4 +1,4 @@
-"""A plan as a notebook shows it: the dims before the first step and after each, and the moves in between."""
+"""The picture of a plan in a notebook: the dims before the first step and after each step, and the steps between."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOVES = {
 
 
 def picture_of(plan: Any) -> Html:
-    """The steps of a `Plan`, with bars for what each sends."""
+    """The steps of a `Plan`, with bars for the bytes that each sends."""
     colours, sizes = colours_of(axis for axis, _ in plan.sizes), dict(plan.sizes)
 
     def state(layout: Layout, shard: tuple[int, ...]) -> str:

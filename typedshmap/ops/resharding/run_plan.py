@@ -93,7 +93,7 @@ def _run_steps(
                 for dim, some in new.items():
                     x = _block(x, dim, some, known)
             case "all_gather":
-                # JAX gathers no random keys but tiled.
+                # JAX gathers random keys only tiled.
                 x = _merge_back(jax.lax.all_gather(jax.lax.expand_dims(x, (0,)), axes, tiled=True), gone, axes, known)
             case "all_to_all":
                 x = jax.lax.all_to_all(_split_out(x, new, axes, known), axes, 0, 0, tiled=True)
@@ -109,7 +109,7 @@ def _run_steps(
 
 def _send_pieces(x: Any, step: Step, sizes: AxisSizes) -> Any:
     """Send every device the missing pieces of its block, each in a ppermute."""
-    # JAX counts the devices of several axes in the order of the mesh, whatever their order here.
+    # JAX counts the devices of several axes in the order of the mesh, regardless of their order here.
     axes = tuple(axis for axis in _jax.mesh.context_mesh().axis_names if axis in step.axes)
     lead = x.shape[: x.ndim - len(step.piece)]
     piece, after = (*lead, *step.piece), (*lead, *step.shard_after)
@@ -145,11 +145,11 @@ def _transpose(cotangent: Any, x: Any, *, awaited: Any, **task: Any) -> Any:
     if back[0] != back[1]:
         planned = known_plan(*back, task["shape"], task["sizes"])
         cotangent = _bind(cotangent, planned, task["has_vma"], task["lead"])
-    # A value typed as varying over an axis over which it is the same has one addend per device for a cotangent. Here
-    # every device has all of it, so that the first keeps it, and the others get zeros.
+    # If a value is typed as varying over an axis but is the same on it, its cotangent has one addend per device. Here
+    # every device has the whole cotangent, so the first device keeps it, and the others get zeros.
     for axis in sorted(kind.varying & target.sharded - source.sharded - source.unreduced):
         cotangent = jax.numpy.where(jax.lax.axis_index(axis) == 0, cotangent, jax.numpy.zeros_like(cotangent))
-    # Before jax 0.10.2 the cotangent of an unreduced value has to be typed reduced here.
+    # Before jax 0.10.2 the cotangent of an unreduced value must be typed reduced here.
     for to, axes in (("varying", kind.varying), ("reduced", kind.reduced | (kind.unreduced - kept))):
         missing = tuple(sorted(axes - getattr(_jax.array.manual_type(cotangent), to)))
         cotangent = jax.lax.pcast(cotangent, missing, to=to) if missing else cotangent

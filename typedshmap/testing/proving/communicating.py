@@ -1,4 +1,4 @@
-"""What collectives make of the parts that the shards hold."""
+"""The rules of collectives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .walk import Walk, operand_shape
 
 
 def all_reduce(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """``psum``, ``pmax`` and ``pmin``: parts are combined; what all shards have alike counts once for each."""
+    """``psum``, ``pmax`` and ``pmin``: parts are combined; a replicated value counts once per shard."""
     axes, by = walk.named(eqn), _jax.primitives.primitive(eqn.primitive.name).function.removeprefix("p")
     return [_combined(walk, walk.settled(operand), axes, by) for operand in operands] if axes else operands
 
@@ -27,7 +27,7 @@ def _combined(walk: Walk, value: Sharded, axes: Sequence[str], by: str) -> Shard
 
 
 def _gathered(dim: DimSharding, axes: tuple[str, ...], why: str) -> DimSharding:
-    """A dim whose parts over its minor axes are put together."""
+    """A dim whose parts over its minor axes are concatenated."""
     if dim is None or not axes:
         return dim
     before = axes_along(dim)
@@ -41,7 +41,7 @@ def _scattered(dim: DimSharding, axes: tuple[str, ...]) -> DimSharding:
 
 
 def all_gather(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """The parts of a dim put together."""
+    """The parts of a dim, concatenated."""
     return [_all_gather(walk, eqn, walk.settled(operand)) for operand in operands]
 
 
@@ -58,7 +58,7 @@ def _all_gather(walk: Walk, eqn: Any, value: Sharded) -> GlobalValue:
 
 
 def reduce_scatter(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """A sum over the shards, of which each keeps a part of a dim."""
+    """A sum over the shards; each shard keeps a part of a dim."""
     axes, dim = tuple(walk.named(eqn)), eqn.params["scatter_dimension"]
     value = _combined(walk, walk.settled(operands[0]), axes, "sum")
     if not eqn.params["tiled"]:
@@ -67,7 +67,7 @@ def reduce_scatter(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequenc
 
 
 def all_to_all(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """The parts of one dim put together, and another one sharded in its place."""
+    """The parts of one dim, concatenated, and another dim sharded instead."""
     axes, split, to = tuple(walk.named(eqn)), eqn.params["split_axis"], eqn.params["concat_axis"]
     value = walk.settled(operands[0])
     if not eqn.params["tiled"]:
@@ -85,9 +85,9 @@ def all_to_all(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Gl
 
 
 def ppermute(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """What comes from other shards."""
+    """Values from other shards."""
     axes, perm = walk.named(eqn), eqn.params["perm"]
-    if not axes:  # to the shard itself, or to nobody
+    if not axes:  # to the shard itself, or to no shard
         zeros = [walk.number(0, (None,) * len(operand_shape(eqn, at))) for at in range(len(operands))]
         return operands if perm else zeros
     return [neighbours.sent(walk, value, operand_shape(eqn, at), axes, perm) for at, value in enumerate(operands)]
@@ -103,7 +103,7 @@ def axis_index(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Gl
 
 
 def reshard(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """What is unreduced may be reduced."""
+    """An unreduced value may be reduced."""
     value = walk.settled(operands[0])
     if value.is_extreme:
         raise NotKnown("it reduces parts in another way")
@@ -112,7 +112,7 @@ def reshard(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
 
 
 def reshard_shards(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """This library's own ``reshard``: its operand is to be laid out as that says."""
+    """This library's ``reshard``: its operand must have the stated layout."""
     source, target, lead = (eqn.params[name] for name in ("source", "target", "lead"))
     value, left = walk.settled(operands[0]), frozenset(walk.longer(list(target.unreduced)))
     dims = list(value.dims)

@@ -1,4 +1,4 @@
-"""What operations make of the entries along some dims."""
+"""The rules of operations along dims."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .walk import Walk, is_narrow, joined, joined_dims, operand_shape, params_ke
 
 
 def reduce_dims(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """``reduce_sum``, ``reduce_max`` and ``reduce_min``: along sharded dims parts of the whole."""
+    """``reduce_sum``, ``reduce_max`` and ``reduce_min``: along sharded dims they make parts."""
     name, value, along = eqn.primitive.name, walk.settled(operands[0]), eqn.params["axes"]
     by = name.removeprefix("reduce_")
     if value.combined_by not in ("", by):
@@ -33,7 +33,7 @@ def reduce_dims(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[G
 
 
 def dot(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """A contraction, which over sharded dims makes a partial sum."""
+    """A contraction; over sharded dims it makes a partial sum."""
     left, right = map(walk.settled, operands)
     (left_over, right_over), (left_batch, right_batch) = eqn.params["dimension_numbers"]
     factor, over, parts = 1, list[str](), left.partial | right.partial
@@ -56,7 +56,7 @@ def dot(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalVal
 
 
 def along_dims(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """What works along some dims, which are to be whole, and does alike at all entries of the others."""
+    """Operations along some dims, which must be unsharded, and the same at all entries of the other dims."""
     known, rank = primitive(eqn.primitive.name), len(operand_shape(eqn))
     dims = eqn.params[known.along]
     if known.along == "fft_lengths":

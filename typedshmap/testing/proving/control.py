@@ -1,4 +1,4 @@
-"""Regions, branches and loops, read as terms over global arrays."""
+"""The rules of regions, branches and loops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .walk import Walk, refuse_narrow_sum, wider
 
 
 def region(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """A region: its operands are sharded as its in_specs say, and its results are to be as its out_specs say."""
+    """A region: its operands are sharded by its in_specs, and its results must agree with its out_specs."""
     params, before = eqn.params, walk.sizes
     manual = _jax.jaxpr.newly_manual_axes(params)
     walk.sizes = {**before, **_jax.jaxpr.manual_sizes(params)}
@@ -31,7 +31,7 @@ def region(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Global
 
 
 def _spec_axes(walk: Walk, spec: Any, rank: int, manual: frozenset[str]) -> tuple[list[tuple[str, ...]], set[str]]:
-    """The manual axes of each dim by a spec, and those over which it is unreduced."""
+    """The manual axes of each dim by a spec, and the unreduced axes."""
     entries = _jax.array.spec_entries(spec, rank)
     dims = [tuple(axis for axis in walk.longer(axes) if axis in manual) for axes in entries.dim_axes]
     return dims, set(walk.longer(list(entries.unreduced)))
@@ -81,7 +81,7 @@ def _one_of(walk: Walk, chosen: Sharded, values: Sequence[GlobalValue]) -> Globa
 
 
 def scan(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """A loop over rows, none of which the shards have parts of."""
+    """A loop over rows, which must not be sharded."""
     given, starts, over = _jax.jaxpr.scan_operands(eqn, operands)
     start, length, params = list(map(walk.settled, starts)), eqn.params["length"], eqn.params
     items = [walk.solid(walk.settled(value), 0, length) for value in over]
@@ -115,6 +115,6 @@ def _after(
     how: tuple[Any, ...],
     operands: list[Sharded],
 ) -> Sequence[GlobalValue]:
-    """The results of a loop, in the layouts of its carry and of what it stacks."""
+    """The results of a loop, in the layouts of its carry and of its stacked results."""
     layouts = [refuse_narrow_sum(eqn, walk.settled(value), at) for at, value in enumerate(carry)] + stacked
     return [walk.made(eqn.primitive.name, (*how, at), operands, *value.layout) for at, value in enumerate(layouts)]

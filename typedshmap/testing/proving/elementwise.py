@@ -1,4 +1,4 @@
-"""What operations make of each entry by itself."""
+"""The rules of operations on single entries."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .walk import Walk, is_narrow, joined_dims, params_key, parts_of, refuse_nar
 
 
 def same(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """The same numbers, of which JAX knows more or less."""
+    """The same numbers, perhaps with another type in JAX."""
     return operands[: len(eqn.outvars)]
 
 
 def entry_by_entry(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """Any function of the entries at one place."""
+    """Any function of the entries at the same place."""
     values = [walk.settled(operand).reduced() for operand in operands]
     if len(result_shape(eqn)) != max(len(value.dims) for value in values):
         raise NotKnown("it adds or drops a dim")
@@ -30,7 +30,7 @@ def entry_by_entry(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequenc
 
 
 def convert(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """The same numbers, where the new dtype has them."""
+    """The same numbers, if the new dtype has them."""
     (value,) = operands
     old, new = eqn.invars[0].aval.dtype, eqn.params["new_dtype"]
     if old == new or (isinstance(value, Affine | OfIds) and new.kind in "iu" and _keeps_numbers(old, new)):
@@ -46,7 +46,7 @@ def convert(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
 
 
 def _keeps_numbers(old: Any, new: Any) -> bool:
-    """Whether a dtype has all numbers of another; floats of 32 bits count as having whole numbers, and no fewer do."""
+    """Whether a dtype has all numbers of another; floats of 32 bits or more count as having all integers."""
     if old.kind in "iu" and new.kind in "iu":
         return np.can_cast(old, new)
     if old.kind in "iu":
@@ -60,7 +60,7 @@ def _keeps_numbers(old: Any, new: Any) -> bool:
 
 
 def _spread(walk: Walk, value: Sharded, dims: Sequence[DimSharding]) -> Sharded:
-    """A value with the dims of what it is combined with; a number is the same along all of them."""
+    """A value with the dims of the value with which it is combined; a number is the same along all dims."""
     return value.with_dims([None] * len(dims) if walk.is_number(value) else dims)
 
 
@@ -83,7 +83,7 @@ def add(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalVal
         raise NotKnown("it adds what is reduced to what is not")
     if left.term == right.term and left.dims == right.dims:
         total = replace(left, factor=left.factor + right.factor)
-    elif not left.factor or not right.factor:  # parts that add up to zero do not change what all add up to
+    elif not left.factor or not right.factor:  # parts whose sum is zero do not change the sum
         total = (left if left.factor else right).with_dims(dims)
     else:
         total = walk.linear("add", (), left, dims, right.times(1 / left.factor))
@@ -91,7 +91,7 @@ def add(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalVal
 
 
 def product(walk: Walk, left: Sharded, right: Sharded, name: str, params: Any, dims: Sequence[DimSharding]) -> Sharded:
-    """A value that is linear in two others."""
+    """A value that is linear in two operands."""
     if left.partial & right.axes or right.partial & left.axes or left.is_extreme or right.is_extreme:
         raise NotKnown("it multiplies what is not reduced")
     operands, partial = [replace(value, factor=Fraction(1)) for value in (left, right)], left.partial | right.partial
@@ -116,7 +116,7 @@ def multiply(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Glob
 
 
 def divide(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """A quotient, linear in what is divided."""
+    """A quotient, linear in the dividend."""
     if eqn.outvars[0].aval.dtype.kind in "iu":
         return entry_by_entry(walk, eqn, operands)
     value, by = walk.settled(operands[0]), walk.settled(operands[1]).reduced("it divides by what is not reduced")
@@ -129,14 +129,14 @@ def divide(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Global
 
 
 def negate(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """The negative, also of parts of a sum."""
+    """The negative, also for parts of a sum."""
     if isinstance(operands[0], Sharded) and operands[0].is_extreme:
         raise NotKnown("it negates what is not reduced")
     return multiply(walk, eqn, [operands[0], walk.number(-1, (None,) * len(result_shape(eqn)))])
 
 
 def extreme(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """``max`` and ``min``, also of parts of such extremes."""
+    """``max`` and ``min``, also for parts of such extremes."""
     name = eqn.primitive.name
     left, right = map(walk.settled, operands)
     is_other = {left.combined_by, right.combined_by} - {name, ""}
@@ -148,7 +148,7 @@ def extreme(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
 def _difference(
     walk: Walk, eqn: Any, operands: Sequence[GlobalValue]
 ) -> tuple[Affine | None, tuple[int | Fraction, int | Fraction] | None]:
-    """The difference of two operands, and the smallest and largest that it is, where these are known."""
+    """The difference of two operands, and its smallest and largest value, if they are known."""
     left, right = operands
     if walk.is_number(left) and walk.is_number(right):
         return None, (left.factor - right.factor, left.factor - right.factor)
@@ -171,7 +171,7 @@ COMPARISONS: dict[str, Callable[[Any, Any], tuple[bool, bool]]] = {
 
 
 def compare(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """A comparison, decided by bounds where they do."""
+    """A comparison, decided by bounds if possible."""
     name = eqn.primitive.name
     is_own = looking_up.compared(walk, name, *operands)
     if is_own is not None:

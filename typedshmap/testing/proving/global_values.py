@@ -1,4 +1,4 @@
-"""What a value on the shards of a mesh is of a global array, and terms, which say how global arrays are computed."""
+"""How the shards of a value make up a global array, and terms, which say how global arrays are computed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..._jax.primitives import OPPOSITE_END
 
 
 class NotKnown(Exception):
-    """Raised by a rule for an equation of which it knows nothing; the text says why."""
+    """Raised by a rule for an equation that it does not know; the text is the reason."""
 
 
 class Gap(Exception):
-    """Raised where a proof ends: why, and at which equation."""
+    """Raised where a proof ends, with the reason and the equation."""
 
     def __init__(self, why: str, place: str = "") -> None:
         super().__init__(why)
@@ -25,14 +25,14 @@ class Gap(Exception):
 
 @dataclass(frozen=True)
 class Window:
-    """Which entries of a global array the shards have along a sharded dim, where those of neighbours overlap.
+    """The entries of a global array that the shards have along a sharded dim, if neighbours overlap.
 
     Attributes:
       axes: the mesh axes of the dim, the major first.
-      step: how many entries further those of the next shard begin.
-      shared: how many entries of the array a shard has beside so many.
-      before: how many entries it has before them, of which nothing is known.
-      after: how many behind.
+      step: the distance between the first entries of neighbouring shards.
+      shared: the number of entries of the array that a shard has beyond ``step``.
+      before: the number of unknown entries before them.
+      after: the number of unknown entries after them.
     """
 
     axes: tuple[str, ...]
@@ -47,19 +47,19 @@ DimSharding = tuple[str, ...] | Window | None
 
 
 def axes_along(dim: DimSharding) -> tuple[str, ...]:
-    """The mesh axes of a dim, whose shards' parts must not overlap: entries would count twice."""
+    """The mesh axes of a dim whose parts must not overlap: entries would count twice."""
     if isinstance(dim, Window):
         raise NotKnown("the parts of its shards overlap")
     return dim or ()
 
 
 class Term(NamedTuple):
-    """How a global array is computed: by an operation of others.
+    """How a global array is computed: by an operation on other arrays.
 
     Attributes:
       operation: its name.
-      params: whatever else decides on the result, in sizes of the whole.
-      operands: the numbers of the terms that it takes, each with a factor.
+      params: other data that determine the result, with global sizes.
+      operands: the numbers of its operand terms, each with a factor.
     """
 
     operation: str
@@ -68,7 +68,7 @@ class Term(NamedTuple):
 
 
 class TermTable:
-    """All terms of a proof: those that are equal have the same number."""
+    """All terms of a proof: equal terms have the same number."""
 
     def __init__(self) -> None:
         self.numbers = dict[Term, int]()
@@ -77,7 +77,7 @@ class TermTable:
         self.unit = self.number_of(Term("number", (), ()), "")
 
     def number_of(self, term: Term, place: str) -> int:
-        """The number of a term, which is made at a place."""
+        """The number of a term that is made at a place."""
         number = self.numbers.setdefault(term, len(self.known))
         if number == len(self.known):
             self.known.append(term)
@@ -85,7 +85,7 @@ class TermTable:
         return number
 
     def difference(self, expected: int, actual: int) -> int:
-        """The innermost operand of the actual term that the expected one has another of; the term itself if none."""
+        """The innermost operand of the actual term that differs from the expected term; else the term itself."""
         first, second = self.known[expected], self.known[actual]
         if first[:2] == second[:2] and len(first.operands) == len(second.operands):
             for (factor, a), (other_factor, b) in zip(first.operands, second.operands, strict=True):
@@ -98,14 +98,14 @@ class TermTable:
 
 @dataclass(frozen=True)
 class Sharded:
-    """A value of which the shards hold a global array.
+    """A value whose shards hold a global array.
 
     Attributes:
       term: the number of the term for the global array.
-      factor: what the array is times the term.
+      factor: the factor: the array is the factor times the term.
       dims: the mesh axes of each dim.
-      partial: the axes over which the shards hold parts that are yet to be combined.
-      combined_by: ``"sum"``, ``"max"`` or ``"min"``, by which they are; "" where there are none.
+      partial: the axes over which the shards hold parts that must still be combined.
+      combined_by: ``"sum"``, ``"max"`` or ``"min"``, which combines them; "" without parts.
     """
 
     term: int
@@ -115,7 +115,7 @@ class Sharded:
     combined_by: str = ""
 
     def __post_init__(self) -> None:
-        """Require that an axis shards at most one dim, and none if the parts over it are yet to be combined."""
+        """Require that an axis shards at most one dim, and no dim if the parts over it must still be combined."""
         axes = [*self.partial, *self._placed]
         if len(axes) != len(set(axes)):
             raise NotKnown("its operands are sharded over the same axis in different ways")
@@ -136,18 +136,17 @@ class Sharded:
 
     @property
     def layout(self) -> tuple[tuple[DimSharding, ...], frozenset[str], str]:
-        """How the shards hold the array."""
+        """The layout of the array on the shards."""
         return self.dims, self.partial, self.combined_by
 
     @property
     def is_extreme(self) -> bool:
-        """Whether the parts are the largest or smallest entries of shards, with which only that commutes which keeps
-        their order."""
+        """Whether the parts are extremes of shards, which commute only with operations that keep their order."""
         return self.combined_by in OPPOSITE_END
 
     @property
     def is_zero(self) -> bool:
-        """Whether it is zero on every shard; parts of a sum that is zero may not be."""
+        """Whether it is zero on every shard; the parts of a sum that is zero may not be zero."""
         return self.factor == 0 and not self.partial
 
     def times(self, factor: Fraction | int) -> Sharded:
@@ -155,12 +154,12 @@ class Sharded:
         return scaled if factor else scaled.partial_over(frozenset(), "")
 
     def partial_over(self, axes: frozenset[str], by: str) -> Sharded:
-        """The same where parts are yet to be combined over these axes, if over any; zero on all shards has none."""
+        """The same with parts to combine over these axes, if any; zero on all shards has no parts."""
         axes = frozenset[str]() if self.is_zero else axes
         return replace(self, partial=axes, combined_by=by if axes else "")
 
     def reduced(self, why: str = "its operand is not reduced") -> Sharded:
-        """The same, which must not be a part of a sum or an extreme."""
+        """The same; raises for a part of a sum or an extreme."""
         if self.partial:
             raise NotKnown(why)
         return self
@@ -174,13 +173,13 @@ class Sharded:
 
 @dataclass(frozen=True)
 class Affine:
-    """Whole numbers that are linear in the position within the shard and in the shard's indices.
+    """Integers that are affine in the position within the shard and in the shard's indices.
 
     Attributes:
       shape: the shape of a shard.
       constant: the number at the first position of the first shard.
-      positions: by dim, what one position further adds.
-      indices: by mesh axis, what one shard further adds; none is zero.
+      positions: by dim, the increment per position.
+      indices: by mesh axis, the increment per shard; none is zero.
     """
 
     shape: tuple[int, ...]
@@ -190,7 +189,7 @@ class Affine:
 
     @property
     def number(self) -> int | None:
-        """The number that it is everywhere, if it is one."""
+        """The number, if it is the same everywhere."""
         return None if any(self.positions) or self.indices else self.constant
 
     def bounds(self, sizes: Mapping[str, int]) -> tuple[int, int]:
@@ -200,7 +199,7 @@ class Affine:
         return self.constant + sum(min(0, span) for span in spans), self.constant + sum(max(0, span) for span in spans)
 
     def plus(self, addend: Affine) -> Affine:
-        """The sum with another of the same shape."""
+        """The sum with an addend of the same shape."""
         sums = {a: self.indices.get(a, 0) + addend.indices.get(a, 0) for a in {**self.indices, **addend.indices}}
         return Affine(
             self.shape,
@@ -219,7 +218,7 @@ class Affine:
         )
 
     def sharded(self, sizes: Mapping[str, int]) -> tuple[tuple[DimSharding, ...], Hashable] | None:
-        """The axes of each dim, and what the global numbers are; None where the shards do not hold such."""
+        """The axes of each dim, and the global numbers; None if the shards do not hold parts of global numbers."""
         indices, dims, lengths = self.indices, list[DimSharding](), list[tuple[int, int, int]]()
         for dim, (factor, length) in enumerate(zip(self.positions, self.shape, strict=True)):
             axes, indices = split_over(sizes, indices, factor * length) if factor else (None, indices)
@@ -232,14 +231,14 @@ class Affine:
 def split_over(
     sizes: Mapping[str, int], starts: Mapping[str, int], step: int
 ) -> tuple[tuple[str, ...], Mapping[str, int]]:
-    """The mesh axes of a dim whose parts are so long, and the starts that are not explained by them.
+    """The mesh axes of a dim whose parts have a length, and the starts that these axes do not explain.
 
-    A step over an axis goes on where the shards of the minor ones end.
+    A step over an axis continues where the shards of the minor axes end.
 
     Args:
       sizes: the sizes of the mesh axes.
-      starts: by mesh axis, how much further the part of the next shard begins.
-      step: how long a part is.
+      starts: by mesh axis, the distance between the parts of neighbouring shards.
+      step: the length of a part.
     """
     axes, left = tuple[str, ...](), dict(starts)
     while (axis := next((axis for axis, start in left.items() if start == step), None)) is not None:
@@ -253,13 +252,13 @@ OTHER_IDS = "the ids of the shards are not those of their parts of the table"
 
 @dataclass(frozen=True)
 class OfIds:
-    """What a shard computes to look up ids in its part of a table, from the ids minus the first of its own.
+    """A value that a shard computes to look up ids in its part of a table, from the ids minus its own first id.
 
     Attributes:
       ids: the ids, on all shards.
-      start: by mesh axis, what one shard further adds to the first id.
-      along: by dim, the dim of the ids; None where it is the same for all entries.
-      length: how many ids the shard has of its own, where that has been said.
+      start: by mesh axis, the increment of the first id per shard.
+      along: by dim, the dim of the ids; None if the value is the same for all entries.
+      length: the number of the shard's own ids, if known.
     """
 
     ids: Sharded
@@ -273,11 +272,11 @@ class OfIds:
 
     @property
     def dims(self) -> tuple[DimSharding, ...]:
-        """The mesh axes of each dim, by those of the ids."""
+        """The mesh axes of each dim, from those of the ids."""
         return tuple(None if dim is None else self.ids.dims[dim] for dim in self.along)
 
     def table_axes(self, sizes: Mapping[str, int], length: int) -> tuple[str, ...]:
-        """The mesh axes of a table of which a shard has so many rows."""
+        """The mesh axes of a table if a shard has a number of its rows."""
         axes, left = split_over(sizes, dict(self.start), length)
         if left or self.length not in (None, length):
             raise NotKnown(OTHER_IDS)
@@ -285,15 +284,15 @@ class OfIds:
 
 
 class Row(OfIds):
-    """The ids minus the first of the shard's own; with a length, any row in the place of those of other shards."""
+    """The ids minus the shard's own first id; with a length, any row for the ids of other shards."""
 
 
 @dataclass(frozen=True)
 class IsOwn(OfIds):
-    """Whether an id is not below the shard's own, or not above them by their length, or both.
+    """Whether an id is at least the shard's first id, or less than ``length`` above it, or both.
 
     Attributes:
-      is_bounded_below: whether it asks if it is not below.
+      is_bounded_below: whether it tests the lower bound.
     """
 
     is_bounded_below: bool
@@ -301,10 +300,10 @@ class IsOwn(OfIds):
 
 @dataclass(frozen=True)
 class Found(OfIds):
-    """What is found by an id in the shard's part of a table.
+    """The entries at ids in the shard's part of a table.
 
     Attributes:
-      value: what is found, as a global array; anything where the id is not there.
+      value: the entries, as a global array; arbitrary for ids of other shards.
     """
 
     value: Sharded
@@ -312,16 +311,16 @@ class Found(OfIds):
 
 @dataclass(frozen=True)
 class Edge:
-    """Some entries of a part along a sharded dim, of the shard itself or of another one.
+    """Some entries of a part along a sharded dim, of the shard itself or of another shard.
 
     Attributes:
-      value: what they are a part of.
-      dim: along which dim.
-      start: the first of them.
-      stop: where they end.
-      length: how many entries along the dim a part has.
-      shift: how many shards further they have been sent, round a ring.
-      end: the shard where something else takes their place, and what; None where the ring is closed.
+      value: the array with the entries.
+      dim: the dim.
+      start: the first entry.
+      stop: the end of the entries.
+      length: the number of entries of a part along the dim.
+      shift: the number of shards by which they were sent, round a ring.
+      end: the shard with another value instead, and that value; None if the ring is closed.
     """
 
     value: Sharded
@@ -335,12 +334,12 @@ class Edge:
 
 @dataclass(frozen=True)
 class AtShard:
-    """Whether this is a certain shard over some axes.
+    """The predicate whether this is a certain shard over some axes.
 
     Attributes:
       axes: the mesh axes, the major first.
       index: the shard's index.
-      is_there: what is true there, and not at the others.
+      is_there: the value of the predicate on that shard; the others have the opposite.
     """
 
     axes: tuple[str, ...]
@@ -350,11 +349,11 @@ class AtShard:
 
 @dataclass(frozen=True)
 class Unknown:
-    """A value of which nothing is known.
+    """An unknown value.
 
     Attributes:
-      place: where the first equation is of which nothing is known.
-      why: what is not known of it.
+      place: the place of the first unknown equation.
+      why: the reason.
     """
 
     place: str

@@ -1,5 +1,4 @@
-"""Entries that are taken from places, or added at places, which are computed; and ids that are looked up in a table of
-which each shard has a part."""
+"""The rules of gathers and scatter-adds at computed places, and of ids that are looked up in a sharded table."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ _OTHER_SHARDS = "it depends on which ids the shard has"
 
 
 def minus_first(walk: Walk, ids: GlobalValue, first: GlobalValue) -> Row | None:
-    """Ids minus the first one of the shard, if it is that."""
+    """Ids minus the shard's first id; None for other operands."""
     if not isinstance(first, Affine) or any(first.positions) or first.constant or not isinstance(ids, Sharded):
         return None
     if walk.is_number(ids) or ids.partial or ids.axes.intersection(first.indices):
@@ -42,7 +41,7 @@ def _integer(walk: Walk, value: GlobalValue) -> int | None:
 
 
 def compared(walk: Walk, name: str, row: GlobalValue, by: GlobalValue) -> GlobalValue | None:
-    """Whether ids are those of a shard."""
+    """The predicate whether ids belong to a shard; None for other comparisons."""
     number = _integer(walk, by)
     if not isinstance(row, Row) or number is None:
         return None
@@ -58,7 +57,7 @@ def compared(walk: Walk, name: str, row: GlobalValue, by: GlobalValue) -> Global
 
 
 def both_bounds(first: GlobalValue, second: GlobalValue) -> IsOwn | None:
-    """Both bounds of the shard's ids, from one and the other."""
+    """The conjunction of both bounds of the shard's ids; None for other predicates."""
     if not isinstance(first, IsOwn) or not isinstance(second, IsOwn) or not first.is_of(second):
         return None
     lengths = {first.length, second.length} - {None}
@@ -69,7 +68,7 @@ def both_bounds(first: GlobalValue, second: GlobalValue) -> IsOwn | None:
 
 
 def chosen(walk: Walk, which: OfIds, cases: Sequence[GlobalValue]) -> GlobalValue:
-    """What is chosen by whether the shard has an id."""
+    """A choice by whether the shard has an id."""
     if not isinstance(which, IsOwn) or not which.is_bounded_below or which.length is None:
         raise NotKnown(_OTHER_SHARDS)
     elsewhere, here = cases
@@ -86,7 +85,7 @@ def chosen(walk: Walk, which: OfIds, cases: Sequence[GlobalValue]) -> GlobalValu
 
 
 def _owned(walk: Walk, lookup: Found) -> Sharded:
-    """What each shard has for its own ids, zero for others: their sum over the shards is it for all ids."""
+    """The entries of each shard's own ids, and zero for other ids: their sum over the shards has those of all ids."""
     assert lookup.length is not None
     value, axes, ids = lookup.value, lookup.table_axes(walk.sizes, lookup.length), walk.spread(lookup)
     if value.is_extreme or value.partial & ids.axes:
@@ -98,7 +97,7 @@ def _owned(walk: Walk, lookup: Found) -> Sharded:
 
 
 def gather(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """What is taken at places."""
+    """The entries at computed places."""
     table, by = walk.settled(operands[0]), operands[1]
     if isinstance(by, Row):
         return [_looked_up(walk, eqn, table, by)]
@@ -120,7 +119,7 @@ def gather(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Global
 
 
 def _taken(walk: Walk, eqn: Any, name: str, params: Any, table: Sharded, ids: Sharded) -> Sharded:
-    """What is taken of a table that is whole along all dims but those that are taken whole, and those of a batch."""
+    """The entries of a table that may be sharded only along dims that are taken whole, and batch dims."""
     numbers = eqn.params["dimension_numbers"]
     ids = walk.solid(ids, len(ids.dims) - 1, operand_shape(eqn, 1)[-1])
     if table.partial & ids.axes:
@@ -134,13 +133,13 @@ def _taken(walk: Walk, eqn: Any, name: str, params: Any, table: Sharded, ids: Sh
 
 
 def _result_dims(eqn: Any, window: Sequence[Any], batch: Sequence[Any]) -> list[Any]:
-    """What is known of each dim of what a gather takes, by that of the dims that it takes whole, and of its places."""
+    """The fact of each dim of a gather's result, from the dims that are taken whole, and the dims of the places."""
     offsets, of_window, of_batch = eqn.params["dimension_numbers"].offset_dims, iter(window), iter(batch)
     return [next(of_window if dim in offsets else of_batch) for dim in range(len(result_shape(eqn)))]
 
 
 def _looked_up(walk: Walk, eqn: Any, table: Sharded, row: Row) -> GlobalValue:
-    """The rows that a shard has, of a table of which the other shards have the others."""
+    """The rows of a shard, from a table whose other rows are on other shards."""
     numbers, shape = eqn.params["dimension_numbers"], operand_shape(eqn)
     window = [result_shape(eqn)[at] for at in numbers.offset_dims]
     dropped, why = numbers.collapsed_slice_dims, "it looks up parts of rows"
@@ -161,13 +160,13 @@ def _looked_up(walk: Walk, eqn: Any, table: Sharded, row: Row) -> GlobalValue:
 def _table_of(
     walk: Walk, eqn: Any, row: Row, indexed: Sequence[int], dropped: Sequence[int], window: Sequence[int], why: str
 ) -> tuple[int, tuple[str, ...]]:
-    """The one dim of a table along which rows are looked up, and its mesh axes.
+    """The dim of a table along which rows are looked up, and its mesh axes.
 
     Args:
-      indexed: the dims that are looked up.
-      dropped: those that a row does not have.
-      window: how much of each other one it has.
-      why: what to say where it is not a whole row.
+      indexed: the looked-up dims.
+      dropped: the dims that a row does not have.
+      window: the length of a row along each dim.
+      why: the reason to give if it is not a whole row.
     """
     shape, batching = operand_shape(eqn), eqn.params["dimension_numbers"].operand_batching_dims
     lengths = [length for dim, length in enumerate(shape) if dim not in (*indexed, *batching)]
@@ -177,7 +176,7 @@ def _table_of(
 
 
 def scatter_add(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """Updates at places: what the shards add in their parts of the updates is a partial sum."""
+    """Updates at places: the shards add their parts of the updates, which makes a partial sum."""
     into, by = walk.settled(operands[0]), operands[1]
     if isinstance(by, Row) and into.is_zero:
         return [refuse_narrow_sum(eqn, _added_at(walk, eqn, by, operands[2]))]
@@ -191,7 +190,7 @@ def scatter_add(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[G
 def _added(
     walk: Walk, eqn: Any, name: str, key: Any, updates: Sharded, ids: Sharded, table: Mapping[int, DimSharding]
 ) -> Sharded:
-    """Updates that are added to zeros, at places along dims that are whole, or of a table."""
+    """Updates that are added to zeros, at places along unsharded dims, or along the dim of a table."""
     numbers, shape, lengths = eqn.params["dimension_numbers"], operand_shape(eqn), operand_shape(eqn, 2)
     window, ids = numbers.update_window_dims, walk.solid(ids, len(ids.dims) - 1, operand_shape(eqn, 1)[-1])
     batching = dict(zip(numbers.scatter_indices_batching_dims, numbers.operand_batching_dims, strict=True))
@@ -219,7 +218,7 @@ def _added(
 
 
 def _added_at(walk: Walk, eqn: Any, row: Row, updates: GlobalValue) -> Sharded:
-    """What updates add to the rows that a shard has, of zeros of which the other shards have the others."""
+    """Updates that are added to a shard's rows of zeros, whose other rows are on other shards."""
     numbers = eqn.params["dimension_numbers"]
     window, dropped, why = numbers.update_window_dims, numbers.inserted_window_dims, "it adds to parts of rows"
     lengths = [operand_shape(eqn, 2)[at] for at in window]

@@ -1,4 +1,4 @@
-"""Values whose entries are those of others, in other places."""
+"""The rules of operations that move entries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .walk import Walk, joined_dims, moved_dims, operand_shape, parts_of, result
 
 
 def moved(walk: Walk, eqn: Any, value: GlobalValue, sources: Sequence[int | None]) -> GlobalValue:
-    """A value of any kind whose entries are those of another; affine numbers are what is on each shard, in any dims."""
+    """A value of any kind whose entries are those of another value; affine numbers are those on each shard."""
     match value:
         case Affine():
             positions = tuple(0 if dim is None else value.positions[dim] for dim in sources)
@@ -47,7 +47,7 @@ def transpose(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Glo
 
 
 def broadcast(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """More dims, along which a value is the same."""
+    """New dims, along which a value is the same."""
     shape, before, at = eqn.params["shape"], operand_shape(eqn), eqn.params["broadcast_dimensions"]
     sources = {to: dim for dim, to in enumerate(at) if before[dim] == shape[to]}
     return [moved(walk, eqn, operands[0], [sources.get(to) for to in range(len(shape))])]
@@ -59,12 +59,12 @@ def squeeze(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
 
 
 def without(dims: Sequence[Any], gone: Sequence[int]) -> list[Any]:
-    """What is known of the dims that stay."""
+    """The facts of the remaining dims."""
     return [axes for dim, axes in enumerate(dims) if dim not in gone]
 
 
 def reshape(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """Dims of one entry come and go; others are merged and split, of which the major may be sharded."""
+    """Dims of size 1 are added and removed; other dims are merged and split, and only the major may be sharded."""
     if eqn.params.get("dimensions") is not None:
         raise NotKnown("it reorders dims")
     before, after, value = operand_shape(eqn), tuple(eqn.params["new_sizes"]), operands[0]
@@ -78,7 +78,7 @@ def reshape(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
 
 
 def _merged(walk: Walk, value: Sharded, before: Sequence[int], after: Sequence[int]) -> Sharded:
-    """A value whose dims of more than one entry are merged and split."""
+    """A value whose dims of size above 1 are merged and split."""
     gone = [old[0] for old, new in _groups(before, after, value.dims) if not new]
     value, before = walk.moved(value, without(range(len(before)), gone)), without(before, gone)
     dims, params = list[DimSharding](), list[Any]()
@@ -99,7 +99,7 @@ def _merged(walk: Walk, value: Sharded, before: Sequence[int], after: Sequence[i
 def _groups(
     before: Sequence[int], after: Sequence[int], dims: Sequence[DimSharding]
 ) -> list[tuple[list[int], list[int]]]:
-    """Which dims become which: in their order, with as many entries; of one entry an unsharded one comes and goes."""
+    """The groups of dims that become other groups, in order, of equal size; unsharded dims of size 1 may vanish."""
     groups, at, to = list[tuple[list[int], list[int]]](), 0, 0
     while at < len(before) or to < len(after):
         is_new = to < len(after) and after[to] == 1
@@ -138,7 +138,7 @@ def slice_dims(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Gl
 
 
 def dynamic_slice(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """Each shard's part of what all of them have."""
+    """Each shard's part of a value that all shards have."""
     shape, sizes, value = operand_shape(eqn), eqn.params["slice_sizes"], walk.settled(operands[0])
     for dim, (start, size) in enumerate(zip(operands[1:], sizes, strict=True)):
         if size == shape[dim]:
@@ -174,7 +174,7 @@ def stack(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalV
 
 
 def unstack(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """The entries along a dim, each by itself."""
+    """The entries along a dim, each as a result."""
     dim = eqn.params["axis"]
     (value,) = walk.solid_along(eqn, [walk.settled(operands[0])], [dim])
     dims = without(value.dims, [dim])
@@ -189,7 +189,7 @@ def split(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalV
 
 
 def pad(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """Entries added along some dims; along sharded ones they are between the parts."""
+    """Entries added along some dims; along sharded dims they are between the parts."""
     value, filler = map(walk.settled, operands)
     config = {dim: tuple(widths) for dim, widths in enumerate(eqn.params["padding_config"]) if any(widths)}
     for dim in [dim for dim in config if value.dims[dim]]:

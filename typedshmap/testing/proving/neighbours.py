@@ -1,4 +1,4 @@
-"""What shards have of their neighbours: edges that are sent on, and parts of the whole that overlap by them."""
+"""Halos: edges that are sent to neighbours, and parts of the global array that overlap."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ SlicePart = tuple[int, int, int]
 
 
 def _window(dim: DimSharding, length: int) -> Window:
-    """The window of a sharded dim, of which a shard has so many entries."""
+    """The window of a sharded dim; ``length`` is the number of a shard's entries."""
     return dim if isinstance(dim, Window) else Window(axes_along(dim), length)
 
 
 def _without_overlap(window: Window) -> DimSharding:
-    """The window, or the axes alone where it says no more."""
+    """The window, or only its axes if it has no overlap."""
     return window if window.shared or window.before or window.after else window.axes
 
 
 def padded(dim: DimSharding, length: int, config: Sequence[int]) -> DimSharding:
-    """A sharded dim where each shard pads its part: with entries of which nothing is known."""
+    """A sharded dim if each shard pads its part with unknown entries."""
     (low, high, interior), window = config, _window(dim, length)
     if min(low, high) < 0 or interior:
         raise NotKnown("it works along a sharded dim")
@@ -43,9 +43,9 @@ def padded(dim: DimSharding, length: int, config: Sequence[int]) -> DimSharding:
 
 
 def sliced(walk: Walk, value: Sharded, shape: Sequence[int], parts: Mapping[int, SlicePart]) -> GlobalValue:
-    """Entries of an array of which the shards have parts of some shape, by dim.
+    """A slice of each shard of an array.
 
-    Along a sharded dim they are overlapping parts of the whole, or an edge.
+    Along a sharded dim the slices are overlapping parts of the global array, or an edge.
     """
     dims, taken, edges, total = (
         dict[int, DimSharding](),
@@ -79,7 +79,7 @@ def sliced(walk: Walk, value: Sharded, shape: Sequence[int], parts: Mapping[int,
 
 
 def _slice_of(walk: Walk, value: Sharded, shape: Mapping[int, int], parts: Mapping[int, SlicePart]) -> Sharded:
-    """A slice of the whole, which has that shape along these dims; what has been padded, if all of that is cut off."""
+    """A slice of the global array, with its shape along these dims; if all padding is cut off, the padded array."""
     term, parts = walk.terms.known[value.term], dict(parts)
     widths: Any = term.params if term.operation == "pad" else ()
     padding = dict[int, SlicePart](widths)
@@ -96,7 +96,7 @@ def _slice_of(walk: Walk, value: Sharded, shape: Mapping[int, int], parts: Mappi
 
 
 def sent(walk: Walk, operand: GlobalValue, shape: Sequence[int], axes: Sequence[str], perm: Any) -> GlobalValue:
-    """What comes from other shards, all as many further over some axes."""
+    """Values from other shards, all at the same distance over some axes."""
     count, senders = walk.count(axes), {to: source for source, to in perm}
     if not isinstance(operand, Edge):
         value = walk.settled(operand)
@@ -120,8 +120,9 @@ def sent(walk: Walk, operand: GlobalValue, shape: Sequence[int], axes: Sequence[
 
 
 def concatenated(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """A part between the edges of the neighbours, or beside that of one: overlapping parts of the whole between its own
-    ends, or between what stands there in their place.
+    """A part between the edges of its neighbours, or beside the edge of one.
+
+    The result is overlapping parts of the global array, extended at its ends by the edges of a ring or by other values.
     """
     dim = eqn.params["dimension"]
     places = [at for at, operand in enumerate(operands) if not isinstance(operand, Edge)]
@@ -159,7 +160,7 @@ def concatenated(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[
 
 
 def where(walk: Walk, which: AtShard, cases: Sequence[GlobalValue]) -> GlobalValue:
-    """An edge, and something else at the one shard that it does not come to."""
+    """An edge, and another value at the only shard that does not receive it."""
     elsewhere, there = cases if which.is_there else cases[::-1]
     index = which.index
     if isinstance(there, Edge) and walk.count(which.axes) == 2:
@@ -175,7 +176,7 @@ def where(walk: Walk, which: AtShard, cases: Sequence[GlobalValue]) -> GlobalVal
 
 
 def compared_index(walk: Walk, index: Affine | None, is_true: Callable[[int], bool]) -> AtShard | None:
-    """The one shard at which an index is said to be, or not to be."""
+    """The predicate of an index that is true, or false, on only one shard; None for other predicates."""
     if index is None or any(index.positions):
         return None
     axes, left = split_over(walk.sizes, index.indices, 1)

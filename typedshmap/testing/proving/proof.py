@@ -1,4 +1,4 @@
-"""Compare what a function computes on one device with what it computes on meshes, as terms over global arrays."""
+"""Compare the programs of a function on one device and on meshes, as terms over global arrays."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ ProofVerdict = Literal["proved", "refuted", "unknown"]
 
 
 class Proof(Record):
-    """Whether the results of a function depend on the mesh.
+    """The verdict whether the results of a function depend on the mesh.
 
     Attributes:
       function: its name.
       verdict: ``"proved"``; ``"refuted"``, by a mesh on which it gave another result; or ``"unknown"``.
-      place: the equation that gives another result, or that nothing is known of; "" if it is proved.
-      why: what is wrong there, or what is not known.
-      assumed: what the proof takes for granted.
+      place: the equation that gives another result, or that is unknown; "" if it is proved.
+      why: what is wrong, or unknown, at that place.
+      assumed: the assumptions of the proof.
     """
 
     function: str
@@ -63,29 +63,30 @@ def prove(
 ) -> Proof:
     """Prove that the global results of a typed function are the same on every mesh.
 
-    Its program is traced on one device and on meshes of many sizes, without devices, and each value is read as a term
-    over global arrays: what the shards hold is the whole, a part of it, or a part of a sum. If the terms of the results
-    are the same, so are the results, over exact numbers. If they are not, the function is run on the default meshes; it
-    is refuted only by a mesh on which it ran to its end, and gave another result.
+    The program is traced on one device and on meshes of many sizes, without devices, and each value is interpreted as a
+    term over global arrays: the shards hold the global array, a part of it, or a part of a sum. If the terms of the
+    results are the same, so are the results, over exact numbers. Otherwise the function is run on the default meshes;
+    it is refuted only by a mesh on which it ran to its end and gave another result.
 
     Args:
-      f: a function made by `typed_shard_map`, `typed_jit` or `typed`; or one without hints that calls
+      f: a function made by `typed_shard_map`, `typed_jit` or `typed`; or a function without hints that calls
         ``jax.shard_map``, with its arguments by name, arrays or ``jax.ShapeDtypeStruct``.
-      grad: whether the vector-Jacobian products must be the same as well, of all results in all inexact arguments.
-      timeout: the seconds that reading it may take, and then each run; after that it is unknown.
+      grad: whether the vector-Jacobian products of all results with respect to all inexact arguments must also be the
+        same.
+      timeout: the seconds that the analysis, and then each run, may take; after that the verdict is unknown.
       sizes: sizes by name as in a dict, for a dim that has the name of an option.
-      **dims: sizes by the names of dims, and arguments by their names, as for `inputs`: it is proved for these and for
+      **dims: sizes by the names of dims, and arguments by their names, as for `inputs`: the proof is for these and for
         all sizes of the other dims.
 
     Returns:
       The verdict.
 
     Raises:
-      StructureError: for a name that its hints do not have; for a function without hints, arguments that it does not
-        take, and one that traces no region.
+      StructureError: for a name that its hints do not have; for a function without hints that has other arguments, or
+        that traces no region.
       ShapeError: for sizes that fit no mesh.
-      MeshAxisError: where no mesh axis is known.
-      TypedShmapError: for anything that is wrong with the function on every mesh.
+      MeshAxisError: if no mesh axis is known.
+      TypedShmapError: for errors of the function on every mesh.
     """
     seconds: Any = timeout
     sizes = merge_sizes(VERB, sizes, dims)
@@ -104,20 +105,20 @@ def prove(
         assert_mesh_invariant(f, grad=grad, timeout=timeout, arguments=given, sizes=sizes)
     except AssertionError as error:
         if not error.args or not isinstance(error.args[0], DifferenceReport):
-            return read  # it did not end, differs by itself, or is an assertion of the function's
+            return read  # it did not end, is not deterministic, or raised its own assertion
         lines = str(error).splitlines()
         first = next((line for line in lines if line.startswith(FIRST_DIFFERENCE)), "")
         return replace(read, verdict="refuted", place=first.removeprefix(FIRST_DIFFERENCE) or read.place, why=lines[0])
     except TypedShmapError as error:
         if not isinstance(error, (MeshAxisError, ShapeError, StructureError)):  # no mesh to run on
             raise
-    except Exception:  # on some mesh it cannot be run
+    except Exception:  # it cannot be run on some mesh
         return read
     return read
 
 
 def _read(f: Any, grad: bool, sizes: Mapping[str, Any], deadline: float, has_shapes: bool) -> Proof:
-    """The verdict without running it: proved, or unknown."""
+    """The verdict without a run: proved, or unknown."""
     hinted = signature(f, VERB)
     require_bool_or_none(VERB, "grad", grad)
     axes = axes_of(hinted, hinted.known_mesh())
@@ -129,7 +130,7 @@ def _read(f: Any, grad: bool, sizes: Mapping[str, Any], deadline: float, has_sha
         subject = in_its_region(subject, made, single)
     except TypedShmapError:
         raise
-    except Exception:  # which its body raises on the meshes that are read, too
+    except Exception:  # the body also raises it on the analyzed meshes
         pass
     fixed = _fixed_sizes(plan_inputs(f, [single, axes.abstract(dict.fromkeys(axes.sizes, 2))], sizes, None, VERB))
     tried, misfits, refused = list[tuple[dict[str, int], int]](), list[ShapeError](), ""
@@ -139,7 +140,7 @@ def _read(f: Any, grad: bool, sizes: Mapping[str, Any], deadline: float, has_sha
             comparison = _MeshComparison(subject, meshes, sizes, grad, deadline)
             try:
                 tried.append((shape, comparison.read(seed)))
-            except ShapeError as misfit:  # sizes that are given, or written in hints, do not divide over this mesh
+            except ShapeError as misfit:  # given sizes, or sizes in hints, do not divide over this mesh
                 if comparison.refused and not sizes:
                     if not tried:
                         raise
@@ -179,7 +180,7 @@ _LONG = 101
 
 
 def _require_same_equations(tried: Sequence[tuple[Mapping[str, int], int]]) -> None:
-    """Require that programs of meshes that shard all have the same equations: what was read holds for any of these."""
+    """Require that the programs of all sharding meshes have the same equations, so that the proof holds for all."""
     sharded = [(mesh_text(shape.items()), count) for shape, count in tried if min(shape.values()) > 1]
     if sharded and sharded[0][1] != sharded[-1][1]:
         (first, expected), (last, count) = sharded[0], sharded[-1]
@@ -187,7 +188,7 @@ def _require_same_equations(tried: Sequence[tuple[Mapping[str, int], int]]) -> N
 
 
 def _where(plan: InputPlan, given: Mapping[str, Any]) -> str:
-    """On which meshes a proof holds, for which sizes and for which arguments other than arrays."""
+    """The meshes, the sizes and the static arguments for which a proof holds, in words."""
     known = {**{name: value for name, value in given.items() if not hasattr(value, "shape")}, **plan.given}
     if not known:
         return "on all meshes, and for all sizes"
@@ -197,7 +198,7 @@ def _where(plan: InputPlan, given: Mapping[str, Any]) -> str:
 
 
 def _fixed_sizes(plan: InputPlan) -> set[int]:
-    """The sizes of sharded dims that are the same in all draws: written in hints, or given."""
+    """The sizes of sharded dims that are the same in all draws: sizes in hints, or given sizes."""
     sizes = set[int]()
     for requirement in plan.requirements:
         if requirement.factor > 1:
@@ -207,8 +208,8 @@ def _fixed_sizes(plan: InputPlan) -> set[int]:
 
 
 def _shapes(names: Sequence[str], fixed: Iterable[int]) -> list[dict[str, int]]:
-    """The sizes of meshes: all axes together, of different sizes and of the same; each alone; those that divide fixed
-    sizes; long ones at last, after programs that grow with the mesh were found to."""
+    """The sizes of meshes: all axes together, with different and with equal sizes; each axis alone; divisors of fixed
+    sizes; large sizes last, after programs that grow with the mesh have been recognised."""
     count = len(names)
 
     def along_each(size: int, others: int) -> list[tuple[int, ...]]:
@@ -229,7 +230,7 @@ class _TracedProgram(NamedTuple):
 
     Attributes:
       jaxpr: the program.
-      names: those of its results.
+      names: the names of its results.
     """
 
     jaxpr: Any
@@ -242,12 +243,12 @@ class _MeshComparison:
 
     Attributes:
       subject: the function.
-      meshes: the mesh of one device, and the other one.
-      sizes: the sizes that are given.
-      grad: whether its vector-Jacobian product is compared as well.
-      deadline: when to give up.
-      terms: those of both programs.
-      refused: the error of an operation that was given such sizes as the hints allow; "" where there is none.
+      meshes: the mesh of one device, and the other mesh.
+      sizes: the given sizes.
+      grad: whether its vector-Jacobian product is also compared.
+      deadline: the time to give up.
+      terms: the terms of both programs.
+      refused: the error of an operation that refused sizes that the hints allow; "" without such an error.
     """
 
     subject: FunctionUnderTest
@@ -259,10 +260,10 @@ class _MeshComparison:
     refused: str = ""
 
     def read(self, seed: int) -> int:
-        """Require that the results on the mesh are those on one device, and count its equations there.
+        """Require that the results on the mesh are those on one device, and count the equations on the mesh.
 
-        Sizes that the hints allow may be refused by an operation, where it scatters an unsharded dim; then they are
-        drawn once more, as multiples of the mesh's.
+        An operation may refuse sizes that the hints allow, if it scatters an unsharded dim; then they are drawn once
+        more, as multiples of the mesh's sizes.
         """
         try:
             drawn = self._drawn(seed, 1)
@@ -280,7 +281,7 @@ class _MeshComparison:
             raise _raises(error, self.meshes[1].shape) from error
 
     def _drawn(self, seed: int, multiples_of: int) -> list[Inputs]:
-        """The arguments for each of both meshes."""
+        """The arguments for both meshes."""
         plan = plan_inputs(self.subject.f, self.meshes, self.sizes, None, VERB).with_multiples(multiples_of)
         drawn = plan.draw(seed)
         return [drawn.structs(mesh) for mesh in self.meshes]
@@ -300,7 +301,7 @@ class _MeshComparison:
         return sum(1 for _ in _jax.jaxpr.all_equations(actual.jaxpr))
 
     def _traced(self, made: Inputs, mesh: AbstractMesh) -> _TracedProgram:
-        """The program of a function on a mesh; of its vector-Jacobian product, too, if that is compared."""
+        """The program of a function on a mesh, with its vector-Jacobian product if that is compared."""
         call = FlatCall(made, jax.ShapeDtypeStruct)
         f = FlatFunction(self.subject.mapped(mesh), call)
         with self.subject.on(mesh):
@@ -331,7 +332,7 @@ class _MeshComparison:
             first, second = walk.settled(expected), walk.settled(actual)
         except NotKnown as error:
             raise Gap(f"{name}: {error}") from None
-        if first.is_extreme or second.is_extreme:  # an unreduced result stands for its sum
+        if first.is_extreme or second.is_extreme:  # an unreduced result means its sum
             raise Gap(f"{name} is not reduced")
         if first.term != second.term:
             place = places[self.terms.difference(first.term, second.term)]

@@ -1,4 +1,4 @@
-"""What each primitive makes of global arrays, whose parts the shards hold."""
+"""The rule of each primitive for global arrays whose parts the shards hold."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .walk import PrimitiveRule, Walk, operand_shape, params_key
 
 
 def _opaque(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """An operation of which only its name is known, of operands that every shard has whole."""
+    """An operation that is known only by name, on replicated operands."""
     name = eqn.primitive.name
     is_other = _jax.jaxpr.inner_jaxprs(eqn) or "callback" in name or "pallas" in name or _jax.jaxpr.has_effects(eqn)
     if is_other or walk.longer(_jax.jaxpr.named_axes(eqn)):
@@ -30,7 +30,7 @@ def _opaque(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
 
 
 def _answering(rule: PrimitiveRule) -> PrimitiveRule:
-    """A rule, of which results are unknown where it knows nothing, with the place of the first such equation."""
+    """A rule whose results are unknown, with the place of the equation, where the rule raises `NotKnown`."""
 
     def answered(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
         if time.monotonic() > walk.deadline:
@@ -39,7 +39,7 @@ def _answering(rule: PrimitiveRule) -> PrimitiveRule:
         try:
             return rule(walk, eqn, operands)
         except NotKnown as error:
-            with suppress(NotKnown):  # of operands that every shard has whole, whatever it does
+            with suppress(NotKnown):  # for replicated operands any operation is known
                 return _opaque(walk, eqn, operands)
             return [walk.unknown(error, operands)] * len(eqn.outvars)
         finally:

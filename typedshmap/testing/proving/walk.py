@@ -36,9 +36,9 @@ class Walk(Interpreter[GlobalValue]):
     """The interpretation of a program in terms.
 
     Args:
-      terms: the terms, of this program and of the one that it is compared with.
-      rules: by primitive, what its results are.
-      deadline: when to give up.
+      terms: the terms of this program and of the program with which it is compared.
+      rules: the rules, by primitive.
+      deadline: the time to give up.
     """
 
     def __init__(self, terms: TermTable, rules: dict[str, PrimitiveRule], deadline: float) -> None:
@@ -58,7 +58,7 @@ class Walk(Interpreter[GlobalValue]):
 
     @contextmanager
     def deeper(self) -> Generator[None]:
-        """Within a loop, whose variables are others than those of the loops around it."""
+        """Within a loop, whose variables differ from those of the enclosing loops."""
         self.depth += 1
         try:
             yield
@@ -66,13 +66,13 @@ class Walk(Interpreter[GlobalValue]):
             self.depth -= 1
 
     def variable(self, kind: str, at: int, layout: Sharded) -> Sharded:
-        """What a loop carries, or takes of what it goes over, in any iteration."""
+        """A carry or a row of a loop, in any iteration."""
         return self.made("variable", (self.depth, kind, at), [], *layout.layout)
 
     def carried(
         self, start: list[GlobalValue], now: list[GlobalValue], results: list[GlobalValue], times: int
     ) -> list[GlobalValue]:
-        """Variables in the layouts of what the first iteration makes, which all iterations are to keep."""
+        """Variables in the layouts of the first iteration's results, which all iterations must keep."""
         pairs = [*zip(map(self.settled, now), results, strict=False)]
         if not times:
             return [self.variable("carry", at, self._joined(*pair)) for at, pair in enumerate(pairs)]
@@ -88,12 +88,12 @@ class Walk(Interpreter[GlobalValue]):
         return start
 
     def unknown(self, error: NotKnown, operands: Sequence[GlobalValue]) -> Unknown:
-        """What is not known for a reason, or since an operand is not known."""
+        """An unknown result, for a reason, or because an operand is unknown."""
         lost = next((value for value in operands if isinstance(value, Unknown)), None)
         return lost or Unknown(self.place, str(error))
 
     def constant(self, value: Any) -> GlobalValue:
-        """What a constant is, the same on every shard."""
+        """The value of a constant, the same on every shard."""
         is_array = hasattr(value, "dtype") or isinstance(value, bool | int | float | complex)
         if not is_array or not np.issubdtype(np.asarray(value).dtype, np.generic):
             return Unknown(self.place, "a constant that is not an array")
@@ -107,14 +107,14 @@ class Walk(Interpreter[GlobalValue]):
         return self.made("constant", (str(array.dtype), array.shape, array.tobytes()), [], ((),) * array.ndim)
 
     def number(self, factor: Fraction | int, dims: Sequence[DimSharding]) -> Sharded:
-        """A number, wherever one looks; that of a truth value is 0 or 1."""
+        """A number, the same at all entries; a truth value is 0 or 1."""
         return Sharded(self.terms.unit, Fraction(factor), tuple(dims))
 
     def is_number(self, value: GlobalValue) -> TypeGuard[Sharded]:
         return isinstance(value, Sharded) and (value.term == self.terms.unit or value.is_zero)
 
     def affine(self, value: GlobalValue, shape: tuple[int, ...] = ()) -> Affine | None:
-        """Whole numbers of a shape, where a value is that."""
+        """A value as affine integers of a shape; None for other values."""
         if isinstance(value, Affine):
             if value.shape == shape:
                 return value
@@ -133,7 +133,7 @@ class Walk(Interpreter[GlobalValue]):
         combined_by: str = "",
         factor: Fraction = Fraction(1),
     ) -> Sharded:
-        """The result of an operation, of operands with their factors."""
+        """The result of an operation on operands with their factors."""
         term = Term(operation, params, tuple((operand.factor, operand.term) for operand in operands))
         number = self.terms.number_of(term, self.place)
         return Sharded(number, factor, tuple(dims), partial, combined_by if partial else "")
@@ -141,12 +141,12 @@ class Walk(Interpreter[GlobalValue]):
     def linear(
         self, operation: str, params: Any, value: Sharded, dims: Sequence[DimSharding], *operands: Sharded
     ) -> Sharded:
-        """The result of an operation that is linear in a value, and keeps the order of what are parts of extremes."""
+        """The result of an operation that is linear in a value, and keeps the order of parts of extremes."""
         operands = (replace(value, factor=Fraction(1)), *operands)
         return self.made(operation, params, operands, dims, value.partial, value.combined_by, value.factor)
 
     def settled(self, value: GlobalValue) -> Sharded:
-        """A value as that of a global array."""
+        """A value as a global array."""
         match value:
             case Sharded():
                 return value
@@ -168,10 +168,10 @@ class Walk(Interpreter[GlobalValue]):
                 raise NotKnown(why)
 
     def moved(self, value: Sharded, sources: Sequence[int | None]) -> Sharded:
-        """A value whose entry at a place is another's at the same place along its source dims.
+        """A value whose entry at a place is that of another value at the same place along its source dims.
 
         Args:
-          sources: the dim of the value that is each dim of the result; None for one along which it is the same.
+          sources: for each dim of the result the dim of the value; None for a dim along which it is the same.
         """
         dims = moved_dims(value.dims, sources)
         if self.is_number(value) or list(sources) == list(range(len(value.dims))):
@@ -179,11 +179,11 @@ class Walk(Interpreter[GlobalValue]):
         return self.linear("moved", tuple(sources), value, dims)
 
     def spread(self, lookup: OfIds) -> Sharded:
-        """The ids, each wherever it decides on an entry."""
+        """The ids, broadcast to the entries that they determine."""
         return self.moved(lookup.ids, lookup.along)
 
     def solid(self, value: Sharded, dim: int, length: int) -> Sharded:
-        """A value whose length along a dim, which must not be sharded, is that of the whole."""
+        """A value with its global length along a dim, which must not be sharded."""
         if axes_along(value.dims[dim]):
             raise NotKnown("it works along a sharded dim")
         if value.dims[dim] is not None:
@@ -191,7 +191,7 @@ class Walk(Interpreter[GlobalValue]):
         return self.linear("extent", (dim, length), value, value.with_dim(dim, ()).dims)
 
     def solid_along(self, eqn: Any, values: Sequence[Sharded], dims: Sequence[int]) -> list[Sharded]:
-        """Operands of an equation, none of them sharded along some dims."""
+        """Operands of an equation, not sharded along some dims."""
         solid = list[Sharded]()
         for at, value in enumerate(values):
             for dim in dims:
@@ -200,7 +200,7 @@ class Walk(Interpreter[GlobalValue]):
         return solid
 
     def unsharded(self, value: GlobalValue, shape: Sequence[int]) -> Sharded:
-        """A value of which every shard must have the whole."""
+        """A value that every shard must hold whole."""
         unsharded = self.settled(value).reduced()
         for dim, length in enumerate(shape):
             unsharded = self.solid(unsharded, dim, length)
@@ -229,16 +229,16 @@ def moved_dims(dims: Sequence[DimSharding], sources: Sequence[int | None]) -> li
 
 
 def joined(first: DimSharding, second: DimSharding) -> DimSharding:
-    """The axes of a dim of two values, which must not be sharded in different ways."""
+    """The axes of a dim of two values, which must not conflict."""
     if first is None or second is None or first == second:
         return second if first is None else first
     raise NotKnown("its operands are sharded in different ways")
 
 
 def parts_of(values: Sequence[Sharded], why: str) -> tuple[frozenset[str], str]:
-    """Over which axes values stand beside each other that are parts of something, and by what they are combined.
+    """The axes over which values are parts that must be combined, and how.
 
-    A zero is a part of any sum; whether it is one of an extreme depends on the other shards.
+    A zero is a part of any sum; whether it is a part of an extreme depends on the other shards.
     """
     partials = {(value.partial, value.combined_by) for value in values if not value.is_zero}
     has_zeros = any(value.is_zero for value in values)
@@ -249,7 +249,7 @@ def parts_of(values: Sequence[Sharded], why: str) -> tuple[frozenset[str], str]:
 
 
 def wider(value: Sharded, layout: Sharded) -> Sharded:
-    """A value in the layout of another, where both fit: one may be the same along a dim, or zero beside parts."""
+    """A value in the layout of another value, if both fit: it may be the same along a dim, or zero beside parts."""
     if any(a is not None and b is not None and a != b for a, b in zip(value.dims, layout.dims, strict=True)):
         raise NotKnown("what it chooses between is sharded in different ways")
     partial, by = parts_of([value, layout], "what it chooses between is not reduced alike")
@@ -257,7 +257,7 @@ def wider(value: Sharded, layout: Sharded) -> Sharded:
 
 
 def joined_dims(values: Sequence[Sharded]) -> tuple[DimSharding, ...]:
-    """The axes of the dims of values of one shape, or of scalars beside them."""
+    """The axes of the dims of values of one shape, perhaps with scalars among them."""
     rank = max(len(value.dims) for value in values)
     dims: tuple[DimSharding, ...] = (None,) * rank
     for value in values:
@@ -269,7 +269,7 @@ def joined_dims(values: Sequence[Sharded]) -> tuple[DimSharding, ...]:
 
 
 def fraction_of(number: float) -> Fraction:
-    """A number as one divided by another, if it is near a simple one."""
+    """A number as a fraction; a simple fraction if it is near one."""
     exact = Fraction(number)
     simple = exact.limit_denominator(10**5)
     return simple if simple and abs(simple / exact - 1) < Fraction(1, 10**7) * 2 else exact
@@ -286,17 +286,17 @@ def result_shape(eqn: Any) -> tuple[int, ...]:
 
 
 def params_key(eqn: Any, *leave_out: str) -> tuple[tuple[str, str], ...]:
-    """What decides on the result of an equation beside its operands."""
+    """The parameters that determine the result of an equation, besides its operands."""
     return tuple((name, repr(value)) for name, value in sorted(eqn.params.items()) if name not in leave_out)
 
 
 def is_narrow(dtype: Any) -> bool:
-    """Whether floats of a dtype are rounded so much that it matters in which order they are added."""
+    """Whether floats of a dtype are rounded so much that the order of a sum matters."""
     return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
 
 
 def refuse_narrow_sum(eqn: Any, value: Sharded, at: int = 0) -> Sharded:
-    """A result, unless shards add up parts of a sum in few bits; one contraction in few bits counts as exact."""
+    """A result; raises if shards add parts of a sum in few bits. A single contraction in few bits counts as exact."""
     if value.combined_by == "sum" and is_narrow(eqn.outvars[at].aval.dtype):
         raise NotKnown("it adds up parts of a sum in few bits")
     return value

@@ -29,11 +29,11 @@ def audit(
     report.raise_for_errors()
     ```
 
-    The program is not changed. Cached traces are not reused; a region that is called outside of ``jax.jit``, and
-    evaluated operation by operation, is traced once more.
+    The program is not changed. Cached traces are not reused; a region that is called outside ``jax.jit``, and evaluated
+    operation by operation, is traced once more.
 
     Args:
-      axis_sizes: the sizes to assume for mesh axes of size 1, to audit a program for one device as for several.
+      axis_sizes: the sizes to assume for mesh axes of size 1, to audit a program on one device as if on several.
       invariance: whether to run each region at the end on one device and on axes of other sizes, with the arguments
         of a call, and to compare its global results, as `typedshmap.testing.assert_mesh_invariant` does; and its
         gradients, if the program takes them. The report lists regions that cannot be run again.

@@ -1,4 +1,4 @@
-"""The report of an audit: findings, the analyzed regions, and the hints that they may be given."""
+"""The report of an audit: findings, the analyzed regions, and suggested hints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS: dict[str, type[TypedShmapError]] = {
 _MOST_FINDINGS, _MOST_UNREAD = 24, 8
 NOT_RUN = "not run on other meshes: "
 """Begins the reason why no result of a region is compared between meshes."""
-_NOT_COMPARED = ("not run on other ", "not compared between ")  # the same of some results, or of some meshes, too
+_NOT_COMPARED = ("not run on other ", "not compared between ")  # also for only some results, or some meshes
 
 
 class AuditedRegion(NamedTuple):
@@ -32,7 +32,7 @@ class AuditedRegion(NamedTuple):
       file: the path of the file of the function.
       line: the line of the function.
       is_complete: whether the analysis could read everything that its results depend on.
-      unread: what it could not read, and why.
+      unread: the operations that it could not read, with reasons.
     """
 
     name: str
@@ -43,15 +43,15 @@ class AuditedRegion(NamedTuple):
 
 
 class SuggestedHints(NamedTuple):
-    """The hints that a region without hints may be given.
+    """The suggested hints of a region without hints.
 
     Attributes:
       name: the name of its function.
       file: the path of the file of the function.
       line: the line of the function.
-      calls: how many calls were seen.
-      text: a signature that all of them agree with, and the calls of ``typed_shard_map`` that give it their mesh axes;
-        empty for the function of a library.
+      calls: the number of recorded calls.
+      text: a signature that agrees with all of these calls, and the calls of ``typed_shard_map`` that give it their
+        mesh axes; empty for the function of a library.
     """
 
     name: str
@@ -66,8 +66,8 @@ class AuditReport:
 
     Attributes:
       findings: the errors and suspects, errors first, in the order of files and lines.
-      regions: the regions, in the order in which they were first seen.
-      hints: at the end of an audit with ``hints=True`` those that each region may be given.
+      regions: the regions, in the order of their first calls.
+      hints: the suggested hints of each region, at the end of an audit with ``hints=True``.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class AuditReport:
         """Raise an exception for the errors, but not for suspects.
 
         Raises:
-          VaryingError, ShardingError, DivergenceError: for the first error, whose message names the others, too.
+          VaryingError, ShardingError, DivergenceError: for the first error; its message also names the others.
         """
         errors = [finding for finding in self.findings if finding.severity == "error"]
         if errors:
@@ -144,7 +144,7 @@ def text_report(findings: Sequence[Finding], regions: Sequence[AuditedRegion]) -
 
 
 def _not_compared_text(regions: Sequence[AuditedRegion]) -> str:
-    """How many regions were not run on other meshes, and how many were compared in part; empty if there are none."""
+    """The numbers of regions that were not run on other meshes, or compared only in part; empty if there are none."""
     not_run = sum(any(why.startswith(NOT_RUN) for why in region.unread) for region in regions)
     listed = sum(any(why.startswith(_NOT_COMPARED) for why in region.unread) for region in regions)
     in_part = f", {listed - not_run} compared only in part" if listed > not_run else ""

@@ -52,7 +52,7 @@ class _NamesReader:
         self._arguments = parameters
 
     def note(self, value: ast.expr, dims: Names) -> None:
-        """Note the dim names of a variable, or of an item of one, unless it has some."""
+        """Note the dim names of a variable, or of an item of a variable, unless it already has names."""
         root = value
         while isinstance(root, ast.Subscript) and isinstance(root.slice, ast.Constant):
             root = root.value

@@ -1,4 +1,4 @@
-"""The operands of regions in compiled programs: named in the trace, and computed by a program of their own."""
+"""The operands of regions in compiled programs: named in the trace, and computed by a separate program."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ def _is_value_of(x: Any, var: Any) -> bool:
 def _compute(jaxpr: Any, arguments: Sequence[Any], seen: SeenRegions) -> None:
     known = _names_in(jaxpr)
     for calls in seen.unknown():
-        for call in calls:  # one of them is enough
+        for call in calls:  # one call is enough
             values = dict[str, Any]()
-            with suppress(Exception):  # of many kinds: what it is made of may be in another process
+            with suppress(Exception):  # for instance data in another process
                 if not known.isdisjoint(call.names):
                     _follow(jaxpr, getattr(jaxpr, "consts", ()), arguments, frozenset(call.names), values)
-            if values:  # none of a branch that is not taken
+            if values:  # empty for a branch that is not taken
                 seen.take(call, call.with_values(values))
                 break
 
@@ -102,7 +102,7 @@ def _names_in(jaxpr: Any) -> set[str | None]:
 
 
 def _follow(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any], names: frozenset[str], values: Any) -> None:
-    """Compute the values of these names in a program, or in one that it runs, where they first have them."""
+    """Compute the values of these names, where they first occur in a program or in a program that it runs."""
     program = _jax.jaxpr.open_jaxpr(jaxpr)
     named = {name: eqn.invars[0] for eqn in reversed(program.eqns) if (name := _name_of(eqn)) in names - values.keys()}
     values.update(zip(named, _evaluate(program, consts, arguments, list(named.values())), strict=True))
@@ -153,7 +153,7 @@ def _evaluate(program: Any, consts: Sequence[Any], arguments: Sequence[Any], ato
 
 
 def is_index_into(jaxpr: Any, index: Any, arrays: Mapping[Any, Collection[int]]) -> bool:
-    """Whether an operand, or what its own shard makes of it, is an index into dims of some operands."""
+    """Whether an operand, or a value that a shard computes from it, is an index into dims of some operands."""
     return _looks_up(
         _jax.jaxpr.open_jaxpr(jaxpr), {index}, {var: dims for var, dims in arrays.items() if var is not index}
     )
@@ -185,7 +185,7 @@ def _looks_up(jaxpr: Any, indices: set[Any], arrays: dict[Any, Collection[int] |
 
 
 def _indexed_dims(eqn: Any) -> list[tuple[int, Any]]:
-    """The dims of its first operand in which an equation looks up or writes, each with the operand that says where."""
+    """The dims of its first operand in which an equation looks up or writes, each with the operand for the index."""
     name, numbers = eqn.primitive.name, eqn.params.get("dimension_numbers")
     if name == "gather":
         return [(dim, eqn.invars[1]) for dim in numbers.start_index_map]

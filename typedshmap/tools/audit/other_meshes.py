@@ -54,7 +54,7 @@ def compare_on_meshes(seen: Iterable[SeenRegion]) -> tuple[list[Finding], list[A
             except AssertionError as error:
                 is_stuck = " has not ended on " in str(error)
                 left_out = [NOT_RUN + (rerun.first_line(error) or "AssertionError")]
-            except Exception as error:  # whatever the body raises for other shards
+            except Exception as error:  # any exception of the body for other shards
                 left_out = [NOT_RUN + rerun.why_not(error)]
         if left_out:
             not_run.append(AuditedRegion(*seen_region.region.key, True, tuple(left_out)))
@@ -62,7 +62,7 @@ def compare_on_meshes(seen: Iterable[SeenRegion]) -> tuple[list[Finding], list[A
 
 
 def _reason_not_to_run(seen: SeenRegion) -> str | None:
-    """Why a region cannot be run again; None for a nested one, which is run with its outer region."""
+    """Why a region cannot be run again; None for a nested region, which is run with its outer region."""
     body = seen.region.jaxpr
     if seen.region.mesh.manual_axes:
         return None
@@ -83,7 +83,7 @@ def _primitives(body: Any) -> set[str]:
 
 
 class _RegionOperand(NamedTuple):
-    """An operand of a region; its value is a struct if it is not known."""
+    """An operand of a region; its value is a struct if it is unknown."""
 
     name: str
     value: Any
@@ -124,7 +124,7 @@ class _Rerun:
         self._compiled = dict[Mesh, CompiledCall]()
 
     def compare(self) -> tuple[list[Finding], list[str]]:
-        """The results that depend on the mesh, and what is not compared: results whose shape does, too."""
+        """The results that depend on the mesh, and those that are not compared, since their shape depends on it."""
         self._compile_for_meshes()
         meshes = [*self.types]
         if len(meshes) < 2:
@@ -150,11 +150,11 @@ class _Rerun:
                 call = FlatCall(plan_inputs(hinted, [mesh], {}, self._given, VERB).draw(0).on(used), jax.Array)
                 compiled = self._compiled[used] = compile_call(subject, call, used, False, lambda _: False)
                 self.types[mesh] = dict(zip(compiled.names, compiled.types, strict=True))
-            except Exception as error:  # of many kinds: sizes that do not fit, a permutation of other shards
+            except Exception as error:  # for instance sizes that do not fit, or a permutation of other shards
                 self.refused[mesh] = error
 
     def _function(self) -> Callable[..., Any]:
-        """A function of the global operands, with the region's name and theirs."""
+        """A function of the global operands, with the names of the region and of the operands."""
 
         def run(*operands: Any) -> Any:
             results = self.call(*operands)
@@ -167,7 +167,7 @@ class _Rerun:
         return run
 
     def _arguments(self) -> list[tuple[Any, str]]:
-        """The arguments of a run, each with a note if it is not the operand; equal entries would hide an order."""
+        """The arguments of a run, each with a note if it is not the operand: equal entries are varied."""
         arguments, has_loop = list[tuple[Any, str]](), "while" in _primitives(self.body)
         for operand in self.operands:
             value, note = operand.value, _NOT_SEEN if operand.is_struct else ""
@@ -205,7 +205,7 @@ class _Rerun:
                 return self._run(meshes, (*exclude, *(f"grad({name})" for name in not_taken)), True)
             except AssertionError:
                 raise
-            except Exception as error:  # what JAX cannot differentiate
+            except Exception as error:  # JAX cannot differentiate the function
                 self.left_out.append(f"not compared between meshes: its gradients: {self.why_not(error)}")
         return self._run(meshes, tuple(exclude), False)
 
@@ -240,7 +240,7 @@ class _Rerun:
         return Finding(severity, "invariance", message, self.region.file, self.region.line, self.region.name)
 
     def _doubt(self, problem: str) -> str:
-        """Why a difference may be right, or the operands unlike those of the program; empty if neither."""
+        """Why a difference may be right, or the operands differ from those of the program; empty otherwise."""
         if any(_jax.primitives.primitive(name).is_draw for name in _primitives(self.body)):
             return "it draws random numbers, which may rightly differ from shard to shard"
         if any(x.is_struct and jax.numpy.issubdtype(x.value.dtype, jax.numpy.integer) for x in self.operands):
@@ -261,7 +261,7 @@ class _Rerun:
         return ""
 
     def _is_local_index(self, index: _RegionOperand) -> bool:
-        """Whether a sharded operand holds indices into the shard of an array, not into the whole."""
+        """Whether a sharded operand holds indices into the shard of an array, not into the global array."""
         axes = {axis for axes in index.layout.dim_axes for axis in axes}
         if not axes or not jax.numpy.issubdtype(index.variable.aval.dtype, jax.numpy.integer):
             return False

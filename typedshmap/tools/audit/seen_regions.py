@@ -48,7 +48,7 @@ class SeenRegions:
                 self._branching.setdefault(region.key, []).append(region)
 
     def note_gradient(self, region: inspection.Region) -> list[inspection.Finding]:
-        """Note in which operands a region is differentiated; returns the deadlocks that only its gradient has."""
+        """Note the differentiated operands of a region; returns the deadlocks that only its gradient has."""
         key, call = region.key, region.traced.call
         with self._lock:
             if region.origin in ("written", "copied") and call is not None and any(call.is_under_gradient):

@@ -34,7 +34,7 @@ class Baseline:
         return cls(path, entries)  # type: ignore[arg-type]
 
     def new(self, findings: Iterable[Finding]) -> list[Finding]:
-        """The findings that it does not have; equal ones are counted."""
+        """The findings that it does not have; equal findings are counted."""
         left, new = self.entries.copy(), list[Finding]()
         for finding in findings:
             key = _entry(finding, self.path)

@@ -1,4 +1,4 @@
-"""The signatures that regions without hints may be given, from their calls; never narrower than these."""
+"""Suggested signatures of regions without hints, from their calls; never narrower than these."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Code(str):
 
 
 class _Leaf(NamedTuple):
-    """A leaf of an argument or of a result; one without a spec is static."""
+    """A leaf of an argument or of a result; static without a spec."""
 
     spec: Any
     shape: tuple[int, ...]
@@ -86,7 +86,7 @@ class _SeenCall(NamedTuple):
 
 
 class _SeenFunction:
-    """The calls of a function, each with how often it was seen; those with all specs alike are one variant."""
+    """The calls of a function, each with its count; calls with equal specs are one variant."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
@@ -109,7 +109,7 @@ class SeenCalls:
         try:
             specs = tuple(jax.tree.leaves(jax.tree.broadcast(trees.out_specs, trees.result.unflatten(trees.results))))
             hash((trees.arguments, trees.result))
-        except Exception:  # whatever a class of the user's raises for leaves that are not arrays
+        except Exception:  # any exception of a user's class for leaves that are not arrays
             return
         options = _Options(region.mesh.shape_tuple, frozenset(region.axes), region.check_vma)
         seen = self._functions.setdefault(region.key, _SeenFunction(trees.function))
@@ -137,11 +137,11 @@ class _SuggestedSignature:
 
     def __init__(self, seen: _SeenFunction) -> None:
         self.function, self.calls, self.variants = seen.function, list(seen.calls), list(seen.variants.values())
-        self.axes: dict[tuple[tuple[str, ...] | None, ...], str] = {}  # a name for what differs between callers
+        self.axes: dict[tuple[tuple[str, ...] | None, ...], str] = {}  # a name for axes that differ between callers
         self.unsaid: list[str] = []
         is_plain = inspect.isfunction(self.function) and self.function.__name__ != "<lambda>"
         self.parameters = self._bound() if is_plain else None
-        self.classes: dict[str, str] = {}  # the fields of each
+        self.classes: dict[str, str] = {}  # the fields of each class
         self.names = dim_names(self.function) if self.parameters is not None else {}
         wrong = self._contradicted()
         self.names = {
@@ -217,7 +217,7 @@ class _SuggestedSignature:
             yield f"typed_shard_map({call})  # {', '.join(distinct[:_MOST_PLACES])}{more}"
 
     def _places(self, variant: int) -> list[str]:
-        """The lines of a variant's callers; of those that share a line with another, their callers, too."""
+        """The lines of a variant's callers; for callers that share a line with another variant, also their callers."""
         others = {call.lines for call in self.calls if call.variant != variant}
         places: list[str] = []
         for lines in dict.fromkeys(call.lines for call in self.calls if call.variant == variant):
@@ -227,7 +227,7 @@ class _SuggestedSignature:
         return list(dict.fromkeys(places))
 
     def _bound(self) -> list[tuple[inspect.Parameter, list[_Tree]]] | None:
-        """The parameters, each with its arguments in the calls; None if the signature of a wrapper is not its own."""
+        """The parameters, each with its arguments in the calls; None if a wrapper has another signature."""
         signature = inspect.signature(self.function)
         given: dict[str, list[_Tree]] = {name: [] for name in signature.parameters}
         for call in self.calls:
@@ -245,7 +245,7 @@ class _SuggestedSignature:
         leaves = [leaf for tree in given for leaf in tree.leaves]
         if given and (not leaves or any(leaf.spec is not None for leaf in leaves)):
             hint = self._said(name, name, given)
-            if hint and default is None and not hint.endswith("None"):  # a call may leave it out
+            if hint and default is None and not hint.endswith("None"):  # a call may omit it
                 hint += " | None"
         elif parameter.annotation is not inspect.Parameter.empty:
             annotation = parameter.annotation
@@ -257,7 +257,7 @@ class _SuggestedSignature:
         return str(parameter.replace(annotation=annotation, default=default if is_literal else _Code("...")))
 
     def _said(self, what: str, written: str, trees: Sequence[_Tree]) -> str:
-        """One hint, or an empty string and comments that say it leaf by leaf."""
+        """One hint, or an empty string and comments for each leaf."""
         classes = dict(self.classes)
         hint = self._hint(written, trees)
         if hint is None:
@@ -275,7 +275,7 @@ class _SuggestedSignature:
         return hint or ""
 
     def _hint(self, written: str, trees: Sequence[_Tree]) -> str | None:
-        """One hint for the arguments of several calls, with their name in the source; None if there is none."""
+        """One hint for the arguments of several calls, with their name in the source; None without a common hint."""
         present = [tree for tree in trees if tree.leaves or not tree.is_a(type(None))]
         if not present:
             return "None"
@@ -317,7 +317,7 @@ class _SuggestedSignature:
         return name
 
     def _array(self, written: str, leaves: Sequence[_Leaf]) -> str | None:
-        """One hint for the arrays of several calls; None if it would be narrower than they are."""
+        """One hint for the arrays of several calls; None if it would be narrower than the arrays."""
         dims = self.names.get(written)
         name = "_".join(re.findall(r"\w+", written)) or "leaves"
         layouts = [_jax.array.spec_entries(leaf.spec, len(leaf.shape)) for leaf in leaves]
@@ -348,7 +348,7 @@ class _SuggestedSignature:
         known = {axes for axes in vector if axes is not None}
         if len(known) == 1:
             return ",".join(known.pop())
-        for known_vector, given in self.axes.items():  # where no array was given, the axes may be those of another
+        for known_vector, given in self.axes.items():  # without an array, the axes may be those of another argument
             if all(a in (None, b) for a, b in zip(vector, known_vector, strict=True)):
                 return given
         mesh_axes = {axis for options in self.variants for axis, _ in options.mesh}
@@ -358,7 +358,7 @@ class _SuggestedSignature:
         return name
 
     def _contradicted(self) -> set[str]:
-        """The names that stand for two sizes in one call."""
+        """The names with two sizes in one call."""
         wrong = set[str]()
         for call in self.calls:
             sizes: dict[str, int] = {}

@@ -82,7 +82,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _left_out(function: Function, values: Mapping[str, Any]) -> Finding | None:
-    """Print that a function is not checked, since an argument is missing that no hint can make."""
+    """Print that a function is not checked, since an argument is missing that cannot be made from a hint."""
     try:
         _, missing = read_arguments(function, values)
     except Exception:  # raised again by the check
@@ -105,7 +105,7 @@ def _check(function: Function, mesh: AbstractMesh, values: Mapping[str, Any], se
             _trace(function, drawn, mesh)
         if report is not None:
             report.raise_for_errors()
-    except (Exception, SystemExit) as error:  # of the function's own code: the next one is checked all the same
+    except (Exception, SystemExit) as error:  # from the function's code: the next function is still checked
         # Another size may help, since a body may divide a dim that the hints leave unsharded.
         may_help = drawn_sizes and (isinstance(error, ShapeError) or not isinstance(error, TypedShmapError))
         drawn_text = f"\nDrawn: {mesh_text(drawn_sizes.items())}; --size gives others" if may_help else ""
@@ -142,7 +142,7 @@ def _compare_meshes(function: Function, meshes: Sequence[AbstractMesh], values: 
 
 
 def _finding(function: Function, error: BaseException, where: str) -> Finding:
-    """The error of a function as a finding, at the place of the error, else at that of the function."""
+    """The error of a function as a finding, at the place of the error, else of the function."""
     file, line = function.line
     if isinstance(place := getattr(error, "place", None), Place):
         file, line = place.file, place.line

@@ -69,7 +69,7 @@ def run(given: argparse.Namespace) -> int:
     functions, values, _ = read_functions(given, [given.target], min(meshes[0].size, options.MOST_VIRTUAL_DEVICES))
     calls = [(function, [function.on(mesh) for mesh in meshes]) for function in functions]
     keys: list[str] = []
-    if lock is not None:  # an entry stands for itself, while meshes that are compared have the same sizes
+    if lock is not None:  # entries are independent, while compared meshes have the same sizes
         calls = [(function, [mesh]) for function, own_meshes in calls for mesh in own_meshes]
         keys = [_entry_key(lock.path.parent, function, mesh, values, given) for function, (mesh,) in calls]
         if given.lock is None:
@@ -97,7 +97,7 @@ def run(given: argparse.Namespace) -> int:
                         hardware=hardware,
                         compile=given.compile,
                     )
-            except (Exception, SystemExit) as error:  # of the function's own code: the next one is explained
+            except (Exception, SystemExit) as error:  # from the function's code: the next function is still explained
                 where = "; ".join(mesh_text(mesh.shape_tuple) for mesh in own_meshes)
                 print_failure(f"FAIL   {function.name}  {where}", error, "\n")
                 continue

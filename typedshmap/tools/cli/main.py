@@ -1,4 +1,4 @@
-"""``typedshmap VERB``: the tools of the command line, each in a module of its own here."""
+"""``typedshmap VERB``: the commands, each in its own module here."""
 
 from __future__ import annotations
 

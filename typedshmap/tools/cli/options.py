@@ -1,4 +1,4 @@
-"""The command line: its parser, the options that several verbs have, and how these are read."""
+"""The command line: its parser, and the options of several verbs."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ DEVICES_FLAG = "--xla_force_host_platform_device_count"
 
 
 def require_device_count(count: int) -> None:
-    """Raise a UsageError for no virtual devices, or for more than one machine has room for."""
+    """Raise a UsageError for no virtual devices, or for more than a machine can hold."""
     if not 1 <= count <= MOST_VIRTUAL_DEVICES:
         limits = f"the number must be from 1 to {MOST_VIRTUAL_DEVICES}"
         raise UsageError(f"cannot make {count} virtual CPU devices: {limits}")

@@ -1,4 +1,4 @@
-"""What verbs print: errors of the user's program with their place, and progress."""
+"""The output of verbs: errors of the user's program with their place, and progress."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def early_progress(title: str) -> AbstractContextManager[Callable[[str], None]]:
 
 @contextmanager
 def output_on_stderr() -> Generator[None]:
-    """Redirect the output of a program, and of its own processes, to stderr."""
+    """Redirect the output of a program, and of its child processes, to stderr."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

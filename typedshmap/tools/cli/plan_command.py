@@ -81,7 +81,7 @@ def run(given: argparse.Namespace) -> int:
                         axis_type=AxisType.Explicit if given.explicit else AxisType.Auto,
                         report=report_mesh,
                     )
-            except (Exception, SystemExit) as error:  # of the function's own code: the next one is planned
+            except (Exception, SystemExit) as error:  # from the function's code: the next function is still planned
                 print_failure(f"FAIL   {function.name}", error, "\n")
             else:
                 print(f"{choice}\n", flush=True)

@@ -71,7 +71,7 @@ def run_program(program: str, is_module: bool, arguments: Sequence[str]) -> int:
 
 
 def _print_traceback(error: BaseException) -> None:
-    """Print the traceback of a program's error, beginning with its own first line."""
+    """Print the traceback of a program's error, starting with the program's first line."""
     at = error.__traceback__
     while at is not None and at.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
         at = at.tb_next

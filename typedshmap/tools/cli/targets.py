@@ -1,4 +1,4 @@
-"""The functions that a verb is given, by module, file or folder, and their arguments."""
+"""The target functions of a verb, by module, file or folder, and their arguments."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def read_functions(
                 functions_here = find_functions(target, values, lent)
             known.update(name for function in functions_here for name in names_taken(function, target, values))
         except UsageError as error:
-            if target in targets or not isinstance(error, NothingTyped):  # a file of a folder may have none
+            if target in targets or not isinstance(error, NothingTyped):  # a file of a folder may have no functions
                 unusable.append(error)
         else:
             for function in functions_here:
@@ -83,9 +83,9 @@ def names_taken(function: Function, target: str, values: Iterable[str]) -> Itera
 
 
 class Function(NamedTuple):
-    """A decorated function, and its name in its module; or a plain one with hints of its regions.
+    """A decorated function, and its name in its module; or a plain function with hints from its regions.
 
-    The ambient mesh is the one that its module set by ``jax.set_mesh``."""
+    The ambient mesh is the mesh that its module set by ``jax.set_mesh``."""
 
     name: str
     function: Any
@@ -109,12 +109,12 @@ class Function(NamedTuple):
         return taken_names(hints_of(self.function)[0])
 
     def on(self, mesh: AbstractMesh) -> AbstractMesh:
-        """A mesh whose axes have the types of the function's own mesh; without one, Explicit as in the ambient one."""
+        """A mesh whose axes have the types of the function's own mesh; else Explicit, as in the ambient mesh."""
         is_explicit = bool(mesh.explicit_axes)
         return _jax.mesh.mesh_like(mesh, self.signature.mesh or (None if is_explicit else self.ambient))
 
     def in_its_module(self) -> AbstractContextManager[Any]:
-        """Set the ambient mesh of its module, inside a ``with``; without one, none."""
+        """Set the ambient mesh of its module, if any, inside a ``with``."""
         return _ambient(self.ambient)
 
     @property
@@ -125,7 +125,7 @@ class Function(NamedTuple):
 
 
 def find_functions(target: str, values: Mapping[str, Any], mesh: AbstractMesh | None) -> list[Function]:
-    """The functions of ``module``, ``file.py`` or ``module:name``, in the module's order; prints what is left out."""
+    """The functions of ``module``, ``file.py`` or ``module:name``, in the module's order; prints omitted functions."""
     path, _, name = target.partition(":")
     value, ambient = _import_module(path)
     with _ambient(ambient):
@@ -138,7 +138,7 @@ def _ambient(mesh: _jax.mesh.AnyMesh | None) -> AbstractContextManager[Any]:
 
 
 def _find_in(value: Any, path: str, name: str, values: Mapping[str, Any], mesh: AbstractMesh | None) -> list[Function]:
-    """The functions of a module, or the one of a name."""
+    """The functions of a module, or the function with a name."""
     if not name:
         return _find_all(value, path)
     for step in name.split("."):
@@ -156,14 +156,14 @@ def _find_in(value: Any, path: str, name: str, values: Mapping[str, Any], mesh: 
     except StructureError as error:
         problem = str(error).partition("\n")[0]
         raise UsageError(f'{problem}\n\nHint: its arguments are given as in --arg "x=f32[8,16]"') from None
-    except (Exception, SystemExit) as error:  # whatever the function's own code raises
+    except (Exception, SystemExit) as error:  # any exception of the function's code
         print_failure(f"FAIL   {name}", error)
         raise SystemExit(FAILED) from None
     return [Function(name, function, signature(function, path), path, is_plain=True)]
 
 
 def _parameters_of(f: Any) -> set[str] | None:
-    """The parameters of a function without hints; None if it takes any, or has no signature."""
+    """The parameters of a function without hints; None if it accepts any, or has no signature."""
     try:
         parameters = inspect.signature(f).parameters
     except (TypeError, ValueError):
@@ -212,14 +212,14 @@ def files_below(folder: Path) -> list[str]:
 def _names_library(file: Path) -> bool:
     try:
         return _IS_TYPED.search(file.read_bytes()) is not None
-    except OSError:  # the import raises, with the reason
+    except OSError:  # the import raises an error with the reason
         return True
 
 
 def _import_module(path: str) -> tuple[Any, _jax.mesh.AnyMesh | None]:
-    """A module by name, or a file as a module of its name, which finds its neighbours like a script; its ambient mesh.
+    """A module by name, or a file, which can import its neighbours like a script; and its ambient mesh.
 
-    A file outside of packages begins without the mesh that another one has set. A module of a package keeps it: the
+    A file outside packages starts without the mesh that another file has set. A module of a package keeps it: the
     module that sets it may have been imported before."""
     is_script = path.endswith(".py") and not module_of(Path(path))[1]
     with _jax.mesh.without_ambient_devices() if is_script else nullcontext():
@@ -243,7 +243,7 @@ def _import(path: str) -> ModuleType:
         module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
-    except (Exception, SystemExit) as error:  # whatever the module raises
+    except (Exception, SystemExit) as error:  # any exception of the module
         if isinstance(error, ModuleNotFoundError) and error.name and f"{path}.".startswith(f"{error.name}."):
             raise UsageError(f"{path}: there is no such module (a file is named with its .py)") from None
         devices = f"it found {count_text(jax.device_count(), 'device')}; --devices gives another number of virtual ones"
@@ -251,7 +251,7 @@ def _import(path: str) -> ModuleType:
 
 
 def module_of(file: Path) -> tuple[Path, str]:
-    """The folder from which a file is imported, and its name as a module of a package; empty outside of packages."""
+    """The folder from which a file is imported, and its name as a module of a package; empty outside packages."""
     root, names = file.resolve().parent, [] if file.stem == "__init__" else [file.stem]
     while (root / "__init__.py").exists():
         root, names = root.parent, [root.name, *names]
@@ -284,7 +284,7 @@ def _mapped(value: Any) -> Signature | None:
 
 
 def arguments_for(function: Function, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that a function takes, and the arguments of its mark, whose sizes are for its own meshes."""
+    """The values for a function, and the arguments of its mark, whose sizes are for its own meshes."""
     arguments, problems = read_arguments(function, values)
     if problems:
         raise StructureError(f"{function.name}: {problems}")
@@ -292,7 +292,7 @@ def arguments_for(function: Function, values: Mapping[str, Any]) -> dict[str, An
 
 
 def read_arguments(function: Function, values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """The arguments of a function, and which are missing and how to give them; empty if none is."""
+    """The arguments of a function, and how to pass the missing arguments, in words; empty if none is missing."""
     if function.is_plain:  # it has them already
         return {}, ""
     (typed, owner), known = hints_of(function.function), function.names

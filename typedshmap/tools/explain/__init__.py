@@ -1,4 +1,4 @@
-"""``explain``: the values and collectives of a function on a mesh, by its hints and its jaxpr."""
+"""``explain``: the values and collectives of a function on a mesh, from its hints and its jaxpr."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ def explain(
     """Report the arrays on each device of a mesh, and the collectives between devices.
 
     The function is traced, not run, on a mesh of any size, without devices. It is compiled only with ``compile=``.
-    The report has the arrays of its hints, the collectives in its manual regions and in those of its gradient, with
-    loops counted, and their totals per mesh axis. Collectives that XLA adds outside of manual regions are not in the
-    jaxpr; a note mentions such operations.
+    The report has the arrays of its hints, the collectives in its manual regions and in those of its gradient, counted
+    for all iterations of loops, and their totals per mesh axis. Collectives that XLA adds outside manual regions are
+    not in the jaxpr; a note mentions such operations.
 
     ```python
     print(explain(train_step, mesh={"dp": 64, "tp": 8}, batch=512, seq=2048, bandwidth={"tp": "400GB/s"}))
@@ -111,27 +111,27 @@ def explain(
         was made by it: the specs of its regions determine the sharding of its arguments.
       *args: arguments, arrays or ``jax.ShapeDtypeStruct``s; by default made from the hints.
       mesh: a ``jax.sharding.Mesh`` or ``AbstractMesh``, a dict of sizes, or a text ``"dp=4,tp=2"``; by default the
-        function's own, else the ambient one, else the arguments'.
+        function's mesh, else the ambient mesh, else that of the arguments.
       meshes: several meshes to compare, with the same sizes on all.
-      grad: whether to report the vector-Jacobian product, too; by default where there is one, and where the
-        function takes none itself.
-      bandwidth: bytes that one device sends per second, by mesh axis: a number, or a text like ``"400GB/s"``.
-        Seconds are bytes on the wire over it; latency is not modelled.
+      grad: whether to report the vector-Jacobian product too; by default if the function has one, and takes no gradient
+        itself.
+      bandwidth: bytes that one device sends per second, by mesh axis: a number, or a text like ``"400GB/s"``. Seconds
+        are the bytes on the wire divided by it; latency is not modelled.
       hardware: the kind of device, for times: ``"v5e"``, ``"v5p"``, ``"v6e"``, ``"v7x"``, ``"h100"``,
         ``"b200"``, a TPU with its topology as ``"v5p:8x16x16"``, or a `Hardware`; ``bandwidth`` overrides its
         links.
       compile: a target for ahead-of-time compilation: ``"cpu"`` for virtual devices, or TPUs as ``"v5p:8x16x16"``,
-        as many as the mesh has. The figures of XLA are printed beside the estimate, and are in ``.compiled``.
+        as many as the mesh has. XLA's figures are printed beside the estimate, and are in ``.compiled``.
       arguments: arguments by name, even if a dim has that name, and fields by path.
       sizes: sizes by name as in a dict, for a dim that has the name of an option.
       **dims: global sizes by the names of dims, and arguments by name; sizes are drawn by default.
 
     Returns:
-      An `Explanation`; of several meshes a `Comparison`.
+      An `Explanation`; for several meshes a `Comparison`.
 
     Raises:
-      StructureError: for a function without hints, for arguments that no hint can make, and under ``grad=True``
-        for a function without a gradient.
+      StructureError: for a function without hints, for arguments that cannot be made from hints, and under
+        ``grad=True`` for a function without a gradient.
       MeshAxisError: without a mesh, or for an axis that the mesh does not have.
       ShapeError and all errors of a call: for arguments that contradict their hints, and for a wrong body. In a
         comparison the error is in the mesh's row.
@@ -215,7 +215,7 @@ def explain_call(
         report(f"{at:,} of {len(meshes):,} meshes, {mesh_text(each_mesh.shape_tuple)}")
         try:
             rows.append(failed[each_mesh] if drawn is None or each_mesh in failed else explain_on(drawn, each_mesh))
-        except Exception as error:  # the user's own code may fail on one mesh alone, and JAX with it
+        except Exception as error:  # the user's code, or JAX, may fail on only one mesh
             rows.append(Failed(each_mesh.shape_tuple, error))
     return Comparison(tuple(rows))
 
@@ -234,7 +234,7 @@ def choose_mesh(
 ) -> Choice:
     """Rank the meshes of a number of devices on which a function fits in memory, by time.
 
-    All ways to divide the devices over the mesh axes are tried: the axes of the function's own or the ambient mesh,
+    All ways to divide the devices over the mesh axes are tried: the axes of the function's mesh or the ambient mesh,
     else those in its hints, under the current aliases and rules. On each mesh the function is traced, as by `explain`,
     in a fraction of a second, without devices. Axes are ordered to fit the links of the hardware best.
 
@@ -245,7 +245,7 @@ def choose_mesh(
     ```
 
     Args:
-      f: as for `explain`: a decorated function, or a plain one with its arguments.
+      f: as for `explain`: a decorated function, or a plain function with its arguments.
       *args: as for `explain`.
       devices: the number of devices.
       hardware: as for `explain`.
@@ -286,7 +286,7 @@ def choose_call(
     axis_type: AxisType = AxisType.Auto,
     report: Callable[[str], None],
 ) -> Choice:
-    """`choose_mesh`, with sizes and arguments by name in a dict; other axes than those of a known mesh have a type."""
+    """`choose_mesh`, with sizes and arguments by name in a dict; axes beyond those of a known mesh get a type."""
     verb, notes = "choose_mesh", list[str]()
     unknown = 'and no mesh is known\n\nHint: name its axes, as in mesh="dp,tp"'
     require_bool_or_none(verb, "grad", grad)
@@ -326,7 +326,7 @@ def choose_call(
     if not comparison.explanations and len({reason_of(verb, hinted.name, error) for error in errors}) == 1:
         if not isinstance(errors[0], ShapeError):
             raise errors[0]
-        # An invalid size is wrong on one device as well; a size that divides over no mesh is not.
+        # An invalid size is also wrong on one device; a size that divides over no mesh is not.
         explain_call(
             f, args, given, mesh=dict.fromkeys(axes, 1), grad=False, bandwidth=None, arguments=arguments, verb=verb
         )

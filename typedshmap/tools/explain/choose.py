@@ -1,4 +1,4 @@
-"""All meshes of a number of devices, with the time and memory of a function: which fit, and which is the fastest."""
+"""Rank all meshes of a number of devices by the time and memory of a function."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Candidate:
 
     Attributes:
       mesh: the sizes of its axes, in the order of the links.
-      why: the bound of the function on it; the reason for a refused one.
+      why: the bound of the function on it; for a refused mesh the reason.
       explanation: the explanation of the function on it; None if it cannot be traced.
       error: the error of a mesh on which it cannot be traced.
     """
@@ -53,9 +53,9 @@ class Choice(Page):
       hardware: the kind of device.
       ranked: the meshes on which it fits, the fastest first: by the overlapped time, to three digits; then by the
         serial time; then by the peak memory.
-      refused: the others: first those on which it does not fit, by the peak memory; then those on which it cannot be
-        traced, since dims do not divide.
-      notes: notes on all of them.
+      refused: the other meshes: first those on which it does not fit, by the peak memory; then those on which it cannot
+        be traced, since dims do not divide.
+      notes: notes on all meshes.
     """
 
     function: str
@@ -171,8 +171,8 @@ def _divided(count: int, parts: int) -> Iterator[tuple[int, ...]]:
 
 
 def read_free_mesh(verb: str, given: Any) -> dict[str, int | None]:
-    """Mesh axes of which some have a size, as in ``{"dp": None, "tp": 8}`` or ``"dp,tp=8"``."""
-    pairs: list[tuple[Any, Any]] = [] if given is None else [("", 0)]  # which is refused
+    """Mesh axes, perhaps with sizes, as in ``{"dp": None, "tp": 8}`` or ``"dp,tp=8"``."""
+    pairs: list[tuple[Any, Any]] = [] if given is None else [("", 0)]  # refused below
     if isinstance(given, Mapping):
         pairs = list(given.items())
     elif isinstance(given, str):
@@ -195,7 +195,7 @@ def read_free_mesh(verb: str, given: Any) -> dict[str, int | None]:
 def choice_of(
     verb: str, function: str, hardware: Hardware, rows: Iterable[Explanation | Failed], notes: Iterable[str]
 ) -> Choice:
-    """Rank the meshes on which a function fits, and give the reasons against the others."""
+    """Rank the meshes on which a function fits, and give the reasons against the other meshes."""
     rows = list(rows)
     explained = [_best_order(row, hardware) for row in rows if isinstance(row, Explanation)]
     ranked = sorted((row for row in explained if row.fits), key=_rank)
@@ -219,7 +219,7 @@ def _rank(explanation: Explanation) -> tuple[float, float, int]:
 
 
 def _best_order(explanation: Explanation, hardware: Hardware) -> Explanation:
-    """The explanation with its mesh axes in the order that suits the links best; the first of equally good ones."""
+    """The explanation with its mesh axes in the order that suits the links best; the first of equally good orders."""
     mesh = explanation.mesh
     orders = permutations(mesh) if len(mesh) <= _MOST_AXES_IN_ORDER else [mesh]
 
@@ -232,7 +232,7 @@ def _best_order(explanation: Explanation, hardware: Hardware) -> Explanation:
 
 
 def reason_of(verb: str, function: str, error: Exception) -> str:
-    """The first line of an error, without what is the same in all."""
+    """The first line of an error, without the part that is the same for all meshes."""
     first = (str(error).splitlines() or [""])[0]
     reason = first.removeprefix(f"{verb}: ").removeprefix(f"{function}: ")
     is_ours = reason != first or isinstance(error, (MeshAxisError, StructureError))

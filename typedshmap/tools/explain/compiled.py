@@ -1,6 +1,6 @@
 """Compile a program ahead of time, for TPUs that need not exist or for virtual CPU devices; report XLA's figures.
 
-Invariant: the compiled program is the jaxpr that is explained; nothing runs."""
+Invariant: the compiled program is the explained jaxpr; nothing runs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from ...errors.phrases import count_text, mesh_text, value_text
 from .model import Collective, Compiled
 from .read_program import donated_operands
 
-# Without the first three libtpu asks a server of Google's cloud what machine it is on, and waits for it where there is
-# none; without the last only one process may load it at a time.
+# Without the first three settings libtpu asks a server of Google's cloud about the machine, and waits if there is no
+# server; without the last only one process may load it at a time.
 _NO_TPU = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-8",
@@ -46,14 +46,14 @@ _COLLECTIVE = re.compile(
 
 
 class Target(NamedTuple):
-    """Devices to compile for; there may be more virtual ones than the mesh has."""
+    """Devices to compile for; there may be more virtual devices than the mesh has."""
 
     name: str
     devices: Sequence[Any]
 
 
 def read_target(verb: str, given: Any) -> Target | None:
-    """The target that ``compile=`` names: a topology of TPUs, or virtual CPU devices."""
+    """The target of ``compile=``: a topology of TPUs, or virtual CPU devices."""
     if given is None:
         return None
     if not isinstance(given, str) or not given:
@@ -69,7 +69,7 @@ def read_target(verb: str, given: Any) -> Target | None:
     with _without_metadata_server():
         try:
             return Target(given, topologies.get_topology_desc(platform="tpu", topology_name=given).devices)
-        except Exception as error:  # of libtpu, whose kinds differ between versions
+        except Exception as error:  # libtpu's exceptions differ between versions
             reason = (str(error).splitlines() or [""])[0]
             what = "is not a topology" if "INVALID_ARGUMENT" in reason else "cannot be asked of libtpu"
             raise StructureError(f"{verb}: compile={given!r} {what}: {reason}\n\n{_HINT}") from None
@@ -90,7 +90,7 @@ def _without_metadata_server() -> Generator[None]:
 
 
 def require_as_many(name: str, target: Target | None, mesh: AbstractMesh) -> None:
-    """Raise a `MeshAxisError` where the target has another number of devices than the mesh."""
+    """Raise a `MeshAxisError` if the numbers of devices of the target and of the mesh differ."""
     if target is None:
         return
     count, is_virtual = len(target.devices), target.name == "cpu"
@@ -125,9 +125,9 @@ def compile_program(
 
     try:
         with _jax.mesh.without_ambient(), jax.set_mesh(there), _without_metadata_server(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of donated buffers that XLA does not use
+            warnings.simplefilter("ignore")  # about donated buffers that XLA does not use
             compiled = program.lower(*operands).compile()
-    except Exception as error:  # of the compiler, or of a kernel that cannot be lowered for these devices
+    except Exception as error:  # from the compiler, or for a kernel that cannot be lowered for these devices
         if "RESOURCE_EXHAUSTED" not in str(error):
             reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             raise StructureError(f"{name}: cannot be compiled for {target.name}: {reason}") from error
@@ -141,7 +141,7 @@ def compile_program(
 
 
 def _peak_of(memory: Any, is_virtual: bool) -> int:
-    """The peak of memory; for a CPU XLA reports only how much it sets aside."""
+    """The peak memory; for a CPU XLA reports only its allocation."""
     if not is_virtual:
         return memory.peak_memory_in_bytes
     taken = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
@@ -149,13 +149,13 @@ def _peak_of(memory: Any, is_virtual: bool) -> int:
 
 
 def _collectives_in(text: str) -> Counter[str]:
-    """How many collectives a compiled text has; one that runs beside products is written in several, as a chain."""
+    """The number of collectives in a compiled text; one that overlaps with products is written as a chain."""
     written = [(at, match["name"], match["chain"]) for at, match in enumerate(_COLLECTIVE.finditer(text))]
     return Counter(name for name, _ in {(name, chain or f"at {at}") for at, name, chain in written})
 
 
 def _refused(target: str, message: str) -> Compiled:
-    """What the compiler says of a program that is too large for the device."""
+    """The result for a program that is too large for the device, from the compiler's message."""
     said = next((line for line in message.splitlines() if _NEEDED.search(line)), message.splitlines()[0])
     match = _NEEDED.search(said)
     sizes = match.groupdict() if match else {}

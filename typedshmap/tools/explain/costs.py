@@ -1,6 +1,6 @@
 """The costs of a function on a mesh, to compare with a budget or with a lock file.
 
-Invariant: the key of an entry in a lock file is the question, not what was traced."""
+Invariant: the key of an entry in a lock file is the question, not the traced program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NEAR = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What one device sends, computes and holds."""
+    """The costs of one device: communication, computation and memory."""
 
     sizes: str  # batch=32, seq=64
     collectives: Mapping[str, int]  # by operation and mesh axes, all-gather/dp
@@ -34,7 +34,7 @@ class Costs:
 
     @classmethod
     def of(cls, report: Explained) -> Costs:
-        """The costs of a function that is explained."""
+        """The costs of an explained function."""
         collectives, wire = Counter[str](), Counter[str]()
         for op in report.collectives:
             key = f"{op.operation}/{','.join(op.axes)}"
@@ -46,7 +46,7 @@ class Costs:
 
     @classmethod
     def read(cls, entry: Any) -> Costs:
-        """The costs in an entry of a lock file; raises some error for anything else."""
+        """The costs in an entry of a lock file; raises an error for anything else."""
         numbers = [entry[name] for name in ("products", "flops", "memory")]
         numbers += [*entry["collectives"].values(), *entry["wire_bytes"].values()]
         if not isinstance(entry["sizes"], str) or not all(type(number) is int and number >= 0 for number in numbers):
@@ -54,7 +54,7 @@ class Costs:
         return cls(**entry)
 
     def changes(self, now: Costs) -> list[Change]:
-        """The differences; those of FLOPs and memory beyond what differs between versions of JAX."""
+        """The differences; those of FLOPs and memory only beyond the differences between versions of JAX."""
         changes = [Change("sizes", self.sizes, now.sizes)] if self.sizes != now.sizes else []
         changes += [Change(*changed) for changed in changed_counts(self.collectives, now.collectives)]
         for key, before, after in changed_counts(self.wire_bytes, now.wire_bytes):
@@ -70,7 +70,7 @@ class Costs:
 
 
 def changed_counts(expected: Mapping[str, int], now: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
-    """The keys whose numbers differ, with both numbers; a missing one is 0."""
+    """The keys whose numbers differ, with both numbers; a missing number is 0."""
     for key in {**expected, **now}:
         if expected.get(key, 0) != now.get(key, 0):
             yield key, expected.get(key, 0), now.get(key, 0)
@@ -86,7 +86,7 @@ class Change(NamedTuple):
 
     @property
     def row(self) -> tuple[str, str, str, str]:
-        """The cells of a table; exact numbers where rounded ones are the same."""
+        """The cells of a table; exact numbers if the rounded numbers are the same."""
         before, now = self.text(self.recorded), self.text(self.now)
         if before == now:
             before, now = f"{self.recorded:,}", f"{self.now:,}"
@@ -104,7 +104,7 @@ def change_table(changes: Iterable[Change]) -> Table:
 
 @dataclass
 class LockFile:
-    """The costs that a file records, each with its question."""
+    """The costs in a file, each with its question."""
 
     path: Path
     entries: dict[str, Costs] = field(default_factory=dict[str, Costs])

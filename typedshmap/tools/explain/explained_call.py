@@ -1,4 +1,4 @@
-"""One call on a mesh: it and its gradient are traced, and their values and collectives collected."""
+"""Trace one call on a mesh, and its gradient, and collect their values and collectives."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def explanation(
 
 
 def _backend(hardware: Hardware | None, target: Target | None) -> Backend:
-    """Whose compiler is meant: of CPUs, where neither says otherwise."""
+    """The compiler to model: for CPUs by default."""
     if hardware is not None:
         return "tpu" if hardware.rounds else "gpu"
     return "cpu" if target is None or target.name == "cpu" else "tpu"
 
 
 def _notes(call: ExplainedCall, costs: JaxprCosts) -> list[str]:
-    """What is not counted in the function itself, and why."""
+    """Notes about operations of the function that are not counted, with reasons."""
     notes: list[str] = []
     if call.signature.verb == "typed":
         axes = ", ".join(call.mesh.axis_names)
@@ -117,7 +117,7 @@ def _gradient(
     else:
         try:
             jaxpr = call.trace_gradient(types)
-        except Exception as error:  # loops and kernels without a transpose, and what a user's rule raises
+        except Exception as error:  # loops and kernels without a transpose, and exceptions of a user's rule
             if grad and isinstance(error, TypedShmapError):
                 raise
             text = (str(error).splitlines() or [""])[0]
@@ -136,10 +136,10 @@ def _gradient(
 def _added_collectives(
     both: Sequence[Collective], alone: Sequence[Collective], numbers: dict[int, int], first: int
 ) -> list[Collective]:
-    """What the jaxpr with the gradient communicates beyond what the function does alone, in its forward part, too."""
-    # Which of those in the forward part are those of the function alone: first without what a transformation changes
-    # that moves a collective, for instance out of a loop; then wherever it is written, since the forward part of a
-    # `jax.custom_vjp` is in another place than the function itself.
+    """The collectives of the jaxpr with the gradient that the function alone lacks, also in the forward part."""
+    # Match the collectives of the forward part with those of the function alone: first regardless of changes by a
+    # transformation that moves a collective, for instance out of a loop; then regardless of its place, since the
+    # forward part of a `jax.custom_vjp` has another place than the function.
     same, added = dict[int, int](), list[Collective]()
     moved: dict[str, Any] = {"ident": 0, "after": (), "times": 1, "loops": ()}
     for ignored in (moved, {**moved, "place": ""}):
@@ -161,7 +161,7 @@ def _added_collectives(
 
 
 def value_of(ident: int, kind: ValueKind, leaf: HintedLeaf, after: Sequence[int] = ()) -> Value:
-    """An argument or a result, sharded as its hint says."""
+    """An argument or a result, sharded by its hint."""
     aval = leaf.value if isinstance(leaf.value, _jax.array.SHAPES) else jax.typeof(leaf.value)
     dtype, size = _jax.array.short_dtype(aval.dtype), _jax.array.size_in_bytes(leaf.shard_shape, aval.dtype)
     text = leaf.hint.text if leaf.hint is not None else ""
@@ -179,7 +179,7 @@ class ExplainedCall:
         made = drawn.structs(self.mesh)
         self.bound = bind(f, made.args, made.kwargs, mesh=self.mesh)
         self._values = [_unplaced(leaf.value) if leaf.hint is None else leaf.value for leaf in self.bound.leaves]
-        # By their places among all leaves: arrays as structs, and numbers with hints.
+        # By their positions among all leaves: arrays as structs, and numbers with hints.
         self.traced = {
             at: leaf for at, leaf in enumerate(self.bound.leaves) if leaf.hint is not None or _is_array(leaf.value)
         }
@@ -195,7 +195,7 @@ class ExplainedCall:
         """The jaxpr of the function alone, and the types of its results in their structure."""
         numbered: Any = None
 
-        # A function of its own, since JAX keeps what it traced by the function.
+        # A new function, since JAX caches traces by the function.
         def leaves(*values: Any) -> list[Any]:
             nonlocal numbered
             results = self.run(values)
@@ -208,7 +208,7 @@ class ExplainedCall:
         return jaxpr, _jax.tree.replace_leaves(numbered, types)
 
     def trace_gradient(self, results: Any) -> Any:
-        """Trace the function and its vector-Jacobian product by all that has a gradient, to one jaxpr."""
+        """Trace the function and its vector-Jacobian product with respect to all inexact values, to one jaxpr."""
         chosen = [at for at, struct in enumerate(self.structs) if has_gradient(struct)]
         cotangents: list[jax.ShapeDtypeStruct] = []
         for leaf in filter(has_gradient, jax.tree_util.tree_leaves(results)):
@@ -232,7 +232,7 @@ class ExplainedCall:
 
     @contextmanager
     def _replace_meshes(self) -> Generator[None]:
-        """Replace the function's own mesh, and the ambient one if the function looks for that."""
+        """Replace the function's own mesh, and the ambient mesh if the function uses it."""
         is_ambient = self.signature.mesh is None or not _jax.mesh.context_mesh().empty
         with on_mesh(self.mesh, is_ambient=is_ambient), keeping_claims():
             yield
@@ -245,7 +245,7 @@ def cotangent_spec(spec: PartitionSpec) -> PartitionSpec:
 
 
 def _unplaced(value: Any) -> Any:
-    """An array as a struct without the sharding that it has, perhaps on another mesh; any other value unchanged."""
+    """An array as a struct without its sharding, which may be on another mesh; any other value unchanged."""
     if not _is_array(value):
         return value
     dtype = jax.dtypes.canonicalize_dtype(value.dtype, allow_extended_dtype=True)
@@ -257,14 +257,14 @@ def _is_array(value: Any) -> bool:
 
 
 def has_gradient(value: Any) -> bool:
-    """Whether a value is of a dtype that has gradients."""
+    """Whether a value has a dtype with gradients."""
     return _jax.array.is_inexact(np.result_type(value) if not hasattr(value, "dtype") else value.dtype)
 
 
 def meshes_of(
     given: Any, default: _jax.mesh.AnyMesh | None, values: Iterable[Any], verb: str
 ) -> tuple[AbstractMesh, ...]:
-    """The given meshes, or one, without devices: by default the function's or the ambient one, else the values'."""
+    """The given meshes without devices; by default the function's or the ambient mesh, else that of the values."""
     if isinstance(given, (list, tuple)):
         if not given:
             raise MeshAxisError(f"{verb}: mesh= is empty")

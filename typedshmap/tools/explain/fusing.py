@@ -8,7 +8,7 @@ from .program import Buffer, Program, ProgramStep
 
 
 def fuse_into_products(program: Program) -> None:
-    """Let a product write what is computed from its result, if the other operands exist before; also to a stack."""
+    """Let a product write values computed from its result, if the other operands exist before; also to a stack."""
     count = Counter(buffer for step in program.steps for buffer in step.reads)
     kept = list[ProgramStep]()
     for step in program.steps:

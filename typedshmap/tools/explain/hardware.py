@@ -1,4 +1,4 @@
-"""The peak figures of devices, and the least time of a program on one.
+"""The peak figures of devices, and the least time of a program on a device.
 
 Invariant: all figures are peaks, so that every time is a lower bound."""
 
@@ -31,12 +31,12 @@ class Hardware:
     Attributes:
       name: its name.
       flops: floating-point operations per second by JAX's short name of the dtype, ``{"bf16": 197e12}``. Any other
-        dtype runs as the next wider one here, else as the widest.
+        dtype runs like the next wider dtype here, else like the widest.
       memory: the bytes of its memory.
-      bandwidth: the bytes per second to and from it.
+      bandwidth: the bytes per second to and from the memory.
       links: the bytes that a device sends per second over a mesh axis, in all directions.
       link: the same for all other mesh axes, into a switch or over one dim of a torus; 0 if it is unknown.
-      domain: the largest number of devices so connected: those of the last mesh axes. 0 means all.
+      domain: the largest number of devices connected in this way, those of the last mesh axes; 0 means all.
       network: the bytes that a device sends per second over all further mesh axes.
       torus: the grid of the devices; None if a switch connects them.
 
@@ -72,7 +72,7 @@ class Hardware:
 
     @property
     def rounds(self) -> bool:
-        """Whether it multiplies float32 in bfloat16, as TPUs do by default: it has no rate for wider dtypes."""
+        """Whether it multiplies float32 in bfloat16, like TPUs by default: it has no rate for wider dtypes."""
         return "bf16" in self.flops and all(_width(dtype) <= 16 for dtype in self.flops)
 
     def rate(self, dtype: str) -> float:
@@ -103,7 +103,7 @@ class Hardware:
         """The same in another topology, ``8x16x16``.
 
         Raises:
-          StructureError: for what is not a topology of such devices.
+          StructureError: for a text that is not a topology of these devices.
         """
         sizes, torus = text.split("x"), self.torus
         if (
@@ -138,8 +138,8 @@ def _gpu(name: str, rates: Mapping[str, float], gigabytes: int, bandwidth: float
 
 # Sources: docs.cloud.google.com/tpu/docs/{v5e,v5p,v6e,tpu7x}, and NVIDIA's data sheets of the H100 SXM and the HGX
 # B200, without sparsity. Over one dim of a torus a chip sends half of its bidirectional bandwidth, divided by the dims;
-# into a switch half of it. Of a TPU7x a device is one of two chiplets, and has half of what the chip has. The memory of
-# TPUs is what XLA compiles a program for, somewhat less than a chip has.
+# into a switch half of it. A device of a TPU7x is one of two chiplets, with half of the chip's figures. The memory of
+# TPUs is XLA's limit for a program, somewhat less than the chip's memory.
 _SQUARE, _CUBE = Torus(dims=2, ring=16), Torus(dims=3, ring=4)
 _PAIRS = replace(_CUBE, pair=600e9)
 _H100 = {"f8": 1979e12, "i8": 1979e12, "bf16": 989e12, "f16": 989e12, "f32": 494.7e12, "f64": 67e12}
@@ -158,7 +158,7 @@ KNOWN = {
 
 
 def read_hardware(verb: str, given: Any) -> Hardware | None:
-    """A kind of device by its name, also with its topology as in ``v5p:8x16x16``; or as it is."""
+    """A kind of device by its name, perhaps with its topology as in ``v5p:8x16x16``; a `Hardware` unchanged."""
     if given is None or isinstance(given, Hardware):
         return given
     name, _, topology = given.lower().partition(":") if isinstance(given, str) else ("", "", "")
@@ -166,7 +166,7 @@ def read_hardware(verb: str, given: Any) -> Hardware | None:
         return KNOWN[name].shaped(topology) if topology else KNOWN[name]
     near = get_close_matches(name, KNOWN, 1, 0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    if verb.startswith("--"):  # a command line cannot describe others
+    if verb.startswith("--"):  # a command line cannot describe other devices
         raise StructureError(f"{verb} {given}: {hint}there are {', '.join(KNOWN)}")
     raise StructureError(
         f"{verb}: hardware= is {value_text(given)}\n\n"
@@ -180,8 +180,8 @@ _RINGS = ("all-reduce", "all-gather", "reduce-scatter")
 
 def _sent_over(op: Collective, sizes: Mapping[str, int], rates: Mapping[str, float]) -> Iterator[tuple[str, float]]:
     """The bytes that a device sends over each axis of a collective."""
-    # A ring over several axes is one over each, the fastest first: the next ones have only a part of it left. A
-    # collective that is not a ring counts at the slowest.
+    # A ring over several axes is a ring over each axis, the fastest first: for the next axes only a part of the data is
+    # left. A collective that is not a ring counts over the slowest axis.
     if op.operation not in _RINGS or prod(sizes[axis] for axis in op.axes) != op.group:
         yield min(op.axes, key=rates.__getitem__), op.wire
         return

@@ -1,7 +1,7 @@
 """The collectives of a jaxpr and the values that it checks, through loops, branches and calls.
 
-In this domain of `inference.interpreter` a value is its direct sources: the numbers of values and collectives. The
-body of a loop is interpreted once, and its collectives count as often as it runs."""
+In this domain of `inference.interpreter` a value is its direct sources: the numbers of values and collectives. The body
+of a loop is interpreted once, and its collectives count for every iteration."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ OPAQUE = {
     "tpu_custom_call": "a kernel",
     "mosaic_gpu_p": "a kernel",
 }
-# XLA never communicates for these: they make the same array on every device, or only annotate one.
+# XLA never communicates for these: they make the same array on every device, or only annotate an array.
 _NO_COMMUNICATION = frozenset(
     ["broadcast_in_dim", "iota", "convert_element_type", "reshape", "squeeze", "copy", "mesh_cast", "ask_sharding"]
 )
 
 
 class _Surroundings(NamedTuple):
-    """What is around an equation."""
+    """The surroundings of an equation."""
 
     sizes: Mapping[str, int] = {}  # of manual mesh axes
     times: int = 1
@@ -49,10 +49,10 @@ class JaxprCosts(Interpreter[Sources]):
     """The costs of a jaxpr, in the order of its equations."""
 
     idents: Iterator[int]
-    values: list[Value] = field(default_factory=list[Value])  # those of checks
+    values: list[Value] = field(default_factory=list[Value])  # checked values
     collectives: list[Collective] = field(default_factory=list[Collective])
     notes: list[str] = field(default_factory=list[str])
-    outside: list[str] = field(default_factory=list[str])  # operations on global arrays outside of manual regions
+    outside: list[str] = field(default_factory=list[str])  # operations on global arrays outside manual regions
     is_transposed: bool = False  # it takes a gradient
     around: _Surroundings = field(default_factory=_Surroundings)
 
@@ -69,7 +69,7 @@ class JaxprCosts(Interpreter[Sources]):
         return now
 
     def opaque(self, eqn: Any, values: list[Sources]) -> Sequence[Sources]:
-        """The results of an equation whose jaxprs, if it has any, count once each."""
+        """The results of an equation; each of its jaxprs, if any, counts once."""
         jaxprs, count, at, name = _jax.jaxpr.inner_jaxprs(eqn), len(self.collectives), self.around, eqn.primitive.name
         sources = _union(values)
         for jaxpr in jaxprs:
@@ -127,7 +127,7 @@ class JaxprCosts(Interpreter[Sources]):
     def _add_collectives(
         self, eqn: Any, collectives: Sequence[Collective], sources: list[Sources]
     ) -> Sequence[Sources]:
-        """A sum takes each operand by itself; the steps of a reshard follow each other."""
+        """A sum takes each operand separately; the steps of a reshard are sequential."""
         results, at, is_chain = list(sources), self.around, eqn.primitive.name == "reshard_shards"
         for place, cost in enumerate(collectives):
             slot, ident = 0 if is_chain else place, next(self.idents)
@@ -137,7 +137,7 @@ class JaxprCosts(Interpreter[Sources]):
         return results if len(results) == len(eqn.outvars) else [_union(results)] * len(eqn.outvars)
 
     def _cond(self, eqn: Any, sources: list[Sources]) -> Sequence[Sources]:
-        """The branch that sends most; the others do not count."""
+        """The branch that sends most; other branches do not count."""
         before, branches = self.collectives, list[tuple[int, list[Collective], list[Sources]]]()
         for branch in eqn.params["branches"]:
             self.collectives = []
@@ -168,24 +168,24 @@ def _checked_value(ident: int, eqn: Any, sources: Sources, at: _Surroundings) ->
 
 
 def read_jaxpr(jaxpr: Any, count: int) -> tuple[JaxprCosts, list[Sources]]:
-    """The costs of a jaxpr without what XLA drops, and the sources of each result; operands are numbered from 0 on."""
+    """The costs of a jaxpr without dead code, and the sources of each result; operands are numbered from 0 on."""
     start, idents = [frozenset([at]) for at in range(count)], itertools.count(count)
     costs, live = JaxprCosts(idents), JaxprCosts(idents)
     results = costs.interpret(jaxpr, start)
     live.interpret(_jax.jaxpr.without_dead_equations(jaxpr), start)
-    # What is left without dead code, as it is in the full jaxpr, which has the checks.
+    # The collectives without dead code, with their data from the full jaxpr, which has the checks.
     kept, alive = live.collectives, list[Collective]()
     for op in costs.collectives:
         if len(alive) < len(kept) and replace(op, ident=0, after=()) == replace(kept[len(alive)], ident=0, after=()):
             alive.append(op)
-    # Where dead code made another branch the costlier one they are not the same, and come without the checks.
+    # They do not match if dead code made another branch the costlier one; then they come without the checks.
     costs.collectives = alive if len(alive) == len(kept) else kept
     costs.outside, costs.is_transposed = live.outside, live.is_transposed
     return costs, results
 
 
 def collective_costs(eqn: Any, sizes: Mapping[str, int]) -> list[Collective] | None:
-    """What an equation communicates, per operand; None for one that is not a collective."""
+    """The costs of a collective, per operand; None for other equations."""
     # Over an axis of size 1 nothing is sent, and XLA drops it.
     params, sizes = eqn.params, {axis: size for axis, size in sizes.items() if size > 1}
     if eqn.primitive.name == "reshard_shards":
@@ -196,13 +196,13 @@ def collective_costs(eqn: Any, sizes: Mapping[str, int]) -> list[Collective] | N
     if group == 1 or ("perm" in params and all(source == target for source, target in params["perm"])):
         return []
     axes = _jax.jaxpr.named_axes(eqn, frozenset(sizes))
-    # Ragged exchanges have offsets and the memory of the result for operands, too.
+    # Ragged exchanges also have offsets and the memory of the result as operands.
     pairs = [(eqn.invars[0], eqn.outvars[0])] if "ragged" in operation else zip(eqn.invars, eqn.outvars, strict=False)
     return [_collective_of(operation, axes, group, operand.aval, result.aval) for operand, result in pairs]
 
 
 def group_size(eqn: Any, sizes: Mapping[str, int]) -> int | None:
-    """The number of shards that communicate with each other; None for an equation that is not a collective."""
+    """The number of shards that communicate; None for an equation that is not a collective."""
     if _jax.jaxpr.collective_operation(eqn) is None:
         return None
     groups = eqn.params.get("axis_index_groups")
@@ -210,14 +210,14 @@ def group_size(eqn: Any, sizes: Mapping[str, int]) -> int | None:
 
 
 def _reshard_costs(eqn: Any, sizes: Mapping[str, int]) -> Iterator[Collective]:
-    """The steps of this library's own ``reshard``, which is one equation of a jaxpr."""
+    """The steps of this library's ``reshard``, which is one equation of a jaxpr."""
     for operation, over, (before,), (after,) in reshard_steps(eqn):
         if axes := tuple(axis for axis in over if axis in sizes):
             yield _collective_of(operation, axes, prod(sizes[axis] for axis in axes), before, after)
 
 
 def _collective_of(operation: str, axes: tuple[str, ...], group: int, operand: Any, result: Any) -> Collective:
-    """A collective, wherever it may be, of the types of a shard before and after it."""
+    """A collective without its place, from the types of a shard before and after it."""
     before, after = (array_text(_jax.array.short_dtype(aval.dtype), aval.shape) for aval in (operand, result))
     sizes = [_jax.array.size_in_bytes(aval.shape, aval.dtype) for aval in (operand, result)]
     return Collective(0, operation, axes, group, before, after, *sizes, wire=ring_bytes(operation, group, *sizes))

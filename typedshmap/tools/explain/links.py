@@ -1,7 +1,7 @@
 """The links of each mesh axis, and the bytes that a device sends over them per second.
 
 Links have levels, the fastest innermost: two devices of a chip, a torus of chips or a switch, and the network. The last
-mesh axes are innermost, as JAX lays out a mesh; on a torus as `jax.experimental.mesh_utils` does.
+mesh axes are innermost, as in JAX's meshes; on a torus as in `jax.experimental.mesh_utils`.
 
 Invariant: rates are peaks, with all links of a group of devices in use at once."""
 
@@ -17,13 +17,13 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Torus:
-    """The links of TPUs, which are neighbours in a grid.
+    """The links of TPUs, which form a grid.
 
     Attributes:
-      dims: how many dims the grid has.
-      ring: a dim whose size is a multiple of it is closed to a ring; one of three only where all are such multiples.
-      pair: the bytes per second that one device of a chip sends to the other; 0 where a chip is one device.
-      topology: the chips along each dim; by default those of a slice of as many devices as the mesh has.
+      dims: the number of dims of the grid.
+      ring: a dim whose size is a multiple of this number is a closed ring; in three dims only if all dims are.
+      pair: the bytes per second that one device of a chip sends to the other; 0 if a chip is one device.
+      topology: the chips along each dim; by default those of a slice with the number of devices of the mesh.
     """
 
     dims: int
@@ -37,18 +37,18 @@ class Torus:
 
     @property
     def devices(self) -> int:
-        """How many devices a given topology has; 0 where none is given."""
+        """The number of devices of a given topology; 0 without a topology."""
         return prod(self.topology) * self.devices_per_chip if self.topology else 0
 
     def rates(self, sizes: Shape, link: float) -> list[float]:
-        """What a device sends per second over each axis of a mesh that fills the torus.
+        """The bytes that a device sends per second over each axis of a mesh that fills the torus.
 
-        An axis over several dims sends over all of them at once. Over a part of a dim it sends in a line, one way only;
-        over every n-th chip it shares the links with n - 1 others.
+        An axis over several dims sends over all of them at once. Over a part of a dim it sends in a line, in one
+        direction only; over every n-th chip it shares the links with n - 1 others.
 
         Args:
           sizes: the sizes of the axes.
-          link: the bytes per second that a device sends over one dim, both ways.
+          link: the bytes per second that a device sends over one dim, in both directions.
         """
         shape = self.topology if prod(self.topology) == prod(sizes) else slice_shape(prod(sizes), self.dims)
         multiples = [size % self.ring == 0 for size in shape]
@@ -64,9 +64,9 @@ class Torus:
 
 @lru_cache(maxsize=1024)
 def place_on_torus(sizes: Shape, shape: Shape) -> tuple[Shape, ...]:
-    """Per mesh axis its size along each dim of a torus, as JAX chooses them, from the last axis on."""
-    # Whole dims come first, and the more of them the better, as in `create_device_mesh` of
-    # `jax.experimental.mesh_utils` with `allow_split_physical_axes=True`.
+    """The size of each mesh axis along each dim of a torus, as JAX chooses them, from the last axis on."""
+    # Whole dims come first, and as many as possible, as in `create_device_mesh` of `jax.experimental.mesh_utils` with
+    # `allow_split_physical_axes=True`.
     taken, places = [1] * len(shape), list[Shape]()
     for size in reversed(sizes):
 
@@ -94,7 +94,7 @@ def _products(size: int, free: Sequence[int]) -> Iterator[Shape]:
 
 @lru_cache(maxsize=1024)
 def slice_shape(chips: int, dims: int) -> Shape:
-    """The most cubic grid of so many chips, as slices are made: 2,048 in three dims are 8, 16 and 16."""
+    """The most cubic grid of a number of chips, like those of slices: 2,048 in three dims are 8, 16 and 16."""
     if dims == 1:
         return (chips,)
     shapes = [(first, *slice_shape(chips // first, dims - 1)) for first in divisors(chips) if first**dims <= chips]
@@ -109,13 +109,13 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def link_rates(sizes: Shape, link: float, domain: int, network: float, torus: Torus | None) -> list[float]:
-    """The bytes that a device sends per second over each axis of a mesh; 0 if that is not known.
+    """The bytes that a device sends per second over each axis of a mesh; 0 if unknown.
 
     Args:
       sizes: the sizes of the axes.
       link: the rate over one dim of a torus, or into a switch.
-      domain: the most devices that are connected so; 0 for all.
-      network: the rate beyond; a group of 8 GPUs has it 8 times.
+      domain: the largest number of devices connected in this way; 0 for all.
+      network: the rate of a device over further axes; a group of 8 GPUs has 8 times this rate.
       torus: the torus; None for a switch.
     """
     domain = max(speed for speed in divisors(prod(sizes)) if speed <= (domain or inf))
@@ -134,7 +134,7 @@ def link_rates(sizes: Shape, link: float, domain: int, network: float, torus: To
 
 
 def _cut(sizes: Shape, count: int) -> tuple[Shape, Shape]:
-    """The part of each axis that lies within so many neighbours, the last axes first, and the rest of each."""
+    """The part of each axis within a group of ``count`` neighbours, the last axes first, and the rest of each axis."""
     inner: list[int] = []
     for size in reversed(sizes):
         inner.append(gcd(size, count))

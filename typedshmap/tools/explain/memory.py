@@ -1,4 +1,4 @@
-"""The peak memory of one device that runs a program, and the arrays in memory at that time."""
+"""The peak memory of a device that runs a program, and the arrays in memory at that time."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .program import Buffer, Program, ProgramStep
 
 
 def memory_of(program: Program, is_differentiated: bool = False) -> Memory:
-    """The peak by liveness, of a program as it is or with the gradient by all of its arguments.
+    """The peak by liveness, of a program, perhaps with the gradient with respect to all of its arguments.
 
-    Arguments, and results that take no argument's place, are in memory all the time; other buffers from the step that
-    makes them to the last one that reads them. An operation may write where one of its operands was, of the same size,
-    that nothing reads any more; a result where the donated argument was, once nothing reads that.
+    Arguments, and results that do not replace an argument, are in memory all the time; other buffers from the step that
+    makes them to the last step that reads them. An operation may overwrite an operand of the same size that nothing
+    else reads; a result may overwrite the donated argument once nothing reads it any more.
     """
     steps = sorted(program.steps, key=attrgetter("time"))
     last = {buffer: at for at, step in enumerate(steps) for buffer in (*step.writes, *step.reads)}
@@ -53,12 +53,12 @@ def memory_of(program: Program, is_differentiated: bool = False) -> Memory:
 
 
 def _replaced(buffer: Buffer, freed: Iterable[Buffer]) -> Buffer | None:
-    """In the place of which buffer another may be written."""
+    """The freed buffer that a buffer may overwrite."""
     return next((candidate for candidate in freed if candidate.bytes == buffer.bytes), None)
 
 
 def _inside_results(program: Program, steps: Sequence[ProgramStep], last: Mapping[Buffer, int]) -> set[Buffer]:
-    """The buffers in whose place a result is written in the end: they are in its memory from the start."""
+    """The buffers that a result finally overwrites: they are in its memory from the start."""
     homes, stays = {*program.results} - program.reused.keys(), {*program.results, *program.arguments}
     for at, step in reversed([*enumerate(steps)]):
         freed = {buf for buf in step.reads if last[buf] == at} - stays
@@ -69,7 +69,7 @@ def _inside_results(program: Program, steps: Sequence[ProgramStep], last: Mappin
 
 
 def _kinds(program: Program, steps: Sequence[ProgramStep], is_differentiated: bool) -> Mapping[Buffer, str]:
-    """What each buffer is to a reader of the program; the arguments of a gradient by all of them are arguments."""
+    """The kind of each buffer; arguments of a differentiated program are just arguments."""
     is_last_transposed = {buf: step.around.is_transposed for step in steps for buf in step.reads}
     arguments, sources = _argument_kinds(program)
     arguments = dict.fromkeys(arguments, "arguments") if is_differentiated else arguments
@@ -89,9 +89,9 @@ def _kinds(program: Program, steps: Sequence[ProgramStep], is_differentiated: bo
 
 
 def _argument_kinds(program: Program) -> tuple[dict[Buffer, str], Mapping[Buffer, frozenset[Buffer]]]:
-    """What each argument of a function that takes a gradient is, and from which arguments each buffer is computed."""
-    # Weights are arguments on which a gradient depends, of the type of a result that depends on the gradient: of their
-    # gradient or their update. Optimizer state is not needed for the gradient, and a result of its type depends on it.
+    """The kind of each argument of a function that takes a gradient, and the arguments on which each buffer depends."""
+    # Weights are arguments on which a gradient depends, with the type of a result that depends on the gradient (their
+    # gradient or update). Optimizer state is not needed for the gradient, but a result of its type depends on it.
     sources = defaultdict[Buffer, frozenset[Buffer]](frozenset, {buf: frozenset([buf]) for buf in program.arguments})
     updated, needed = set[Buffer](), set[Buffer]()
     for step in program.steps:

@@ -1,4 +1,4 @@
-"""What is explained, as data: values, collectives, totals, memory; and bytes, seconds and bandwidths as text.
+"""The data of an explanation: values, collectives, totals, memory; and bytes, seconds and bandwidths as text.
 
 Invariant: all bytes are exact integers, for one device."""
 
@@ -32,16 +32,16 @@ class Value:
     Attributes:
       ident: its number among the values and collectives, in the jaxpr's order.
       kind: whether it is an argument, a result, or checked in the body.
-      name: its path, ``state.weights.w_in`` or ``return[1]``; for a checked one the function and its name there.
+      name: its path, ``state.weights.w_in`` or ``return[1]``; for a checked value the function and its name there.
       shape: the global shape.
       dtype: JAX's short name, ``f32``.
-      spec: how it is sharded, of full rank.
+      spec: its PartitionSpec, of full rank.
       shard: the shape of one device's part.
       bytes: the size of that part.
-      hint: the hint, as it is written.
+      hint: the text of the hint.
       place: for a checked value, the source of the check, ``train.py:12 (step)``.
-      after: the numbers of the values and collectives that it is computed from, directly.
-      times: how often a checked value is computed, in loops of known length.
+      after: the numbers of the values and collectives from which it is directly computed.
+      times: the number of times that a checked value is computed, in loops of known length.
     """
 
     ident: int
@@ -59,7 +59,7 @@ class Value:
 
     @property
     def axes(self) -> tuple[tuple[str, ...], ...]:
-        """Per dim the mesh axes that it is sharded over."""
+        """For each dim the mesh axes that it is sharded over."""
         return _jax.array.spec_entries(self.spec).dim_axes
 
 
@@ -72,17 +72,17 @@ class Collective:
       operation: ``all-reduce``, ``all-gather``, ``reduce-scatter``, ``all-to-all``, ``collective-permute``,
         ``collective-broadcast`` or ``ragged-all-to-all``.
       axes: the mesh axes, without those of size 1.
-      group: how many devices communicate with each other.
-      operand: the type of a shard that goes in, ``f32[8,16]``.
-      result: the type of a shard that comes out.
+      group: the number of devices that communicate.
+      operand: the type of a shard before it, ``f32[8,16]``.
+      result: the type of a shard after it.
       bytes_in: the bytes of the operand.
       bytes_out: the bytes of the result.
-      wire: the bytes that one device sends by a ring, each time; rounded up.
-      times: how often it runs, by the lengths of the scans that it is in.
-      loops: the loops and branches that it is in, from the outside: ``scan of 12``, ``while``, ``cond``.
-      place: its place in the user's source, ``train.py:12 (step)``; empty where that is not known.
-      part: whether it belongs to the function itself, or is there because of a gradient.
-      after: the numbers of the values and collectives that it is computed from directly.
+      wire: the bytes that one device sends in a ring, in one run; rounded up.
+      times: the number of runs, from the lengths of the enclosing scans.
+      loops: the enclosing loops and branches, outermost first: ``scan of 12``, ``while``, ``cond``.
+      place: its place in the user's source, ``train.py:12 (step)``; empty if unknown.
+      part: whether it belongs to the function itself, or to a gradient.
+      after: the numbers of the values and collectives from which it is directly computed.
     """
 
     ident: int
@@ -102,7 +102,7 @@ class Collective:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is in a while loop, so that it runs ``times`` in each of an unknown number of iterations."""
+        """Whether it is in a while loop, so that it runs ``times`` in every iteration, whose number is unknown."""
         return "while" in self.loops
 
     @property
@@ -112,7 +112,7 @@ class Collective:
 
     @property
     def times_text(self) -> str:
-        """How often it runs, in words."""
+        """The number of runs, in words."""
         return f"{self.times} per iteration" if self.is_open else str(self.times)
 
 
@@ -123,11 +123,11 @@ class Total:
     Attributes:
       axes: the mesh axes.
       part: whether they belong to the function itself, or to its gradient.
-      count: how many run.
+      count: the number of runs.
       bytes_in: the bytes of all operands.
       bytes_out: the bytes of all results.
-      wire: what one device sends.
-      is_open: whether some are in a while loop of unknown length, where one iteration is counted.
+      wire: the bytes that one device sends.
+      is_open: whether a collective is in a while loop of unknown length, which counts as one iteration.
     """
 
     axes: tuple[str, ...]
@@ -139,18 +139,18 @@ class Total:
     is_open: bool
 
     def seconds(self, bandwidth: Mapping[str, float]) -> float | None:
-        """How long it takes by the slowest of its axes; None where the bandwidth of one is not known."""
+        """The time over the slowest of its axes; None if the bandwidth of an axis is unknown."""
         return ring_seconds(self.wire, self.axes, bandwidth)
 
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """One array that is in a device's memory at the peak.
+    """An array in a device's memory at the peak.
 
     Attributes:
       bytes: its size.
       what: the path of an argument; else its dtype, its shape on the device, and the primitive that makes it.
-      place: where it is made, in the user's source.
+      place: the place in the user's source that makes it.
       kind: as in `Memory.parts`.
     """
 
@@ -167,13 +167,13 @@ class Memory:
     Attributes:
       arguments: the bytes of all arguments.
       results: the bytes of all results.
-      reused: the bytes of donated arguments whose memory results take over.
-      peak: the most that is in memory at one time.
-      place: when that is, as a place in the user's source; empty before the first operation.
+      reused: the bytes of donated arguments whose memory results reuse.
+      peak: the most bytes in memory at any time.
+      place: the place in the user's source that runs at the peak; empty before the first operation.
       parts: the bytes at the peak by kind: ``weights``, ``optimizer state`` and other ``arguments``, ``results``,
         ``saved activations`` for a gradient, ``gathered weights`` and other ``gathered`` arrays, buffers of other
         ``collectives``, ``gradients``, ``temporaries``.
-      alive: the arrays that are in memory at the peak, the largest first.
+      alive: the arrays in memory at the peak, the largest first.
     """
 
     arguments: int
@@ -186,13 +186,13 @@ class Memory:
 
 
 class WorkLine(NamedTuple):
-    """What one line of the source computes and moves on one device.
+    """The operations and memory traffic of a line of the source on one device.
 
     Attributes:
       place: the line, ``train.py:12 (step)``.
-      flops: its floating-point operations, as often as it runs.
-      bytes: what it reads from memory and writes there.
-      products: those of the operations that are in matrix products, convolutions and transforms, by dtype.
+      flops: its floating-point operations, in all runs.
+      bytes: the bytes that it reads from memory and writes to memory.
+      products: the operations in matrix products, convolutions and transforms, by dtype.
     """
 
     place: str
@@ -207,15 +207,15 @@ class WorkLine(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What one device computes, and what it moves to and from its memory; loops are counted as often as they run.
+    """The operations and memory traffic of one device, with all iterations of loops.
 
     Attributes:
       flops: the floating-point operations.
-      once: the same with every loop's body once, as XLA counts them.
-      bytes: what is read from memory and written there, after fusion.
+      once: the same with one iteration of every loop, as XLA counts them.
+      bytes: the bytes read from memory and written to memory, after fusion.
       kinds: the operations by kind: ``products`` (and convolutions), ``transforms`` (FFTs), ``elementwise``,
         ``reductions``.
-      lines: the lines of the source, the one with most operations first.
+      lines: the lines of the source, the line with the most operations first.
     """
 
     flops: int
@@ -232,20 +232,22 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """The seconds that a program takes at the least, by the peaks of a kind of device.
+    """The least seconds of a program, from the peak figures of a kind of device.
 
     Attributes:
-      hardware: the name of that kind.
+      hardware: the name of the kind of device.
       limit: the bytes of its memory.
-      compute: of matrix products, convolutions and transforms, at the peak of their dtype.
-      memory: of moving bytes to and from memory.
-      communicate: of collectives, by mesh axis; a ring over several axes is one over each, over the fastest first.
-      serial: of all lines one after the other, each as long as it computes or moves, then of all collectives.
-      overlapped: of the longest of compute, memory and each axis, if all of them overlap.
-      bound: which one that is: ``"compute"``, ``"memory"`` or the mesh axis.
-      place: the line that takes most of it.
+      compute: the seconds of matrix products, convolutions and transforms, at the peak of their dtype.
+      memory: the seconds of memory traffic.
+      communicate: the seconds of collectives, by mesh axis; a ring over several axes is a ring over each, the fastest
+        axis first.
+      serial: the seconds of all lines in sequence, each the longer of computation and memory traffic, then of all
+        collectives.
+      overlapped: the longest of compute, memory and each axis, if all of them overlap.
+      bound: the longest: ``"compute"``, ``"memory"`` or the mesh axis.
+      place: the line that takes most of this time.
       text: the same in words.
-      lines: of each line what takes longer, to compute or to move its bytes.
+      lines: for each line the longer of computation and memory traffic.
     """
 
     hardware: str
@@ -262,20 +264,20 @@ class Time:
 
     @property
     def utilization(self) -> float:
-        """The part of the peak that computing reaches at the most, if all overlaps."""
+        """The largest share of the peak rate that computation can reach, with full overlap."""
         return self.compute / self.overlapped if self.overlapped else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What a compiler says of the same program, for one device.
+    """The figures of a compiler for the same program, on one device.
 
     Attributes:
-      target: what it was compiled for: ``"cpu"``, or a topology as ``"v5e:2x4"``.
-      memory: the bytes at the peak; of a program that does not fit those that it needs, 0 where that is not said.
-      flops: the floating-point operations, a loop's body once; None for a program that does not fit.
-      collectives: by operation how many the jaxpr has, and the compiled text; there several may be combined into one.
-      error: what the compiler says of a program that does not fit; else empty.
+      target: the target: ``"cpu"``, or a topology as ``"v5e:2x4"``.
+      memory: the bytes at the peak; for a program that does not fit the needed bytes, 0 if unknown.
+      flops: the floating-point operations, with one iteration of loops; None for a program that does not fit.
+      collectives: by operation, the numbers in the jaxpr and in the compiled text, which may combine several into one.
+      error: the compiler's message for a program that does not fit; else empty.
     """
 
     target: str
@@ -293,14 +295,14 @@ class Explained:
       function: its name.
       mesh: the mesh axes with their sizes.
       sizes: the sizes of the names in its hints.
-      values: its arguments and results, and what its body checks.
-      collectives: what communicates, in the jaxpr's order.
-      memory: the most that is in the memory of one device.
-      work: what one device computes and moves.
-      notes: what is not counted, and why.
-      bandwidth: bytes that one device sends per second, by mesh axis, where that is given.
-      time: how long it takes on the hardware that is given.
-      compiled: what XLA says, where it was asked by ``compile=``.
+      values: its arguments, its results, and the checked values of its body.
+      collectives: its collectives, in the jaxpr's order.
+      memory: the memory of one device.
+      work: the operations and memory traffic of one device.
+      notes: notes on operations that are not counted.
+      bandwidth: the bytes that one device sends per second, by mesh axis, if given.
+      time: the time on the given hardware.
+      compiled: XLA's figures, with ``compile=``.
     """
 
     function: str
@@ -322,12 +324,12 @@ class Explained:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the peak of memory is within that of the hardware; None where none is given."""
+        """Whether the peak memory is within that of the hardware; None without hardware."""
         return None if self.time is None else self.memory.peak <= self.time.limit
 
     @property
     def devices(self) -> int:
-        """How many devices the mesh has."""
+        """The number of devices of the mesh."""
         return prod(size for _, size in self.mesh)
 
     @property
@@ -348,9 +350,9 @@ class Explained:
 
     @property
     def seconds(self) -> float | None:
-        """How long the collectives take one after the other, by the bandwidths; None where one is not known.
+        """The seconds of the collectives in sequence, by the bandwidths; None if a bandwidth is unknown.
 
-        Latency, and what overlaps with computation or over other axes, is not modelled.
+        Latency, and overlap with computation or over other axes, are not modelled.
         """
         times = [total.seconds(self.bandwidth) for total in self.totals]
         known = [time for time in times if time is not None]
@@ -363,7 +365,7 @@ class Failed:
 
     Attributes:
       mesh: the mesh axes with their sizes.
-      error: the error that says why.
+      error: the error.
     """
 
     mesh: MeshSizes
@@ -376,7 +378,7 @@ def array_text(dtype: str, shape: tuple[int, ...]) -> str:
 
 
 def ring_seconds(size: int, axes: tuple[str, ...], bandwidth: Mapping[str, float]) -> float | None:
-    """The seconds of some bytes over the slowest of several mesh axes; None if the rate of one is not known."""
+    """The seconds of some bytes over the slowest of several mesh axes; None if the rate of an axis is unknown."""
     if not all(axis in bandwidth for axis in axes):
         return None
     return size / min(bandwidth[axis] for axis in axes)
@@ -392,7 +394,7 @@ _BANDWIDTH = re.compile(r"(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[0-9]+)?) *
 
 
 def bytes_text(count: int) -> str:
-    """``512 B``, ``1.5 KiB``, ``16 MiB``: three digits or four, exact where that is short."""
+    """``512 B``, ``1.5 KiB``, ``16 MiB``: three or four digits, exact if that is short."""
     size, prefix = _scaled(count, 1024, _BINARY)
     digits = 0 if size >= 100 or size.is_integer() else 1 if size >= 10 else 2
     return f"{size:.{digits}f} {prefix}B"

@@ -1,6 +1,7 @@
 """The pictures of a page of ``explain``: memory and time as bars, and the collectives of each loop.
 
-Invariant: every collective is in the picture once; equal ones in the same loop are one row, with their number."""
+Invariant: every collective is in the picture once; equal collectives in the same loop are one row, with their
+number."""
 
 from __future__ import annotations
 
@@ -37,36 +38,36 @@ _LANES: tuple[Pass, ...] = ("forward", "gradient")
 class SentRow(NamedTuple):
     """Equal collectives in one loop."""
 
-    of: Collective  # one of them; its times are those of all
+    of: Collective  # one of them, with the times of all
     places: tuple[str, ...]
-    sources: tuple[str, ...]  # the arguments and checked values that they take
+    sources: tuple[str, ...]  # the arguments and checked values that they use
 
     @property
     def bytes(self) -> int:
-        """What one device sends in all of them."""
+        """The bytes that one device sends in all of them."""
         return self.of.sent
 
 
 @dataclass(frozen=True)
 class SentBlock:
-    """A loop or branch, or all of one part of a program, with what is sent in it; the costliest first."""
+    """A loop or branch, or a whole part of a program, with its collectives; the costliest first."""
 
     title: str
     items: tuple[SentRow | SentBlock, ...]
 
     @property
     def bytes(self) -> int:
-        """What one device sends in it."""
+        """The bytes that one device sends in it."""
         return sum(item.bytes for item in self.items)
 
     @property
     def rows(self) -> list[SentRow]:
-        """Its collectives, with those of the loops in it."""
+        """Its collectives, with those of its loops."""
         return [row for item in self.items for row in (item.rows if isinstance(item, SentBlock) else [item])]
 
 
 def sent_in(explained: Explained, part: Pass) -> SentBlock:
-    """What is sent in one part of a program, by its loops."""
+    """The collectives of a part of a program, by its loops."""
     names = {value.ident: value.name for value in explained.values if value.kind != "result"}
     chosen = [op for op in explained.collectives if op.part == part]
     return _block(part, chosen, 0, names)
@@ -93,7 +94,7 @@ def _block(title: str, collectives: Sequence[Collective], depth: int, names: Map
 
 
 def figure(explained: Explained) -> Html:
-    """What is sent, forward and backward apart, and the arguments and results with their dims."""
+    """The collectives, forward and backward separately, and the arguments and results with their dims."""
     colours = colours_of(axis for axis, _ in explained.mesh)
     blocks = [block for part in _LANES if (block := sent_in(explained, part)).items]
     most = max((row.bytes for block in blocks for row in block.rows), default=0)
@@ -129,7 +130,7 @@ def _items(block: SentBlock, most: int, explained: Explained, colours: Mapping[s
 
 
 def _sent(row: SentRow, most: int, explained: Explained, colours: Mapping[str, str]) -> str:
-    """The collective, its bytes and how often it runs; its types; where it is; and a bar in its axes' colours."""
+    """The collective, its bytes, runs, types and place, and a bar in the colours of its axes."""
     op, per = row.of, " per iteration" if row.of.is_open else ""
     axes = " ".join(axis_html(axis, colours[axis]) for axis in op.axes)
     often = f"{bytes_text(op.wire)} x {op.times:,} = " if op.times > 1 else ""
@@ -151,7 +152,7 @@ def _values(kind: str, values: Sequence[Value], colours: Mapping[str, str]) -> H
     """A table of arrays with their dims: global size, shard size and mesh axes; the largest first."""
     same: defaultdict[tuple[object, ...], list[Value]] = defaultdict(list)
     for value in values:
-        # Of a training state the weights and each of the optimizer's copies of them.
+        # For a training state, the weights and each of the optimizer's copies of them.
         root, leaf = re.split(r"[.[]", value.name, maxsplit=1)[0], value.name.rpartition(".")[2]
         name = value.name if kind == "check" else root
         same[name, leaf, value.spec, value.shape, value.dtype, value.hint].append(value)
@@ -184,13 +185,13 @@ def _dims(value: Value, colours: Mapping[str, str]) -> Html:
 
 
 def charts(reports: Sequence[Explained]) -> Html:
-    """Memory, and time or bytes on the wire, of one program or of several on the same scales."""
+    """Memory, and time or bytes on the wire, of one or several programs on the same scales."""
     chart = time_chart if any(report.time for report in reports) else wire_chart
     return side_by_side(memory_chart(reports), chart(reports))
 
 
 def memory_chart(reports: Sequence[Explained]) -> Html:
-    """The peak of memory by kind, against the memory of the chip."""
+    """The peak memory by kind, compared with the memory of the chip."""
     sizes = Counter[str]()
     for report in reports:
         sizes.update(report.memory.parts)
@@ -213,7 +214,7 @@ def memory_chart(reports: Sequence[Explained]) -> Html:
 
 
 def time_chart(reports: Sequence[Explained]) -> Html:
-    """Seconds of computing, of memory and of each mesh axis, below each other on one scale."""
+    """Seconds of computation, memory and each mesh axis, on one scale."""
     compute, memory = NEUTRAL
     colours, rows = colours_of(dict.fromkeys(axis for report in reports for axis, _ in report.mesh)), list[Bar]()
     for report in reports:
@@ -249,13 +250,13 @@ def wire_chart(reports: Sequence[Explained]) -> Html:
 
 
 def _mixed(axes: Sequence[str], colours: Mapping[str, str]) -> str:
-    """The colour of an axis; of several a gradient of theirs."""
+    """The colour of an axis; for several axes a gradient of their colours."""
     mixed = [colours[axis] for axis in axes]
     return mixed[0] if len(mixed) == 1 else f"linear-gradient(90deg,{','.join(mixed)})"
 
 
 def lines_table(explained: Explained) -> Html:
-    """The lines that compute or move most, with bars."""
+    """The lines with the most operations or memory traffic, with bars."""
     work = explained.work
     if not work.lines:
         return Html("")

@@ -19,11 +19,11 @@ class Buffer:
     place: str = ""
     made: int = 0
     is_transposed: bool = False  # made in the backward part of a gradient
-    reads: Mapping[Buffer, int] = field(default_factory=dict["Buffer", int])  # bytes; of itself if it is in memory
+    reads: Mapping[Buffer, int] = field(default_factory=dict["Buffer", int])  # bytes; its own if it is in memory
     is_costly: bool = False  # XLA computes it at most once
     size: int = 0  # the operations of the expression
-    product: ProgramStep | None = None  # the last product from whose result it is computed
-    stack: tuple[Buffer, int] | None = None  # of a row in a loop: the array, and when the loop starts
+    product: ProgramStep | None = None  # the last product on whose result it depends
+    stack: tuple[Buffer, int] | None = None  # for a row in a loop: the array, and the start of the loop
 
     @property
     def is_stored(self) -> bool:
@@ -36,20 +36,20 @@ class Buffer:
 
 @dataclass(eq=False, slots=True)
 class ProgramStep:
-    """An operation, with what is fused into it."""
+    """An operation, with the operations fused into it."""
 
     time: int
     reads: dict[Buffer, int]  # bytes
     writes: Sequence[Buffer]
     around: Around
-    is_in_place: bool = False  # it may write where an operand was
-    fills: Sequence[Buffer] = ()  # made before the loop; an iteration writes its part of them
-    product: ProgramStep | None = None  # the product from whose result it is computed, entry by entry
+    is_in_place: bool = False  # it may overwrite an operand
+    fills: Sequence[Buffer] = ()  # made before the loop; an iteration writes its part
+    product: ProgramStep | None = None  # the product on whose result it depends, entry by entry
     multiplied: frozenset[Buffer] = frozenset()  # the operands of a product in the device's default precision
 
 
 class Around(NamedTuple):
-    """What is around an equation."""
+    """How often an equation runs, and where."""
 
     times: int = 1
     place: str = ""
@@ -58,12 +58,12 @@ class Around(NamedTuple):
 
 @dataclass
 class Program:
-    """What one device runs."""
+    """The program of one device."""
 
     arguments: Sequence[Buffer]
     results: list[Buffer] = field(default_factory=list[Buffer])
     types: dict[Buffer, str] = field(default_factory=dict[Buffer, str])  # global, of arguments and results
     reused: dict[Buffer, Buffer] = field(default_factory=dict[Buffer, Buffer])  # donated arguments, by result
     steps: list[ProgramStep] = field(default_factory=list[ProgramStep])
-    # With the number of devices over which XLA partitions each outside of manual regions; inside, 1.
+    # With the number of devices over which XLA partitions each equation outside manual regions; inside, 1.
     equations: list[tuple[Any, int, Around]] = field(default_factory=list[tuple[Any, int, Around]])

@@ -1,9 +1,9 @@
-"""A jaxpr as the program that one device runs.
+"""Read a jaxpr as the program of one device.
 
-As XLA does, elementwise operations are fused into their consumers. A product, a reduction, a collective and a loop
-write to memory; so does an elementwise operation with several consumers that is costly to compute again.
+As in XLA, elementwise operations are fused into their consumers. A product, a reduction, a collective and a loop write
+to memory; so does an elementwise operation with several consumers that is costly to recompute.
 
-The buffers of a program depend on the order of its equations and on their consumers, so that this is not a domain of
+The buffers of a program depend on the order of its equations and on their consumers, so this is not a domain of
 `inference.interpreter`."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FUSED = {"broadcast_in_dim", "complex", "iota", "pad", "random_bits", "rev"} | 
     for name, known in PRIMITIVES.items()
     if known.is_entry_by_entry or known.is_part or (known.kind == "random" and not known.is_draw)
 }
-# XLA stores the value of a longer expression that has several consumers.
+# XLA stores the value of a longer expression with several consumers.
 _LONGEST = 40
 
 
@@ -36,13 +36,13 @@ class _Variable(NamedTuple):
 
     buffer: Buffer
     bytes: int
-    parts: int = 1  # the devices over which XLA partitions it outside of manual regions
+    parts: int = 1  # the devices over which XLA partitions it outside manual regions
 
 
 def read_program(
     closed_jaxpr: Any, arguments: Sequence[tuple[str, int]], backend: Backend, results: Sequence[int] | None = None
 ) -> Program:
-    """Read the steps of a program, from the names of its arguments and the bytes of them on a device."""
+    """Read the steps of a program, with the names of its arguments and their bytes on a device."""
     jaxpr = _jax.jaxpr.without_dead_equations(closed_jaxpr)
     program = Program([Buffer(size, name) for name, size in arguments])
     reader, taken = _Reader(program, backend), set(program.arguments)
@@ -52,7 +52,7 @@ def read_program(
         operands.append(_Variable(buffer, buffer.bytes, max(1, _bytes(var.aval) // max(1, buffer.bytes))))
     for result in reader.read(jaxpr, operands):
         buffer = reader.store(result.buffer)
-        if buffer in taken:  # each result is an array of its own
+        if buffer in taken:  # each result is a separate array
             buffer = reader.copy(result, "copy").buffer
         taken.add(buffer)
         program.results.append(buffer)
@@ -68,14 +68,14 @@ def read_program(
 
 
 def donated_operands(jaxpr: Any) -> list[int]:
-    """The numbers of the operands that a call in a jaxpr may write over."""
+    """The numbers of the operands that a call in a jaxpr may overwrite."""
     calls = [zip(eqn.invars, eqn.params.get("donated_invars", ()), strict=False) for eqn in jaxpr.eqns]
     donated = {var for call in calls for var, is_donated in call if is_donated and not _jax.jaxpr.is_literal(var)}
     return [at for at, var in enumerate(jaxpr.invars) if var in donated]
 
 
 def _reused_arguments(program: Program, donated: Sequence[int]) -> dict[Buffer, Buffer]:
-    """For each result that takes the place of a donated argument, the first one of its type."""
+    """For each result that replaces a donated argument, the first argument of its type."""
     offered, reused = [program.arguments[at] for at in donated], dict[Buffer, Buffer]()
     for result in program.results:
         wanted = (program.types[result], result.bytes)
@@ -104,7 +104,7 @@ class _Reader:
     converted: dict[tuple[Buffer, str], Buffer] = field(default_factory=dict[tuple[Buffer, str], Buffer])
 
     def read(self, closed_jaxpr: Any, operands: Sequence[_Variable]) -> list[_Variable]:
-        """Read a jaxpr; from its operands to its results."""
+        """Read a jaxpr with its operands; returns its results."""
         jaxpr, known, around = _jax.jaxpr.open_jaxpr(closed_jaxpr), dict[Any, _Variable](), self.around
         uses = Counter(id(atom) for eqn in jaxpr.eqns for atom in eqn.invars)
         uses.update(map(id, jaxpr.outvars))
@@ -114,7 +114,7 @@ class _Reader:
             for var, variable in zip(variables, values, strict=True):
                 known[var] = variable
                 if uses[id(var)] > 1 and (variable.buffer.is_costly or variable.buffer.size > _LONGEST):
-                    # What is summed as it is written is not written over its operands.
+                    # A result that is summed while it is written does not overwrite its operands.
                     self.store(variable.buffer, is_in_place=id(var) not in summed)
 
         def variable_of(atom: Any) -> _Variable:
@@ -157,7 +157,7 @@ class _Reader:
         name, kind = eqn.primitive.name, primitive(eqn.primitive.name)
         parts = max((operand.parts for operand in operands), default=1)
         made = [self._new(var.aval, name, parts) for var in eqn.outvars]
-        # XLA drops a collective of each shard by itself.
+        # XLA drops a collective of single shards.
         if kind.is_view or group_size(eqn, self.manual) == 1:
             return [result._replace(buffer=operand.buffer) for operand, result in zip(operands, made, strict=False)]
         self.program.equations.append((eqn, parts, self.around))
@@ -167,7 +167,7 @@ class _Reader:
         if name == "dot_general" and self.backend == "cpu":
             _, batch = eqn.params["dimension_numbers"]
             operands = [self._batch_first(*pair) for pair in zip(operands, batch, strict=True)]
-        # Reductions and updates take each entry once, and read their operands while these are computed.
+        # Reductions and updates read each entry once, while the operands are computed.
         if kind.kind not in ("reducing", "placing"):
             for operand in operands:
                 if name != "dot_general" or self.backend != "tpu" or operand.buffer.stack is None:
@@ -224,7 +224,7 @@ class _Reader:
         return variable._replace(buffer=copy)
 
     def _batch_first(self, operand: _Variable, batch: Sequence[int]) -> _Variable:
-        """An operand of a product with its batch dims in front; an expression is computed so."""
+        """An operand of a product with its batch dims first; an expression is computed in this order."""
         is_in_order = tuple(batch) == tuple(range(len(batch)))
         return operand if is_in_order or not operand.buffer.is_stored else self.copy(operand, "transpose")
 
@@ -235,7 +235,7 @@ class _Reader:
         return row
 
     def _convert_scanned(self, row: Buffer, made: Buffer, scanned: Buffer, start: int) -> None:
-        """XLA makes an array that a loop scans narrower before the loop."""
+        """Convert a scanned array to a narrower dtype before the loop, like XLA."""
         if made.bytes >= row.bytes:
             return
         narrow = made.type.partition("[")[0]
@@ -272,7 +272,7 @@ class _Reader:
             step = self._step([], {**result.buffer.reads, stack.buffer: result.bytes})
             step.product, step.fills = result.buffer.product, [stack.buffer]
         self.around = around
-        # The next iteration reads again what comes from outside.
+        # The next iteration reads values from outside again.
         outside = [buffer for step in self.program.steps[first:] for buffer in step.reads if buffer.made < start]
         self._step([], dict.fromkeys(outside, 0))
         return [*results[:count], *stacks]
@@ -295,13 +295,13 @@ class _Reader:
         return results
 
     def _store_all(self, operands: Sequence[_Variable]) -> None:
-        """Compute all but constants."""
+        """Compute all operands except constants."""
         for operand in operands:
             if operand.buffer.reads:
                 self.store(operand.buffer)
 
     def _region(self, eqn: Any, operands: list[_Variable]) -> list[_Variable]:
-        """A manual region, in which shapes are those of a shard."""
+        """A manual region, where shapes are those of a shard."""
         body, inside = _jax.jaxpr.open_jaxpr(eqn.params["jaxpr"]), list[_Variable]()
         for operand, var in zip(operands, body.invars, strict=True):
             shard = self._new(var.aval, "reshard")
@@ -319,7 +319,7 @@ class _Reader:
 
 
 def _copied_layouts(eqn: Any) -> list[Any]:
-    """What a collective also holds with the parts of each device one behind the other."""
+    """The operands and results that a collective copies, so that the parts of each device are contiguous."""
     params = eqn.params
     if eqn.primitive.name == "all_to_all" or params.get("scatter_dimension", 0):
         return [eqn.invars[0].aval]
@@ -327,7 +327,7 @@ def _copied_layouts(eqn: Any) -> list[Any]:
 
 
 def _union(variables: Sequence[_Variable], most: int | None = None) -> dict[Buffer, int]:
-    """What several variables read of each buffer, at most some bytes of it."""
+    """The bytes that several variables read of each buffer, up to a limit."""
     reads: dict[Buffer, int] = {}
     for variable in variables:
         for buffer, size in variable.buffer.reads.items():

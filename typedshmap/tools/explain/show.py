@@ -33,7 +33,7 @@ class Block(Record):
 
     Attributes:
       slices: for each dim the start and the stop.
-      devices: the ids of the devices that hold it; on an AbstractMesh their numbers, the last axis the fastest.
+      devices: the ids of the devices that hold it; on an AbstractMesh their numbers, with the last axis fastest.
     """
 
     slices: tuple[tuple[int, int], ...]
@@ -46,14 +46,14 @@ class ShownArray(Record):
     Attributes:
       name: its path in a class of hints; empty for one array.
       hint: its hint.
-      dtype: its dtype, short as JAX writes it.
+      dtype: JAX's short name of its dtype.
       shape: the global shape.
       shard: the shape of one shard.
       dims: the dims in the hint.
       axes: for each dim the mesh axes that it is sharded over, major to minor.
       unreduced: the mesh axes over which each device holds an addend.
       varying: the mesh axes over which the devices may hold different values.
-      blocks: its slices, the last dim the fastest.
+      blocks: its slices, with the last dim fastest.
     """
 
     name: str
@@ -142,7 +142,7 @@ def show(
       StructureError: for a hint with an open number of arrays.
     """
     sizes, ambient = merge_sizes("show", sizes, dims), _jax.mesh.ambient_mesh() if mesh is None else mesh
-    abstract = meshes_of(ambient, None, (), "show")[0]  # which refuses what is no mesh to show
+    abstract = meshes_of(ambient, None, (), "show")[0]  # refuses other meshes
     given = ambient if isinstance(ambient, Mesh) else abstract
     if given.size > MOST_DEVICES:
         raise MeshAxisError(f"show: the mesh has {given.size} devices; those of at most {MOST_DEVICES} are listed")
@@ -188,7 +188,7 @@ def _shown(leaf: HintedLeaf, mesh: Mapping[str, int], devices: np.ndarray[Any, A
 
 
 def devices_text(devices: Sequence[int]) -> str:
-    """``0``, ``0 1``, ``0-511``: ids that follow each other as a range, many others by the first and their number."""
+    """``0``, ``0 1``, ``0-511``: consecutive ids as a range, many other ids by the first and their number."""
     if len(devices) > 2 and devices[-1] - devices[0] == len(devices) - 1:
         return f"{devices[0]}-{devices[-1]}"
     if len(devices) > 8:
@@ -214,7 +214,7 @@ _CELL, _CHARACTER, _MARGIN, _BAR, _LINE = 30, 7.3, 10, 8, 18
 
 
 def _drawing(array: ShownArray, mesh: Mapping[str, int], colours: Mapping[str, str]) -> str:
-    """A grid: the last dim that is sharded from left to right, the others from the top down."""
+    """A grid: the last sharded dim from left to right, the other dims from the top down."""
     dims = range(len(array.shape))
     sharded = [dim for dim in dims if array.axes[dim]]
     across = sharded[-1:] if len(sharded) > 1 else [*dims[-1:]]
@@ -287,7 +287,7 @@ def _box(x: float, y: float, width: float, height: float, paint: str) -> str:
 
 
 def _left_out(counts: Sequence[int]) -> list[str]:
-    """What a drawing does not show."""
+    """The slices that a drawing does not show."""
     pairs = zip(counts, ("rows", "columns"), strict=True)
     cuts = [f"the first {MOST_ROWS} of {count} {what}" for count, what in pairs if count > MOST_ROWS]
     return [", ".join(cuts)] if cuts else []

@@ -1,6 +1,6 @@
-"""What ``explain`` returns: data that shows itself as tables, in a terminal as aligned text, in a notebook as HTML.
+"""The results of ``explain``: data that are displayed as tables, as aligned text in a terminal and HTML in a notebook.
 
-Invariant: a table is rows of text; equal collectives at one line of the source are one row."""
+Invariant: a table is rows of text; equal collectives on one line of the source are one row."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .picture import charts, figure, lines_table
 
 
 class Page(ABC):
-    """A result that is shown as HTML in a notebook and can be written as a page."""
+    """A result that a notebook shows as HTML, and that can be written to a page."""
 
     @property
     @abstractmethod
@@ -34,7 +34,7 @@ class Page(ABC):
     @property
     @abstractmethod
     def title(self) -> str:
-        """The title of a page of its own."""
+        """The title of its page."""
 
     def __repr__(self) -> str:
         return titled(self)
@@ -43,15 +43,15 @@ class Page(ABC):
         return self.html
 
     def to_html(self, path: str | Path) -> None:
-        """Write one self-contained page."""
+        """Write a self-contained page."""
         Path(path).write_text(document(self.title, self.html), encoding="utf-8")
 
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Explained, Page):
-    """One function on one mesh: its values, its collectives, its totals.
+    """One function on one mesh: its values, collectives and totals.
 
-    All of `Explained`; ``str`` is a summary of at most 25 lines, a notebook shows a picture and tables.
+    It has all of `Explained`; ``str`` is a summary of at most 25 lines, a notebook shows a picture and tables.
     """
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class Explanation(Explained, Page):
 
     @property
     def html(self) -> str:
-        """The same as a part of a page: memory and time as bars, what is sent in a picture, and tables."""
+        """The same as a part of a page: memory and time as bars, a picture of the collectives, and tables."""
         return framed(*_blocks(self))
 
 
@@ -89,17 +89,17 @@ def _blocks(report: Explanation) -> list[str]:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Page):
-    """One function on several meshes, with the same sizes on all of them; printed as a table of one row each.
+    """One function on several meshes, with the same sizes on all meshes; printed as a table with a row for each mesh.
 
     Attributes:
-      rows: per mesh, in the order in which they were given, the explanation, or why there is none.
+      rows: for each mesh, in the given order, the explanation or the failure.
     """
 
     rows: tuple[Explanation | Failed, ...]
 
     @property
     def explanations(self) -> tuple[Explanation, ...]:
-        """The explanations on the meshes on which the function can be traced."""
+        """The explanations for the meshes on which the function can be traced."""
         return tuple(row for row in self.rows if isinstance(row, Explanation))
 
     @property
@@ -132,7 +132,7 @@ class Comparison(Page):
 
     @property
     def html(self) -> str:
-        """The same as a part of a page: bars on one scale, a table, and folded the explanation on each mesh."""
+        """The same as a part of a page: bars on one scale, a table, and the folded explanation of each mesh."""
         head = f"<h3>{escape(self._heading)}</h3>" if self._heading else ""
         errors = [f"<pre>{escape(str(row.error))}</pre>" for row in self.failures]
         parts = [head, charts(self.explanations) if self.explanations else "", comparison_table(self.rows).html]
@@ -164,7 +164,7 @@ class Table(NamedTuple):
 
     @property
     def width(self) -> int:
-        """The columns of its longest line."""
+        """The length of its longest line."""
         return max(map(len, str(self).splitlines()))
 
     def __str__(self) -> str:
@@ -183,7 +183,7 @@ _WIDTH, _LINES, _DEAREST = 100, 25, 5
 
 
 def summary_text(report: Explained) -> str:
-    """What a device holds, computes and sends, what bounds it, and what costs most."""
+    """The memory, work and traffic of a device, its bound, and the largest costs."""
     costs = [*memory_text(report).splitlines(), sent_text(report)]
     blocks = [[line for text in (heading(report), *costs) for line in _wrapped(text)]]
     dearest = (str(table).splitlines() for table in (dearest_collectives(report), dearest_lines(report)) if table.rows)
@@ -200,7 +200,7 @@ def summary_text(report: Explained) -> str:
 
 
 def _wrapped(text: str) -> list[str]:
-    """A text on two lines at the most, in which a number and its unit stay together."""
+    """A text on at most two lines, where a number and its unit stay together."""
     text = re.sub(r"(?<=\d) (?=(?:[KMGTP]?i?B|[KMGTP]?FLOP|[mµn]?s)\b)", "\N{NO-BREAK SPACE}", text)
     lines = wrap(text, _WIDTH, subsequent_indent="    ", break_on_hyphens=False, max_lines=2, placeholder=" ...")
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
@@ -222,7 +222,7 @@ def sent_text(report: Explained) -> str:
 
 
 def dearest_collectives(report: Explained) -> Table:
-    """The collectives that take longest, equal ones at one place as one row; else those that send most."""
+    """The collectives that take longest, equal ones on one line as one row; without times, those that send most."""
 
     def seconds(op: Collective) -> float | None:
         return ring_seconds(op.sent, op.axes, report.bandwidth)
@@ -240,7 +240,7 @@ def dearest_collectives(report: Explained) -> Table:
 
 
 def dearest_lines(report: Explained) -> Table:
-    """The lines that take longest; where no hardware is known, those that compute most."""
+    """The lines that take longest; without hardware, those that compute most."""
     lines, times = report.work.lines, report.time.lines if report.time else {}
     rows: list[tuple[str, ...]] = []
     for line in sorted(lines, key=lambda line: times.get(line.place, 0), reverse=True)[:_DEAREST]:
@@ -262,7 +262,7 @@ def sizes_text(report: Explained) -> str:
 
 
 def value_table(report: Explained) -> Table:
-    """One row per value: arguments, what is checked, results."""
+    """A row for each value: arguments, checked values, results."""
     rows: list[tuple[str, ...]] = []
     for value in sorted(report.values, key=lambda value: _KINDS.index(value.kind)):
         name = f"check in {value.name} at {value.place}" if value.kind == "check" else value.name
@@ -303,7 +303,7 @@ def time_text(report: Explained) -> str:
 
 
 def collective_tables(report: Explained) -> list[Table]:
-    """A row per kind of collective at one place, and one per part and mesh axes."""
+    """A row for each kind of collective on a line, and a row for each part and mesh axes."""
     if not report.collectives:
         return []
     rows, totals = list[tuple[str, ...]](), list[tuple[str, ...]]()
@@ -323,7 +323,7 @@ def collective_tables(report: Explained) -> list[Table]:
 
 
 def merge_collectives(collectives: Iterable[Collective]) -> list[Collective]:
-    """Equal collectives at one place of the source as one, which runs as often as all of them."""
+    """Equal collectives on one line of the source as one, with the sum of their runs."""
     groups: dict[Collective, Collective] = {}
     for op in collectives:
         key = replace(op, ident=0, after=(), times=0)
@@ -333,7 +333,7 @@ def merge_collectives(collectives: Iterable[Collective]) -> list[Collective]:
 
 
 def compiled_tables(report: Explained) -> list[Table]:
-    """What the compiler says beside the estimate; nothing where it was not asked."""
+    """The compiler's figures beside the estimate; empty without ``compile=``."""
     if (compiled := report.compiled) is None:
         return []
     needed = f"{bytes_text(compiled.memory)} does not fit" if compiled.error else bytes_text(compiled.memory)
@@ -347,7 +347,7 @@ def compiled_tables(report: Explained) -> list[Table]:
 
 
 def comparison_table(rows: Sequence[Explained | Failed], name_of: Callable[[Total], str] | None = None) -> Table:
-    """A row per mesh: memory, what is sent, and seconds; ``name_of`` is the column of a total."""
+    """A row for each mesh: memory, traffic, and seconds; ``name_of`` is the column of a total."""
     reports, name_of = [row for row in rows if isinstance(row, Explained)], name_of or _part_and_axes
     totals = sorted((total for report in reports for total in report.totals), key=attrgetter("part"))
     names = list(dict.fromkeys(map(name_of, totals)))
@@ -368,7 +368,7 @@ def comparison_table(rows: Sequence[Explained | Failed], name_of: Callable[[Tota
 
 
 def narrow_comparison_table(rows: Sequence[Explained | Failed]) -> Table:
-    """The same in the width of a summary: if need be, forward and gradient together, and small sums in one column."""
+    """The same in the width of a summary: if needed, forward and gradient together, and small sums in one column."""
     sent = Counter[str]()
     for row in rows:
         for total in row.totals if isinstance(row, Explained) else ():
@@ -397,6 +397,6 @@ def notes_text(notes: Iterable[str]) -> str:
 
 
 def notes_html(notes: Iterable[str]) -> str:
-    """A list of notes; nothing where there are none."""
+    """A list of notes; empty without notes."""
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
     return f"<ul>{items}</ul>" if items else ""

@@ -1,4 +1,4 @@
-"""What one device computes, and what it moves to and from its memory, line by line."""
+"""The operations and the memory traffic of one device, line by line."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _dot(eqn: Any) -> int:
 
 
 def _convolution(eqn: Any) -> int:
-    """The same, of the pairs of an entry and a weight of the window; those with padding are none."""
+    """The same, for pairs of an entry and a weight of the window; pairs with padding do not count."""
     params, numbers = eqn.params, eqn.params["dimension_numbers"]
     lhs, rhs, out = (var.aval.shape for var in (*eqn.invars[:2], eqn.outvars[0]))
     pairs = 1
@@ -95,7 +95,7 @@ def _convolution(eqn: Any) -> int:
 
 
 def _kernel(eqn: Any) -> int:
-    """What a kernel says of itself; nothing where it says nothing."""
+    """The cost estimate of a kernel; 0 without an estimate."""
     cost = eqn.params.get("cost_estimate")
     return int(getattr(cost, "flops", 0) or 0)
 

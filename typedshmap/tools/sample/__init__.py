@@ -30,9 +30,9 @@ def inputs(
     The size of each name is drawn: a multiple of the shards that it needs, with at least two elements per shard,
     different for each name, and even for unsharded dims. All ``...`` have the same sizes, and so do all ``_``.
     Floats are normally distributed, and keys are keys of ``jax.random``. Integers are small enough to be indices:
-    smaller than the last dim of an array with which they share dims (labels of logits), and than the first dim of an
-    array with which they share none (ids into a table). A union becomes its first member with arrays, so that an
-    optional array is present; lists, dicts and trees of any length have two items.
+    smaller than the last dim of an array with which they share dims (labels of logits), and smaller than the first dim
+    of an array with which they share no dims (ids into a table). A union becomes its first member with arrays, so that
+    an optional array is present; lists, dicts and trees of any length have two items.
 
     ```python
     made = inputs(mlp, mesh=mesh, batch=32, ids=lambda key, shape: jax.random.randint(key, shape, 0, 50))
@@ -42,7 +42,7 @@ def inputs(
     Args:
       f: a function made by ``typed_shard_map``, ``typed_jit`` or ``typed``, also under ``jax.jit``; a method of
         an instance.
-      mesh: the mesh of the arrays; by default the function's own, else the ambient one, else none. On an
+      mesh: the mesh of the arrays; by default the function's own mesh, else the ambient mesh, else none. On an
         AbstractMesh they are ``jax.ShapeDtypeStruct``s.
       seed: the seed of sizes and values.
       arguments: arguments by name, even if a dim has that name, and fields by path, ``{"state.step": 3}``.
@@ -57,7 +57,7 @@ def inputs(
     Raises:
       StructureError: for a function without hints, and for arguments that cannot be made from a hint (a config,
         ``Any``, an ``int``) and must be passed.
-      ShapeError: for sizes that no hint names, or that do not fit.
+      ShapeError: for sizes of unknown names, or that do not fit.
       MeshAxisError: for an axis that the mesh does not have.
       ShardingError: for an argument marked ``+`` or ``~``, which cannot be placed.
     """
@@ -74,7 +74,7 @@ def strategies(
     sizes: Mapping[str, Any] | None = None,
     **dims: Any,
 ) -> SearchStrategy[Inputs]:
-    """Make a hypothesis strategy that draws arguments as `inputs` makes them.
+    """Make a hypothesis strategy that draws arguments like those of `inputs`.
 
     Each size is one to four times the shards that it needs, so that sizes may be equal and shards may have one
     element; a failing example shrinks to small sizes.
@@ -97,7 +97,7 @@ def strategies(
       ShapeError, MeshAxisError: as for `inputs`.
     """
     try:
-        # hypothesis is for tests, and only needed here.
+        # hypothesis is needed only here, for tests.
         from hypothesis import reject
         from hypothesis import strategies as st
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""The arguments of a call: each parameter's is drawn from its hint, given by the user, or left to its default."""
+"""The arguments of a call: each is drawn from its hint, given by the user, or left to its default."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ArrayToDraw:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TreeToMake:
-    """A placeholder for a tree that the user's function makes from parameters, as an optimizer's ``init``."""
+    """A placeholder for a tree that the user's function makes from parameters, such as an optimizer's ``init``."""
 
     node: LikeOf
     make: Callable[[Any], Any]
@@ -49,18 +49,18 @@ def makes_tree(value: Any, node: Node) -> bool:
 
 
 def is_to_draw(value: Any) -> bool:
-    """Whether a part of an argument is yet to be drawn or made."""
+    """Whether a part of an argument must still be drawn or made."""
     return any(isinstance(leaf, ArrayToDraw | TreeToMake) for leaf in _jax.tree.leaves(value))
 
 
 def arrays_to_draw(value: Any) -> list[ArrayToDraw]:
-    """The arrays in an argument that are yet to be drawn."""
-    # None of a value that JAX cannot flatten; the check of the arguments reports it.
+    """The arrays in an argument that must still be drawn."""
+    # Empty for a value that JAX cannot flatten; the check of the arguments reports it.
     return [leaf for leaf in _jax.tree.leaves(value) if isinstance(leaf, ArrayToDraw)]
 
 
 def hints_of(f: Any, verb: str = "inputs", args: tuple[Any, ...] = ()) -> tuple[HintedSignature, tuple[Any, ...]]:
-    """The hints of a decorated function, and the instance or the class of a method; ``args`` are those of a call."""
+    """The hints of a decorated function, and the instance or the class of a method; ``args`` belong to a call."""
     owner = bound_self(f)
     return require_decorated(f, verb).signature.read((*owner, *args)), owner
 
@@ -77,7 +77,7 @@ def bind_arguments(typed: HintedSignature, owner: tuple[Any, ...], verb: str, gi
     used, problems = set[str](), list[str]()
 
     def value_of(path: str, node: Node) -> Any:
-        """What is given at a path, or to be drawn."""
+        """The given value at a path, or a placeholder."""
         used.add(path)
         chosen = choose_member(node)
         if path not in given:
@@ -106,7 +106,7 @@ def bind_arguments(typed: HintedSignature, owner: tuple[Any, ...], verb: str, gi
         return value
 
     def items_of(name: str, nodes: Sequence[Node]) -> tuple[Any, ...]:
-        """The arguments of ``*args``: those that are given, or one for each hint."""
+        """The arguments of ``*args``: the given arguments, or one for each hint."""
         used.add(name)
         if given.get(name) is None:
             made = nodes if all(map(declares_arrays, nodes)) else ()
@@ -147,7 +147,7 @@ def bind_arguments(typed: HintedSignature, owner: tuple[Any, ...], verb: str, gi
 def complete_call(
     typed: HintedSignature, owner: tuple[Any, ...], args: tuple[Any, ...], given: Mapping[str, Any]
 ) -> BoundCall | None:
-    """The call as it is given; None if it lacks arguments."""
+    """The given call; None if it lacks arguments."""
     with suppress(StructureError):
         call = typed.bind((*owner, *args), dict(given))
         is_made = any(makes_tree(value, node) for _, _, node, value in typed.arguments(call))
@@ -169,7 +169,7 @@ def arguments_by_position(typed: HintedSignature, owner: tuple[Any, ...], args: 
 
 
 def _parameters(typed: HintedSignature, owner: tuple[Any, ...]) -> list[tuple[inspect.Parameter, tuple[Node, ...]]]:
-    """The parameters that a call fills, each with the hints from its own on; ``*args`` without has two of its own."""
+    """The parameters that a call fills, each with its hint and the following ones; ``*args`` without hints has two."""
     parameters: list[tuple[inspect.Parameter, tuple[Node, ...]]] = []
     for at, parameter in enumerate(typed.signature.parameters.values()):
         by_position = typed.positional[at:] if parameter.kind is not parameter.KEYWORD_ONLY else ()
@@ -178,7 +178,7 @@ def _parameters(typed: HintedSignature, owner: tuple[Any, ...]) -> list[tuple[in
 
 
 def required_arguments(typed: HintedSignature, owner: tuple[Any, ...]) -> dict[str, Node]:
-    """The arguments that have no default and cannot be made from their hints, which come with them."""
+    """The arguments that have no default and cannot be made from their hints, with their hints."""
     return {
         parameter.name: node
         for parameter, (node, *_) in _parameters(typed, owner)
@@ -208,7 +208,7 @@ def _why_not_built(name: str, node: Node) -> str:
         builder.build(node, name)
     except StructureError as error:
         return "" if error.failures else str(error).partition("\n")[0].removeprefix(f"{verb}: ")
-    except Exception:  # of the user's class, raised again where the argument is made
+    except Exception:  # from the user's class; raised again when the argument is made
         return ""
     return ""
 
@@ -253,7 +253,7 @@ _MOST_LEVELS = 4
 
 
 def _levels(node: Node) -> int:
-    """How deep containers of any length are nested, each of which doubles the arrays."""
+    """The depth of nested containers of any length; each level doubles the arrays."""
     match node:
         case structure.SequenceOf(_, item) | structure.MappingOf(_, item) | structure.PyTreeOf(item, _):
             return 1 + _levels(item)
@@ -266,14 +266,14 @@ def _levels(node: Node) -> int:
 def choose_member(node: Node, inside: frozenset[int] = frozenset()) -> Node:
     """The node from which a value can be built, if the hint leaves a choice.
 
-    A union becomes its first member that holds arrays, so that an optional array is present; lists, dicts and
-    trees of any length get two items, but one where many are nested. A class that contains itself ends.
+    A union becomes its first member that holds arrays, so that an optional array is present; lists, dicts and trees of
+    any length get two items, or one item if they are deeply nested. A class that contains itself ends.
     """
     match node:
         case structure.SequenceOf(kind, item):
             items = (item,) * (2 if _levels(item) < _MOST_LEVELS else 1)
             return structure.FixedTuple(items, list if issubclass(list, kind) else tuple)
-        case structure.PyTreeOf(item, (_, *names)) if names and names != ["..."]:  # trees inside of a tree
+        case structure.PyTreeOf(item, (_, *names)) if names and names != ["..."]:  # trees inside a tree
             return choose_member(structure.MappingOf(dict, structure.PyTreeOf(item, tuple(names))), inside)
         case structure.MappingOf(_, item) | structure.PyTreeOf(item, _):
             fields = {"a": item, "b": item} if _levels(item) < _MOST_LEVELS else {"a": item}
@@ -297,7 +297,7 @@ class Inputs(tuple[Any, ...]):
       kwargs: the keyword-only arguments.
       names: the names of the positional arguments.
       sizes: the global size of every name in the hints, a tuple of sizes for ``*name``.
-      seed: the seed that the arguments were drawn from.
+      seed: the seed of the drawn arguments.
     """
 
     kwargs: dict[str, Any]
@@ -371,8 +371,8 @@ class CallForm:
     statics: tuple[Any, ...]
 
     def is_like(self, other: CallForm) -> bool:
-        """Whether another call is traced to the same program: numbers and texts are equal, other objects the same."""
-        with suppress(Exception):  # what structures hold may not be comparable
+        """Whether another call is traced to the same program: numbers and texts are equal, other objects identical."""
+        with suppress(Exception):  # the contents of structures may not be comparable
             is_like = (self.structure, self.types) == (other.structure, other.types)
             return is_like and all(map(_is_same, self.statics, other.statics))
         return False

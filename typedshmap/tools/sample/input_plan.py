@@ -1,6 +1,6 @@
 """Plan the arguments of a call from its hints, draw their sizes and values, and place them on any mesh.
 
-Invariant: the values are the same on every mesh. Sizes divide over their mesh axes, and no two of them are equal by
+Invariant: the values are the same on every mesh. Sizes divide over their mesh axes, and no two sizes are equal by
 accident."""
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ def plan_inputs(
 
     Args:
       f: a decorated function, or a method of an instance.
-      meshes: the meshes; None where there is none.
+      meshes: the meshes; None for no mesh.
       given: sizes by the names of dims, and arguments by their names.
       arguments: more arguments, by name or by path.
       verb: the function that messages name.
-      args: the positional arguments of a call that is only traced: it is taken as it is if it lacks none, and
-        arguments may be unreduced.
+      args: the positional arguments of a call that is only traced: a complete call is used unchanged, and arguments may
+        be unreduced.
     """
     naming = current_axis_naming(require_decorated(f, verb).naming)
     require_dict(verb, arguments)
@@ -109,7 +109,7 @@ def plan_inputs(
 
 
 def _check(given: Sequence[BoundArgument], named: Mapping[str, Any], context: PlacementContext) -> TreeCheck:
-    """Check arguments against their hints, and raise what is wrong."""
+    """Check arguments against their hints, and raise the failures."""
     checked = check_arguments(given, named, context.context)
     if checked.failures:
         raise context.error(checked.failures, checked.sizes)
@@ -124,7 +124,7 @@ class InputPlan:
     typed: HintedSignature
     call: BoundCall
     before: int  # the arguments of a partial and the instance of a method
-    arguments: Sequence[BoundArgument]  # with an `ArrayToDraw` for each array that is not given
+    arguments: Sequence[BoundArgument]  # with an `ArrayToDraw` for each missing array
     hints: Sequence[ArrayHint]  # of the arrays to draw
     requirements: Sequence[SizeRequirement]
     factors: Mapping[str, int]  # divisors of the sizes
@@ -174,7 +174,7 @@ class UnplacedInputs:
     plan: InputPlan
     sizes: SizeValues
     seed: int
-    # By argument, numbers that the program compares it with; some entries are drawn close to them.
+    # By argument, numbers with which the program compares it; some entries are drawn close to them.
     compared: Mapping[str, Iterable[ComparedNumber]] = field(default_factory=dict[str, Any])
     factor: float = 1.0  # of drawn floats
 
@@ -235,7 +235,7 @@ class UnplacedInputs:
         return [_jax.tree.map_leaves(make, value) if is_to_draw(value) else value for value in filled]
 
     def _make_tree(self, filled: Sequence[Any], leaf: Any, as_structs: bool) -> Any:
-        """What the user's function makes of the first parameters among the arguments; any other leaf is itself."""
+        """The tree that the user's function makes from the first parameters of the arguments; other leaves as is."""
         if not isinstance(leaf, TreeToMake):
             return leaf
         checked, subject = TreeCheck(MeshContext.over(None, role="placement"), {}), Subject("placed", "parameters")
@@ -309,7 +309,7 @@ def size_requirements(
 
 
 def factors_of(hints: Sequence[ArrayHint], requirements: Iterable[SizeRequirement]) -> dict[str, int]:
-    """The number by which the drawn size of each name, and of ``_``, has to be divisible."""
+    """The number by which the drawn size of each name, and of ``_``, must be divisible."""
     factors = {name: 1 for name, is_rest in names_of(hints).items() if not is_rest}
     sizes = [dim.size for hint in hints for dim in hint.spec.dims if isinstance(dim, Dim)]
     factors |= {str(size): 1 for size in sizes if isinstance(size, Anything)}
@@ -335,7 +335,7 @@ def draw_once(
 
 
 def are_distinct(sizes: SizeValues, factors: Mapping[str, int], given: Mapping[str, Any]) -> bool:
-    """Whether all drawn sizes are different, global sizes as well as those of shards."""
+    """Whether all drawn sizes are different, global sizes and shard sizes."""
     drawn = {name: sizes[name] for name in factors if name not in given}
     shards = {name: size // factors[name] for name, size in drawn.items() if factors[name] > 1}
     others = [size for name, size in sizes.items() if name not in shards and isinstance(size, int)]
@@ -372,7 +372,7 @@ def _require_parameters(make: Callable[..., Any], given: Sequence[Any], subject:
 
 @cache
 def _memory() -> int:
-    """The bytes of this machine's memory; if they are not known, those that it can address."""
+    """The bytes of this machine's memory; if unknown, the bytes that it can address."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):  # on Windows there is no such function
@@ -398,16 +398,16 @@ def draw_value(shape: tuple[int, ...], dtype: Any, below: int, seed: Sequence[in
 
 
 class ComparedNumber(NamedTuple):
-    """A number that a program compares an argument with, perhaps for equality."""
+    """A number with which a program compares an argument, perhaps for equality."""
 
     value: float
     is_equality: bool
 
 
 def mix_in(values: Any, compared: Iterable[ComparedNumber], below: int | None, seed: Sequence[int]) -> Any:
-    """Values, some of them replaced by numbers that a program compares them with, or close to these on both sides.
+    """Values, some of them replaced by numbers with which a program compares them, or by close numbers on both sides.
 
-    Integers are below a bound if they are indices, except for comparisons by equality, as with the id of padding.
+    Integers are below a bound if they are indices, except for comparisons by equality, such as with a padding id.
     """
     is_integer = jax.numpy.issubdtype(values.dtype, jax.numpy.integer)
     if not is_integer and not _jax.array.is_inexact(values.dtype):  # truth values are drawn both ways
@@ -419,7 +419,7 @@ def mix_in(values: Any, compared: Iterable[ComparedNumber], below: int | None, s
         if is_integer:
             is_drawn = number >= step and (below is None or number < below)
         else:
-            is_drawn = 1 <= abs(number) <= _MOST_COMPARED  # beside a smaller one there are normal numbers
+            is_drawn = 1 <= abs(number) <= _MOST_COMPARED  # near smaller numbers there are normal numbers
         candidates |= near if is_equality or is_drawn else set()
     limits = jax.numpy.iinfo(values.dtype) if is_integer else jax.numpy.finfo(values.dtype)
     fitting = sorted(x for x in candidates if float(limits.min) <= x <= float(limits.max))
@@ -431,14 +431,14 @@ def mix_in(values: Any, compared: Iterable[ComparedNumber], below: int | None, s
 
 
 def key_of(seed: Sequence[int]) -> jax.Array:
-    """A key that depends on the seed alone."""
+    """A key that depends only on the seed."""
     return jax.random.key(int(np.random.SeedSequence(seed).generate_state(1)[0]))
 
 
 def bound_of(hint: ArrayHint, others: Iterable[ArrayHint], sizes: SizeValues) -> int | None:
     """The exclusive upper bound of drawn integers, so that they are valid indices of the other arrays; None without."""
     # The smallest dim that they may index: the last dim of an array with which they share dims (logits and their
-    # labels), the first dim of an array with which they share none (a table).
+    # labels), the first dim of an array with which they share no dims (a table).
     own_names, bounds = names_of([hint]), list[int]()
     for other_hint in others:
         names = [dim.size.name for dim in other_hint.spec.dims if isinstance(dim, Dim) and isinstance(dim.size, Name)]

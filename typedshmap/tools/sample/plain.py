@@ -1,6 +1,6 @@
 """Hints for a function without hints that calls ``jax.shard_map``, from the specs of its regions.
 
-With these hints the tools for decorated functions accept it; on another mesh, its regions run there, too."""
+With these hints the tools for decorated functions accept it; on another mesh its regions run on that mesh."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def with_hints(
     kwargs: Mapping[str, Any],
     ambient: _jax.mesh.AnyMesh | None = None,
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """A function of the same arrays, with hints, whose regions run on the mesh that replaces its own.
+    """A function of the same arrays, with hints, whose regions run on the mesh that replaces their own.
 
     Args:
       verb: the function that messages name.
       f: a function that calls ``jax.shard_map``, or that it made; also under ``jax.jit``.
       args: arrays or ``jax.ShapeDtypeStruct``s, in any trees; other leaves are static.
       kwargs: the same by keyword.
-      ambient: the ambient mesh if it needs one, and neither an ambient one nor that of an argument is known.
+      ambient: the ambient mesh to use if it needs a mesh, and no ambient mesh or mesh of an argument is known.
 
     Returns:
       The function, and the concrete arrays among its arguments by their paths.
@@ -109,7 +109,7 @@ def is_plain(f: Any) -> bool:
 
 
 def _bind(verb: str, f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Inputs:
-    """A call's arguments, by position if they can be, with a name for each."""
+    """A call's arguments, by position if possible, each with a name."""
     names = list[str]()
     try:
         signature = inspect.signature(f)
@@ -134,7 +134,7 @@ def _trace(
 ) -> tuple[Any, Any, bool]:
     """A call's jaxpr, the types of its results, and whether its regions are over the ambient mesh.
 
-    The mesh ``lent`` is ambient if the call cannot be traced as it is.
+    The mesh ``lent`` is ambient if the call cannot be traced without it.
     """
 
     def run(*values: Any) -> Any:
@@ -145,11 +145,12 @@ def _trace(
         return results
 
     def traced(arrays: Sequence[Any]) -> tuple[Any, Any]:
-        # A function of its own, since JAX keeps what it traced by the function.
+        # A new function, since JAX caches traces by the function.
         return jax.make_jaxpr(lambda *values: run(*values), return_shape=True)(*arrays)
 
     def needs_ambient(arrays: Sequence[Any]) -> bool:
-        # What jax.shard_map makes of a function without mesh= keeps the first mesh that it meets, and has one by now.
+        # A function of jax.shard_map without mesh= keeps the first mesh under which it is called, and has a mesh by
+        # now.
         with suppress(Exception), _jax.mesh.without_ambient():
             return not any(_outer_meshes(traced(arrays)[0]))
         return True
@@ -165,7 +166,7 @@ def _trace(
                 return *traced(untyped), mesh is not None and needs_ambient(untyped)
         if any(_placed_spec(array) is None for array in arrays):
             error.add_note(f"{verb}: {name_of(f)}: {_PLACED}")
-        raise error from None  # it was not the mesh
+        raise error from None  # the mesh is not the cause
 
 
 _PLACED = (
@@ -187,7 +188,7 @@ def _is_plain_tree(value: Any) -> bool:
 
 
 def _node(value: Any, specs: Iterator[PartitionSpec | None], other: Node | None = None) -> Node | None:
-    """The hint of a tree, as dicts and lists; parts without arrays or specs are left out, or have the other hint."""
+    """The hint of a tree, as dicts and lists; parts without arrays or specs are omitted, or have the other hint."""
     if isinstance(value, _KINDS):
         spec = next(specs)
         return other if other is not None and spec is None else ArrayLeaf(array_hint_of(value, spec))
@@ -201,7 +202,6 @@ def _node(value: Any, specs: Iterator[PartitionSpec | None], other: Node | None 
 
 
 def _placed_spec(array: Any) -> PartitionSpec | None:
-    """The spec of an array that was placed."""
     sharding = getattr(array, "sharding", None)
     return sharding.spec if isinstance(sharding, NamedSharding) else None
 

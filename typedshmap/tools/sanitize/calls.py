@@ -1,4 +1,4 @@
-"""Compare the values of a call: concrete ones by a separate program, traced ones within theirs."""
+"""Compare the values of a call: concrete values by a separate program, traced values within their program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _numbers = count()
 
 
 def _claims(comparison: ReplicaComparison, values: Iterable[HintedValue]) -> Iterator[tuple[HintedValue, Replicated]]:
-    """The values that are replicated over some nontrivial axes, each with that claim."""
+    """The values that are replicated over some nontrivial axes, each with its claim."""
     for hinted in values:
         value, hint, subject, find_place = hinted
         layout = comparison.region.layout(hint)
@@ -41,7 +41,7 @@ def compare_inside(comparison: ReplicaComparison, values: Iterable[HintedValue],
     if not claimed:
         return
     shards, claims = zip(*claimed, strict=True)
-    # All shards, and so all processes, hear of a difference, unless some may not reach this operation.
+    # A difference is reported to all shards, and so to all processes, unless some may not reach this operation.
     axes = comparison.axes if _jax.trace.may_diverge(_REGIONS) else comparison.region.manual
     comparison = comparison._replace(claims=claims, axes=axes, number=next(_numbers))
     _under(is_due, _compare(comparison, comparison.region.has_vma), shards)
@@ -53,7 +53,7 @@ def compare_global(comparison: ReplicaComparison, values: Iterable[HintedValue],
     for hinted, claim in _claims(comparison, values):
         value = hinted.value
         is_placed = _jax.array.is_tracer(value) or _jax.array.committed_sharding(value) is not None
-        # The copies of an array that is not placed are one, except for those of several processes.
+        # An array that is not placed has only one copy, except with several processes.
         if is_placed or (jax.process_count() > 1 and not region.explicit):
             spec = region.spec(hinted.hint, len(_jax.array.aval_of(value).shape))
             if not spec.unreduced:  # an addend has no global value

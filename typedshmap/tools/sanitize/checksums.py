@@ -1,11 +1,11 @@
-"""Compare shards on the devices: their checksums, one small exchange per set of mesh axes, more only if two differ.
+"""Compare shards on the devices: by checksums, one small exchange per set of mesh axes, and more only if two differ.
 
-Each shard gets its neighbour's checksums along the axes: if no two neighbours differ, none do. A number of the sender
-is added to its checksums, since XLA removes an exchange of values that it can prove to be replicated.
+Each shard gets its neighbour's checksums along the axes: if no two neighbours differ, no shards differ. A number of the
+sender is added to its checksums, since XLA removes an exchange of values that it can prove to be replicated.
 
-A checksum is a sum of 32-bit words modulo 2**32, which does not depend on the order of summation. Before, each word is
+A checksum is a sum of 32-bit words modulo 2**32, which does not depend on the order of summation. Each word is first
 mixed with its index, by invertible steps: two arrays that differ in one element always have different checksums; arrays
-that differ in more elements have equal checksums with probability 2**-32, also if elements are only permuted."""
+that differ in more elements, also by a permutation, have equal checksums with probability 2**-32."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def compare_shards(
     has_vma: bool,
     report: Callable[[Any], None] | None = None,
 ) -> Any:
-    """Compare shards over the axes over which each is replicated; without ``report``, all their checksums, or zeros."""
+    """Compare shards over the axes over which each is replicated; without ``report``, return checksums, or zeros."""
     plain = (_jax.casts.drop_reduced(lax.stop_gradient(shard)) for shard in shards)
     sums = jnp.stack([_varying(checksum(shard), manual, has_vma) for shard in plain])
     differs = jnp.zeros((), bool)

@@ -14,7 +14,7 @@ _GOLDEN = 0.6180339887498949
 
 
 def is_due(every: int, mesh: _jax.mesh.AnyMesh) -> Any:
-    """Whether this run of the program that is being traced is due, as a boolean of that program; the first is."""
+    """Whether this run of the traced program is due, as a boolean in the program; the first run is due."""
     if (
         every == 1
         or _jax.trace.is_mapped_around()
@@ -37,7 +37,7 @@ def _count_on(mesh: _jax.mesh.AnyMesh) -> Any:
             zero: Any = np.uint32(0)
             if isinstance(mesh, Mesh):
                 zero = jax.device_put(zero, NamedSharding(mesh, PartitionSpec()))
-            count = jax.new_ref(zero)  # under jax.set_mesh on the devices of that
+            count = jax.new_ref(zero)  # under jax.set_mesh on the devices of that mesh
             return count if len(count[...].sharding.device_set) == mesh.size else None
-    except Exception:  # of many kinds: a mesh of devices that are described only
+    except Exception:  # for instance a mesh of devices that are only described
         return None

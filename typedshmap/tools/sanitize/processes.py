@@ -1,4 +1,4 @@
-"""Compare the programs of all processes before they run, by hashes, so that none waits forever."""
+"""Compare the programs of all processes before they run, by hashes, so that no process waits forever."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_shared(mesh: _jax.mesh.AnyMesh) -> bool:
 
 
 def require_same_program(function: str, static: Iterable[tuple[Subject, Any]], text: str) -> None:
-    """Raise the same ReplicaError in all processes, each of which must call this, if one runs another program."""
+    """Raise the same ReplicaError in all processes if one runs another program; all processes must call this."""
     arguments = {str(subject): value_text(value) for subject, value in static if isinstance(value, _PLAIN)}
     program_here = {"function": function, "static": arguments, "text": hashlib.sha256(text.encode()).hexdigest()}
     programs = [json.loads(data) for data in _jax.casts.gather_bytes(json.dumps(program_here).encode())]

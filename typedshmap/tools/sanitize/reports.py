@@ -1,4 +1,4 @@
-"""The comparisons of replicas on the host: read when they are there, and raised by the next call or by ``wait``."""
+"""The comparisons of replicas on the host: read when available, and raised by the next call or by ``wait``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Replicated(NamedTuple):
 
 
 class ReplicaComparison(NamedTuple):
-    """The claims of one call of a function; of two comparisons that differ, that of lower number is raised."""
+    """The claims of one call of a function; among differing comparisons, the one with the lowest number is raised."""
 
     function: str
     mesh: _jax.mesh.AnyMesh
@@ -65,7 +65,7 @@ class ReplicaComparison(NamedTuple):
         order = (*(dim for dim in range(sums.ndim) if dim not in dims), *dims)
         shards = np.arange(sums.size).reshape(sums.shape).transpose(order).reshape(-1, size)
         odd, has_majority = list[int](), True
-        for group in shards:  # of shards that should be the same
+        for group in shards:  # shards that should be the same
             values, counts = np.unique(sums.flat[group], return_counts=True)
             most = values[counts == counts.max()]
             has_majority &= len(most) == 1
@@ -80,7 +80,7 @@ class ReplicaComparison(NamedTuple):
         """``dp=2, tp=1 (device 5)``"""
         indices = dict(zip(self.axis_names, at, strict=True))
         text = ", ".join(f"{name}={index}" for name, index in indices.items())
-        # Under jit JAX does not say on which devices the ambient mesh is; where an error is raised it does.
+        # Under jit the devices of the ambient mesh are unknown; where an error is raised they are known.
         mesh = self.mesh if isinstance(self.mesh, Mesh) else _jax.mesh.ambient_devices()
         if not isinstance(mesh, Mesh) or mesh.shape_tuple != self.mesh.shape_tuple or {*mesh.axis_names} != {*indices}:
             return text
@@ -90,7 +90,7 @@ class ReplicaComparison(NamedTuple):
 
 
 class _Reports:
-    """The comparisons of this process: pending checksums, those that differ, and whether devices report any."""
+    """The comparisons of this process: pending checksums, differing checksums, and whether devices report any."""
 
     def __init__(self) -> None:
         self.pending: deque[tuple[ReplicaComparison, Any]] = deque()
@@ -119,13 +119,13 @@ def receiver(comparison: ReplicaComparison) -> Any:
 def _receive(comparison: ReplicaComparison, sums: Any) -> None:
     """Take a report, on a thread that runs the program: an exception here would leave other devices waiting."""
     on_host = np.array(sums)
-    if not any(comparison.differences(on_host)):  # where a program computes both branches, as under jax.vmap
+    if not any(comparison.differences(on_host)):  # a program may compute both branches, as under jax.vmap
         return
     with _reports.lock:
         is_first = not _reports.differing
         _reports.differing.append((comparison, on_host))
     if is_first:
-        # What the user has jitted is traced anew at its next call, which raises.
+        # The user's jitted functions are traced again at their next call, which raises the error.
         threading.Thread(target=jax.clear_caches, daemon=True).start()
 
 
@@ -137,7 +137,7 @@ def _look_at_first() -> None:
 
 
 def raise_found() -> None:
-    """Raise an error for a difference that is known by now."""
+    """Raise an error for a difference that is already known."""
     while _reports.pending and _reports.pending[0][1].is_ready():
         _look_at_first()
     if _reports.differing:
@@ -155,7 +155,7 @@ def wait() -> None:
 
 
 def _raise_first() -> None:
-    """Raise the first error, and forget the others, which mostly follow from it."""
+    """Raise the first error, and discard the others, which mostly follow from it."""
     if _reports.is_traced:
         jax.effects_barrier()  # other devices report the same
     comparison, sums = min(_reports.differing, key=lambda pair: pair[0].number)

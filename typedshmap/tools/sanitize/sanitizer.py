@@ -25,7 +25,7 @@ _MOST = 2**31  # the range of a counter
 
 
 class _Due:
-    """Whether a run of a region compares: in JAX's cache key, so that no jaxpr has the condition of another region."""
+    """Whether a run of a region compares: part of JAX's cache key, so no jaxpr has the condition of another region."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -45,7 +45,7 @@ _due = jax.make_user_context(default_value=None)
 
 @dataclass(frozen=True)  # equal sanitizers share traces
 class Sanitizer(Observer):
-    """The observer that compares replicated values at every N-th call of a function, beginning with the first."""
+    """The observer that compares replicated values at every N-th call of a function, starting with the first."""
 
     every: int
 
@@ -106,9 +106,9 @@ def _comparison(function: str, boundary: Boundary) -> ReplicaComparison:
 class sanitize:
     """Compare replicated values between devices, at every N-th call.
 
-    Inside, the arguments and results of each ``typed_shard_map`` and ``typed_jit`` are compared over the mesh axes that
-    their hints do not mention, and so are the values that bodies `assume`: by a checksum of the bits on each device,
-    and one small exchange for each set of mesh axes. See [Replicas that drift](../sanitize.md).
+    Inside the ``with``, the arguments and results of each ``typed_shard_map`` and ``typed_jit``, and the values that
+    bodies `assume`, are compared over the mesh axes that their hints do not mention: by a checksum of the bits on each
+    device, and one small exchange for each set of mesh axes. See [Replicas that drift](../sanitize.md).
 
     ```python
     with sanitize(every=100):
@@ -117,17 +117,17 @@ class sanitize:
     ```
 
     The next call raises an error for a difference; so do `sanitize.wait` and the end of the ``with``, which wait.
-    Functions that are called inside are traced anew; programs outside are not changed.
+    Functions that are called inside are traced again; programs outside are not changed.
 
     Args:
-      every: compare at every N-th call of a function, beginning with the first. A region under ``jax.jit`` counts
-        its runs.
+      every: compare at every N-th call of a function, starting with the first. A region under ``jax.jit`` counts its
+        runs.
 
     Raises:
       ReplicaError: for a value that differs, with its name, the mesh axis, the shards in the minority, and the place
         in the source; with several processes, in all of them.
       StructureError: unless ``every`` is a positive number of calls.
-      TypedShmapError: inside of another `sanitize`.
+      TypedShmapError: inside another `sanitize`.
     """
 
     def __init__(self, every: int = 100) -> None:

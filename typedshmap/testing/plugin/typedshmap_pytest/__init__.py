@@ -1,7 +1,7 @@
 """``pytest --typedshmap-verify``: every function marked by ``mesh_invariant`` is a test; ``--typedshmap-audit``.
 
-This is a package of its own, since pytest imports plugins before any ``conftest.py``, and many of those set
-``XLA_FLAGS`` or ``JAX_PLATFORMS``. Importing ``typedshmap`` imports JAX, so it is delayed until tests are collected.
+This is a separate package, since pytest imports plugins before any ``conftest.py``, and many of these set ``XLA_FLAGS``
+or ``JAX_PLATFORMS``. Importing ``typedshmap`` imports JAX, so it is delayed until tests are collected.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the devices that verifying needs, and audit the tests, if the flags say so."""
+    """Make the devices for verification, and audit the tests, if the flags say so."""
     if config.getoption(_FLAG):
         _make_devices()
     baseline: Path | None = config.getoption(_BASELINE)
@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _make_devices() -> None:
-    """Make eight virtual CPU devices, unless the environment or a conftest has said how many, or which platform."""
+    """Make eight virtual CPU devices, unless the environment or a conftest sets the number or the platform."""
     count, flags = "--xla_force_host_platform_device_count", os.environ.get("XLA_FLAGS", "")
     jax = sys.modules.get("jax")
     if count in flags or "JAX_NUM_CPU_DEVICES" in os.environ or (jax and jax.config.jax_num_cpu_devices >= 0):
@@ -85,7 +85,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 
 class MarkedModule(pytest.File):
-    """A module that has marked functions."""
+    """A module with marked functions."""
 
     def collect(self) -> list[pytest.Item]:
         return []
@@ -111,11 +111,11 @@ class MarkedFunction(pytest.Item):
         mark.verify(self.function)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """The message alone of an error about the function; any other error with its traceback."""
+        """For an error about the function only its message; any other error with its traceback."""
         error = excinfo.value
         if not isinstance(error, AssertionError) and type(error).__module__ != "typedshmap":
             return super().repr_failure(excinfo, style)
-        # JAX's note, which begins so, is on a traceback that is not shown.
+        # JAX's note, which begins like this, is about a traceback that is not shown.
         notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("--------------------")]
         return "\n".join([f"{type(error).__name__}: {error}", *notes])
 

@@ -1,6 +1,6 @@
-"""``pytest --typedshmap-audit``: read every ``shard_map`` that the tests trace, and list what is wrong at the end.
+"""``pytest --typedshmap-audit``: audit every ``shard_map`` that the tests trace, and list the findings at the end.
 
-With ``--typedshmap-invariance`` they are run on other meshes there, too."""
+With ``--typedshmap-invariance`` the regions are also run on other meshes at the end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OUTPUT = "typedshmap_audit"
 
 
 class Audit:
-    """An audit of all tests of a session; under pytest-xdist each worker has one, and the controller joins them.
+    """An audit of all tests of a session; under pytest-xdist each worker has an audit, and the controller joins them.
 
     Attributes:
       outputs: the findings and the regions of this process, and of its workers.
@@ -29,7 +29,7 @@ class Audit:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_pycollect_makemodule(self) -> Generator[None, Any, Any]:
-        """Begin before the first module of tests is imported: JAX must not be, before a ``conftest.py`` sets it up."""
+        """Begin before the first test module is imported; JAX must not be imported before a ``conftest.py``."""
         if self._report is None:
             from typedshmap.tools.audit import audit
 
@@ -38,7 +38,7 @@ class Audit:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """End the audit; a worker hands over its findings, and errors make the run fail."""
+        """End the audit; a worker sends its findings, and errors make the run fail."""
         self._session = session
         if self._report is not None:
             self.opened.close()
@@ -53,7 +53,7 @@ class Audit:
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self, config: pytest.Config) -> None:
-        """End the process where a program that was run on other meshes waits for ever."""
+        """End the process if a program that was run on other meshes waits for ever."""
         if self.invariance and self._session is not None and not hasattr(config, "workeroutput"):
             from typedshmap.testing.waiting import end_if_waiting
 
@@ -61,7 +61,7 @@ class Audit:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take over the findings of a worker of pytest-xdist."""
+        """Receive the findings of a worker of pytest-xdist."""
         self.outputs += getattr(node, "workeroutput", {}).get(_OUTPUT, [])
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
@@ -82,7 +82,7 @@ class Audit:
         return report
 
     def _findings(self) -> list[Any]:
-        """The findings that no baseline has."""
+        """The findings that are not in a baseline."""
         from typedshmap.tools.audit.silenced import Baseline
 
         findings: list[Any] = self._merged().findings
