@@ -13,9 +13,9 @@ from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
 MESH = Mesh(np.array(jax.devices()).reshape(4, 2), ("sp", "tp"), axis_types=(AxisType.Auto,) * 2)
-X = jnp.arange(128.0).reshape(16, 8) ** 0.5
-W = jnp.cos(jnp.arange(64.0)).reshape(8, 8)
-IDS = jnp.array([3, 1, 15, 7, 0, 2, 14, 9])
+X = np.arange(128, dtype=np.float32).reshape(16, 8) ** 0.5
+W = np.cos(np.arange(64, dtype=np.float32)).reshape(8, 8)
+IDS = np.array([3, 1, 15, 7, 0, 2, 14, 9], np.int32)
 
 
 class Program(NamedTuple):
