@@ -181,14 +181,13 @@ UNKNOWN_TO_JAX = {("the transpose of linear_call", "vmap of grad"), ("the transp
 
 
 def cases(check_vma: tuple[bool, ...] = (False, True), runs: bool = True) -> list[Any]:
-    """Each place in each way; those by default in which one of the two is the plainest."""
+    """Each place in each way, with and without types in turn; those by default of which one is the plainest."""
     return [
-        pytest.param(stand, way, vma, marks=[] if is_fast else pytest.mark.slow)
-        for stand in STANDS
-        for way in WAYS
-        for vma in check_vma
+        pytest.param(stand, way, check_vma[(place + at) % len(check_vma)], marks=[] if is_fast else pytest.mark.slow)
+        for place, stand in enumerate(STANDS)
+        for at, way in enumerate(WAYS)
         if (stand, way) not in UNKNOWN_TO_JAX and (runs or not WAYS[way].is_run)
-        for is_fast in [vma == check_vma[0] and (stand == "a backward rule" or way == "eval_shape")]
+        for is_fast in [stand == "a backward rule" or way == "eval_shape"]
     ]
 
 
