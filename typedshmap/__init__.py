@@ -225,8 +225,8 @@ else:
             return import_module(".testing", __name__)
         if name not in _ROOMS:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = globals()[name] = getattr(import_module(f".{_ROOMS[name]}", __name__), name)
-        return found
+        value = globals()[name] = getattr(import_module(f".{_ROOMS[name]}", __name__), name)
+        return value
 
     def __dir__():
         return __all__

@@ -63,7 +63,7 @@ def jaxpr_key(jaxpr: Any, notes: Mapping[Any, Any] | None = None) -> tuple[Any, 
                 key += (atom.aval, value if value.__class__ in _PLAIN else np.asarray(value).tobytes())
         if name == CLAIM:
             claim = params["claim"]
-            key += () if is_lowered else (claim and claim.meaning, params["own"])
+            key += () if is_lowered else (claim and claim.meaning, params["claimed_dims"])
             params = {}
         elif name == "scan":
             key += scan_counts(params)

@@ -128,7 +128,7 @@ def find_region(jaxpr: Any) -> TracedRegion | None:
 def before_gradients(traced: TracedRegion) -> TracedRegion:
     """A region up to its first transposed equation, without results; unchanged without such an equation."""
     body = traced.eqn.params["jaxpr"]
-    within = ([eqn, *(each for inner in inner_jaxprs(eqn) for each in all_equations(inner))] for eqn in body.eqns)
+    within = ([eqn, *(nested for inner in inner_jaxprs(eqn) for nested in all_equations(inner))] for eqn in body.eqns)
     is_backward = [any(map(is_transposed, equations)) for equations in within]
     if True not in is_backward:
         return traced

@@ -129,8 +129,8 @@ class ClaimEquation(NamedTuple):
 
 def claim_equation(var: Any, claim: Claim, value: Any) -> ClaimEquation:
     """A claim about a variable of a jaxpr, made here."""
-    own = tuple(range(len(claim.layout.dim_axes)))
-    return ClaimEquation({"claim": claim, "own": own}, (var,), _jax.source.source_here(), ref(value))
+    claimed_dims = tuple(range(len(claim.layout.dim_axes)))
+    return ClaimEquation({"claim": claim, "claimed_dims": claimed_dims}, (var,), _jax.source.source_here(), ref(value))
 
 
 def insert_claim(x: Any, claim: Claim, traces: Container[int]) -> Any:
@@ -143,14 +143,14 @@ def insert_claim(x: Any, claim: Claim, traces: Container[int]) -> Any:
         a call, a transformation drops unused equations, so the value passes through the claim. Elsewhere that would add
         a residual to a gradient.
     """
-    own = tuple(range(len(claim.layout.dim_axes)))
+    claimed_dims = tuple(range(len(claim.layout.dim_axes)))
     if _jax.staging.is_within(x, traces):
-        return _jax.staging.bind_staged(_primitive(), x, claim=claim, own=own)
+        return _jax.staging.bind_staged(_primitive(), x, claim=claim, claimed_dims=claimed_dims)
     inner = _jax.array.strip_transforms(x)
-    below, own = (inner.value, inner.dims) if inner.is_differentiated else (x, own)
+    below, claimed_dims = (inner.value, inner.dims) if inner.is_differentiated else (x, claimed_dims)
     if not _jax.array.is_tracer(below):
         return x
-    stated = _primitive().bind(below, claim=claim, own=own)
+    stated = _primitive().bind(below, claim=claim, claimed_dims=claimed_dims)
     return x if inner.is_differentiated or _jax.trace.running_traces()[0][0] in traces else stated
 
 
@@ -158,8 +158,9 @@ def insert_claim(x: Any, claim: Claim, traces: Container[int]) -> Any:
 def _primitive() -> Any:
     primitive = _jax.staging.identity_primitive(CLAIM)
 
-    def batch(args: Any, at: Any, *, claim: Claim, own: tuple[int, ...]) -> Any:
-        return primitive.bind(*args, claim=claim, own=tuple(dim + (dim >= at[0]) for dim in own)), at[0]
+    def batch(args: Any, at: Any, *, claim: Claim, claimed_dims: tuple[int, ...]) -> Any:
+        dims = tuple(dim + (dim >= at[0]) for dim in claimed_dims)
+        return primitive.bind(*args, claim=claim, claimed_dims=dims), at[0]
 
     batching.primitive_batchers[primitive] = batch
     return primitive
@@ -168,8 +169,8 @@ def _primitive() -> Any:
 def judge_claim(interpreter: FactInterpreter, eqn: Any, claim: Claim, facts: list[ShardingFact]) -> list[ShardingFact]:
     """The transfer rule of the primitive: judge the claim, then refine the fact by it."""
     fact, layout, is_assumed = facts[0], claim.layout, claim.assertion.is_assumed
-    own: tuple[int, ...] = eqn.params["own"]
-    covers_shape = len(own) == len(fact.dims)
+    claimed_dims: tuple[int, ...] = eqn.params["claimed_dims"]
+    covers_shape = len(claimed_dims) == len(fact.dims)
     aval, is_plain = (
         eqn.invars[0].aval,
         covers_shape and not (fact.unreduced or fact.due or layout.unreduced or is_assumed),
@@ -178,12 +179,12 @@ def judge_claim(interpreter: FactInterpreter, eqn: Any, claim: Claim, facts: lis
     if is_plain and has_layout(fact.dims, layout.dim_axes) and fact.varying <= layout.sharded | layout.varying:
         interpreter.observations.append(Observation(eqn, None, claim, fact, aval))
         return facts
-    seen = fact if covers_shape else fact.with_dims(fact.dims[at] for at in own)
+    seen = fact if covers_shape else fact.with_dims(fact.dims[at] for at in claimed_dims)
     if not covers_shape:
-        aval = _jax.array.with_dims(aval, own)
+        aval = _jax.array.with_dims(aval, claimed_dims)
     what = None if is_assumed else contradiction(claim, seen, aval.shape, interpreter)
     interpreter.observations.append(Observation(eqn, what, claim, seen, aval))
-    return [_refine_fact(claim, fact, own, interpreter.axes)]
+    return [_refine_fact(claim, fact, claimed_dims, interpreter.axes)]
 
 
 def contradiction(
@@ -260,11 +261,11 @@ def has_layout(dims: Sequence[DimFact], dim_axes: Sequence[tuple[str, ...]]) -> 
     return True
 
 
-def _refine_fact(claim: Claim, fact: ShardingFact, own: tuple[int, ...], axes: AxisSet) -> ShardingFact:
+def _refine_fact(claim: Claim, fact: ShardingFact, claimed_dims: tuple[int, ...], axes: AxisSet) -> ShardingFact:
     """A fact refined by a claim: by its sharded dims and unreduced axes, and by its invarying axes if it is assumed."""
     layout, covered_axes, dims = claim.layout, claim.covered_axes & axes, list(fact.dims)
     claimed_axes = covered_axes - layout.varying
-    for at, names in zip(own, layout.dim_axes, strict=True):
+    for at, names in zip(claimed_dims, layout.dim_axes, strict=True):
         dim, part = dims[at], tuple(axis for axis in names if axis in axes)
         if dim.axes == part and not (dim.parts and claim.assertion.is_assumed):
             dims[at] = dim._replace(is_movable=False)

@@ -88,13 +88,15 @@ def from_process_local(
     node, processes = parse_hint_or_dims(T), process_mesh(place)
     hints = list(array_hints(node))
     refuse_wrong_sizes(place.verb, hints, sizes, must_all=False)
-    here = place if processes.is_alone else replace(place, verb=f"{place.verb} on process {processes.own}")
+    here = place if processes.is_alone else replace(place, verb=f"{place.verb} on process {processes.this_process}")
     known = bound_sizes(sizes)
     if processes.is_alone or all(isinstance(shape_of(hint, known), tuple) for hint in hints):
         leaves = _local_leaves(node, data, here, processes, known)
     else:
         refuse_subset(place, processes)
-        leaves = _agreed_leaves(place, processes.own, lambda: _local_leaves(node, data, here, processes, known))
+        leaves = _agreed_leaves(
+            place, processes.this_process, lambda: _local_leaves(node, data, here, processes, known)
+        )
     return _jax.tree.unflatten_like(data, _global_arrays(leaves, place))
 
 
@@ -116,20 +118,20 @@ def _global_arrays(leaves: Sequence[LocalLeaf], place: PlacementContext) -> list
 class ProcessMesh(NamedTuple):
     """The processes with devices in a mesh, and where the devices of this process are in it."""
 
-    own: int
+    this_process: int
     members: tuple[int, ...]
     mesh: Mapping[str, int]
     own_coordinates: tuple[Mapping[str, int], ...]
 
     @classmethod
-    def of(cls, mesh: Mapping[str, int], owners: Sequence[int], own: int) -> ProcessMesh:
+    def of(cls, mesh: Mapping[str, int], owners: Sequence[int], this_process: int) -> ProcessMesh:
         devices = zip(product(*map(range, mesh.values())), owners, strict=True)
-        held = tuple(dict(zip(mesh, position, strict=True)) for position, owner in devices if owner == own)
-        return cls(own, tuple(sorted(set(owners))), mesh, held)
+        held = tuple(dict(zip(mesh, position, strict=True)) for position, owner in devices if owner == this_process)
+        return cls(this_process, tuple(sorted(set(owners))), mesh, held)
 
     @property
     def is_alone(self) -> bool:
-        return self.members == (self.own,)
+        return self.members == (self.this_process,)
 
     def held_parts(self, axes: tuple[str, ...]) -> HeldParts:
         """The parts that this process holds of a dim that is sharded over these axes."""
@@ -271,13 +273,13 @@ def _dim_name(dim: Dim | Rest) -> str | None:
 
 
 def _size_text(
-    dim: Dim | Rest, index: int, own: int, global_size: int, where: str = "", globally: str = " globally"
+    dim: Dim | Rest, index: int, size: int, global_size: int, where: str = "", globally: str = " globally"
 ) -> str:
     """``batch=6, which means batch=12 globally``; without a name ``size 6 in dim 0``."""
     name = _dim_name(dim)
-    has = f"size {own} in dim {index}" if name is None else f"{name}={own}"
+    has = f"size {size} in dim {index}" if name is None else f"{name}={size}"
     means = f"{global_size}" if name is None else f"{name}={global_size}"
-    return f"{has}{where}" if own == global_size else f"{has}{where}, which means {means}{globally}"
+    return f"{has}{where}" if size == global_size else f"{has}{where}, which means {means}{globally}"
 
 
 class ReportedLeaf(NamedTuple):
@@ -305,7 +307,7 @@ class ProcessReport(NamedTuple):
     error: tuple[str, str] | None = None
 
 
-def _agreed_leaves(place: PlacementContext, own: int, read: Callable[[], list[LocalLeaf]]) -> list[LocalLeaf]:
+def _agreed_leaves(place: PlacementContext, process: int, read: Callable[[], list[LocalLeaf]]) -> list[LocalLeaf]:
     """This process's leaves, if all processes agree on the global arrays; else all raise the same error."""
     leaves: list[LocalLeaf] = []
     error: TypedShmapError | None = None
@@ -314,7 +316,7 @@ def _agreed_leaves(place: PlacementContext, own: int, read: Callable[[], list[Lo
     except TypedShmapError as wrong:
         error = wrong
     reported = tuple(ReportedLeaf.of(leaf) for leaf in leaves if leaf.hint is not None)
-    report = ProcessReport(own, reported, error and (type(error).__name__, str(error)))
+    report = ProcessReport(process, reported, error and (type(error).__name__, str(error)))
     reports = list(map(pickle.loads, _jax.casts.gather_bytes(pickle.dumps(report))))
     if (first := first_error(reports)) is not None:
         raise first from error
@@ -348,9 +350,9 @@ def first_disagreement(reports: Iterable[ProcessReport]) -> Disagreement | None:
     """The first difference between the first process and any other."""
     first, *compared_reports = sorted(reports)
     for compared in compared_reports:
-        for own, their in zip(first.leaves, compared.leaves, strict=False):
-            if own[:3] != their[:3]:
-                return _disagreement(own, first.process, their, compared.process)
+        for leaf, other_leaf in zip(first.leaves, compared.leaves, strict=False):
+            if leaf[:3] != other_leaf[:3]:
+                return _disagreement(leaf, first.process, other_leaf, compared.process)
         for longer, shorter in ((first, compared), (compared, first)):
             for leaf in longer.leaves[len(shorter.leaves) :]:
                 problem = f"is on process {longer.process}, but not on process {shorter.process}"
@@ -358,20 +360,20 @@ def first_disagreement(reports: Iterable[ProcessReport]) -> Disagreement | None:
     return None
 
 
-def _disagreement(own: ReportedLeaf, a: int, their: ReportedLeaf, b: int) -> Disagreement:
+def _disagreement(leaf: ReportedLeaf, a: int, other_leaf: ReportedLeaf, b: int) -> Disagreement:
     """How an array on process ``b`` differs from the one on process ``a``."""
-    if own.subject != their.subject:
-        problem = f"is on process {a}, but process {b} has {their.subject} in its place"
-        return StructureError, Failure(PlainMessage(problem), own.subject, own.hint)
-    ranks = len(own.global_shape), len(their.global_shape)
+    if leaf.subject != other_leaf.subject:
+        problem = f"is on process {a}, but process {b} has {other_leaf.subject} in its place"
+        return StructureError, Failure(PlainMessage(problem), leaf.subject, leaf.hint)
+    ranks = len(leaf.global_shape), len(other_leaf.global_shape)
     if ranks[0] != ranks[1]:
         problem = f"has {count_text(ranks[1], 'dim')} on process {b}, but process {a} has {count_text(ranks[0], 'dim')}"
-        return ShapeError, Failure(PlainMessage(problem), own.subject, own.hint)
-    for index, (size, their_size) in enumerate(zip(own.global_shape, their.global_shape, strict=True)):
-        if size != their_size:
-            has = _size_text(their.dims[index], index, their.own_shape[index], their_size, f" on process {b}")
-            expected = _size_text(own.dims[index], index, own.own_shape[index], size, globally="")
+        return ShapeError, Failure(PlainMessage(problem), leaf.subject, leaf.hint)
+    for index, (size, other_size) in enumerate(zip(leaf.global_shape, other_leaf.global_shape, strict=True)):
+        if size != other_size:
+            has = _size_text(other_leaf.dims[index], index, other_leaf.own_shape[index], other_size, f" on process {b}")
+            expected = _size_text(leaf.dims[index], index, leaf.own_shape[index], size, globally="")
             problem = f"has {has}, but process {a} has {expected}"
-            return ShapeError, Failure(WrongSize(problem, own.dims[index].span), own.subject, own.hint)
-    problem = f"has dtype {their.dtype} on process {b}, but process {a} has {own.dtype}"
-    return DtypeError, Failure(PlainMessage(problem), own.subject, own.hint)
+            return ShapeError, Failure(WrongSize(problem, leaf.dims[index].span), leaf.subject, leaf.hint)
+    problem = f"has dtype {other_leaf.dtype} on process {b}, but process {a} has {leaf.dtype}"
+    return DtypeError, Failure(PlainMessage(problem), leaf.subject, leaf.hint)

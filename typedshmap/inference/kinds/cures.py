@@ -148,8 +148,8 @@ def _when_read(kinds: Kinds, axis: str, read: RegionReading, cure: Cure) -> Regi
 
 def _traces(kinds: Kinds, axis: str, read: RegionReading) -> tuple[tuple[Any, ...], tuple[int, ...], bool]:
     """The traces that were read, the sizes of the axis in them, and whether the first is the region's own jaxpr."""
-    own = (kinds.body,), (kinds.sizes[axis],), True
-    return own if read.reading is kinds.first(axis).reading else kinds.seconds.get(axis, own)
+    first_trace = (kinds.body,), (kinds.sizes[axis],), True
+    return first_trace if read.reading is kinds.first(axis).reading else kinds.seconds.get(axis, first_trace)
 
 
 def is_right_when_gathered(kinds: Kinds, axis: str, read: RegionReading, name: tuple[str, str], key: int) -> bool:

@@ -29,7 +29,7 @@ def claimed(step: ReadEquation, values: list[Share]) -> Sequence[Share]:
     if axis not in claim.covered_axes:
         return values
     step.reading.claimed.append((step.eqn, claim, value))
-    claimed_dims: tuple[int, ...] = step.params["own"]
+    claimed_dims: tuple[int, ...] = step.params["claimed_dims"]
     if claim.assertion.is_assumed and axis not in layout.varying | layout.unreduced | layout.sharded:
         return [value if value.kind == "same" and not value.symbols else Share("same", 0, is_reached=True)]
     if axis in layout.varying:

@@ -158,7 +158,7 @@ def _checked_value(ident: int, eqn: Any, sources: Sources, at: _Surroundings) ->
     claim, aval = eqn.params["claim"], eqn.invars[0].aval
     stated = claim.assertion
     sizes = stated.region.sizes
-    dim_axes = dict(zip(eqn.params["own"], claim.layout.dim_axes, strict=True))
+    dim_axes = dict(zip(eqn.params["claimed_dims"], claim.layout.dim_axes, strict=True))
     axes = [dim_axes.get(dim) or () for dim in range(len(aval.shape))]
     name, hint, after = f"{stated.function}{stated.subject.path}", str(stated.hint.text), tuple(sorted(sources))
     shape = tuple(size * prod(sizes[axis] for axis in names) for size, names in zip(aval.shape, axes, strict=True))
