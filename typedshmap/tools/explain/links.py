@@ -76,19 +76,19 @@ def place_on_torus(sizes: Shape, shape: Shape) -> tuple[Shape, ...]:
             return prod(full), sum(length > 1 for length in full), shared, parts
 
         free = [length // used for length, used in zip(shape, taken, strict=True)]
-        parts = max(_products(size, free), key=preference)
+        parts = max(products(size, free), key=preference)
         taken = [used * part for used, part in zip(taken, parts, strict=True)]
         places.append(parts)
     return tuple(reversed(places))
 
 
-def _products(size: int, free: Sequence[int]) -> Iterator[Shape]:
-    """All ways to write a size as a product of divisors of some numbers."""
+def products(size: int, free: Sequence[int]) -> Iterator[Shape]:
+    """All ways to write a size as a product of divisors of some numbers, the largest first divisor first."""
     if not free:
         yield from [()] if size == 1 else []
         return
-    for part in divisors(gcd(size, free[0])):
-        for rest in _products(size // part, free[1:]):
+    for part in reversed(divisors(gcd(size, free[0]))):
+        for rest in products(size // part, free[1:]):
             yield (part, *rest)
 
 

@@ -171,8 +171,8 @@ class _Reader:
         params, beside = eqn.params, list[Buffer]()
         if name == "all_to_all" or params.get("scatter_dimension") or params.get("all_gather_dimension"):
             # A collective also holds the parts of each device one behind the other.
-            whole = max(eqn.invars[0].aval, eqn.outvars[0].aval, key=_bytes)
-            beside = [self._new(whole, name).buffer]
+            larger = max(eqn.invars[0].aval, eqn.outvars[0].aval, key=_bytes)
+            beside = [self._new(larger, name).buffer]
         is_in_place = kind.kind == "placing" or name == "sort"
         step = self._step([*(result.buffer for result in made), *beside], _union(operands), is_in_place)
         if name == "dot_general":
