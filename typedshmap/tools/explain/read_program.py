@@ -228,14 +228,14 @@ class _Reader:
         return variable._replace(buffer=copy)
 
     def _batch_first(self, operand: _Variable, batch: Sequence[int]) -> _Variable:
-        """An operand of a product with its batch dims in front; an expression is computed so."""
+        """An operand of a product with its batch dims in front."""
         is_in_order = tuple(batch) == tuple(range(len(batch)))
-        return operand if is_in_order or not operand.buffer.is_stored else self.copy(operand, "transpose")
+        return operand if is_in_order else self.copy(operand, "transpose")
 
     def _row(self, array: _Variable, var: Any) -> _Variable:
         """One iteration's slice of an array."""
         row, scanned = self._new(var.aval, "scan"), self.store(array.buffer)
-        row.buffer.reads, row.buffer.stack = {scanned: min(scanned.bytes, row.bytes)}, (scanned, self.now)
+        row.buffer.reads, row.buffer.stack = {scanned: row.bytes}, (scanned, self.now)
         return row
 
     def _loop(
