@@ -265,7 +265,7 @@ def gradient(f: Any, *args: Any) -> Any:
     return jax.jit(jax.grad(lambda *args: (f(*args).astype(jnp.float32) ** 2).sum()))(*args)
 
 
-@pytest.mark.parametrize("name", tiers(WRONG_GRADIENTS, ["a psum without its transpose"]))
+@pytest.mark.parametrize("name", tiers(WRONG_GRADIENTS, ["a mean for a sum"]))
 def test_a_gradient_that_depends_on_the_mesh_is_found(name: str) -> None:
     program = WRONG_GRADIENTS[name]
     f = mapped(program)
