@@ -18,10 +18,8 @@ from typedshmap.drawing import NEUTRAL, UNSHARDED, Bar, BarPart, bars, colours_o
 from typedshmap.tools.explain.picture import SentBlock, figure, sent_in
 
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
-import quickstart
 import transformer
 
-SIZES = {"vocab": 256, "model": 128, "seq": 64, "heads": 4, "head": 32, "ff": 512, "layers": 2, "batch": 32}
 MESH = "dp=4,tp=2"
 LARGE = {**transformer.LLAMA_8B, "batch": 2048, "seq": 8192}
 
@@ -58,7 +56,6 @@ EXPLAINED = {
     "mlp": lambda: explain(mlp, mesh=MESH, b=16, m=8, f=32),
     "both": lambda: explain(both, mesh=MESH, n=64),
     "nested": lambda: explain(nested, mesh=MESH, n=64, m=4, grad=False),
-    "quickstart": lambda: explain(quickstart.train_step, mesh=MESH, **SIZES),
     "transformer": lambda: explain(transformer.train_step, mesh="fsdp=256,tp=8", hardware="v5p", **LARGE),
 }
 PROGRAMS = pytest.mark.parametrize("name", EXPLAINED)
