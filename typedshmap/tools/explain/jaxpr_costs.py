@@ -94,12 +94,11 @@ class JaxprCosts(Interpreter[Sources]):
             self.around = at.inside("cond")
             return self._cond(eqn, sources)
         if name == "shard_map":
-            mesh, manual = params["mesh"], _jax.jaxpr.newly_manual_axes(params)
-            sizes = {axis: size for axis, size in mesh.shape.items() if axis in manual or axis in at.sizes}
-            if auto := ", ".join(axis for axis, size in mesh.shape.items() if axis not in sizes and size > 1):
+            sizes = {**at.sizes, **_jax.jaxpr.manual_sizes(params)}
+            if auto := ", ".join(axis for axis, size in params["mesh"].shape.items() if axis not in sizes and size > 1):
                 note = "there XLA shards arrays further, and what it sends is not counted"
                 self.notes.append(f"a region is not manual over {auto}: {note}")
-            self.around = at._replace(sizes={**at.sizes, **sizes})
+            self.around = at._replace(sizes=sizes)
         if name == _jax.jaxpr.CLAIM:
             if params["claim"].assertion.subject.kind != "checked":
                 return sources
