@@ -149,7 +149,6 @@ class Comparison(Page):
 
 
 NO_COLLECTIVES = "no collectives in manual regions"
-_KINDS = ("argument", "check", "result")
 _TEXT = frozenset(
     ["mesh", "value", "global shape", "spec", "shard shape", "hint", "part", "collective", "over", "where", "total"]
 ) | {"cost", "compiled", "refused", "refused:", "why", ""}
@@ -263,9 +262,9 @@ def sizes_text(report: Explained) -> str:
 
 
 def value_table(report: Explained) -> Table:
-    """One row per value: arguments, what is checked, results."""
+    """One row per value, by kind: arguments, checks, results."""
     rows: list[tuple[str, ...]] = []
-    for value in sorted(report.values, key=lambda value: _KINDS.index(value.kind)):
+    for value in sorted(report.values, key=attrgetter("kind")):
         name = f"check in {value.name} at {value.place}" if value.kind == "check" else value.name
         shape, shard = (array_text(value.dtype, shape) for shape in (value.shape, value.shard))
         rows.append((name, shape, _jax.array.spec_text(value.spec), shard, bytes_text(value.bytes), value.hint))
