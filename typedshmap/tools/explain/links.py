@@ -95,10 +95,8 @@ def products(size: int, free: Sequence[int]) -> Iterator[Shape]:
 @lru_cache(maxsize=1024)
 def slice_shape(chips: int, dims: int) -> Shape:
     """The most cubic grid of so many chips, as slices are made: 2,048 in three dims are 8, 16 and 16."""
-    if dims == 1:
-        return (chips,)
-    shapes = [(first, *slice_shape(chips // first, dims - 1)) for first in divisors(chips) if first**dims <= chips]
-    return min((tuple(sorted(shape)) for shape in shapes), key=sum)
+    shapes = (tuple(sorted(shape)) for shape in products(chips, [chips] * dims))
+    return min(shapes, key=lambda shape: (sum(shape), shape))
 
 
 @lru_cache(maxsize=1024)
