@@ -136,7 +136,7 @@ RIGHT = {
     "a product": Program(product, (P("sp", "tp"), P("tp")), P("sp"), (X, W)),
     "a part of the random numbers": Program(whole_dropout, *ROWS, (X,)),
 }
-PRODUCT = ((P("sp"), P(None, "tp")), P("sp"), (X, W))
+PRODUCT = ((P(), P(None, "tp")), P(), (X, W))
 # Under check_vma=False a psum transposes to a psum.
 WRONG_GRADIENTS = {
     "a psum without its transpose": Program(reduced(lambda g: g), *PRODUCT),

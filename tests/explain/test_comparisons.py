@@ -166,29 +166,16 @@ def test_a_bandwidth_of_an_axis_that_is_not_there_is_refused():
 # Units and formulas
 
 
-@pytest.mark.parametrize(
-    "count, text",
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1 KiB"),
-        (1536, "1.50 KiB"),
-        (10 * 1024 + 512, "10.5 KiB"),
-        (131072, "128 KiB"),
-        (2**20, "1 MiB"),
-        (5 * 2**40 + 2**39, "5.50 TiB"),
-        (2**60, "1024 PiB"),
-    ],
-)
-def test_bytes_are_shown_in_binary_units(count, text):
-    assert bytes_text(count) == text
+BYTES = {
+    0: "0 B", 1023: "1023 B", 1024: "1 KiB", 1536: "1.50 KiB", 10 * 1024 + 512: "10.5 KiB", 131072: "128 KiB",
+    2**20: "1 MiB", 5 * 2**40 + 2**39: "5.50 TiB", 2**60: "1024 PiB",
+}  # fmt: skip
+SECONDS = {0: "0 ns", 5e-9: "5 ns", 1.234e-5: "12.3 us", 4.56e-3: "4.56 ms", 12.0: "12 s"}
 
 
-@pytest.mark.parametrize(
-    "seconds, text", [(0, "0 ns"), (5e-9, "5 ns"), (1.234e-5, "12.3 us"), (4.56e-3, "4.56 ms"), (12.0, "12 s")]
-)
-def test_seconds_are_shown_in_the_unit_that_fits(seconds, text):
-    assert seconds_text(seconds) == text
+@pytest.mark.parametrize(("shown", "texts"), [(bytes_text, BYTES), (seconds_text, SECONDS)], ids=["bytes", "seconds"])
+def test_amounts_are_shown_in_the_unit_that_fits(shown, texts):
+    assert {amount: shown(amount) for amount in texts} == texts
 
 
 def reduced_around(n: int) -> tuple[int, int]:

@@ -108,8 +108,6 @@ def test_a_page_is_written(run, module, tmp_path):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--mesh", "dp"], "explain: --mesh dp: 'dp' is not a name and a value, as in dp=4,tp=2\n"),
-        (["--mesh", "dp=4", "--size", "bach=3"], "explain: no function has a dim or an argument 'bach'; there are "),
         (["--mesh", "dp=4", "--bandwidth", "tp=1GB/s"],
          "explain: --bandwidth: a bandwidth is given for mesh axis 'tp', which the mesh (dp=4) does not have\n"),
         (["--mesh", "dp=4", "--bandwidth", "dp"], "explain: --bandwidth: the bandwidth of mesh axis 'dp' is ''\n"),
@@ -119,11 +117,6 @@ def test_a_page_is_written(run, module, tmp_path):
 def test_what_cannot_be_read_is_reported(run, module, arguments, message):
     code, _, err = run(f"{module}:total", *arguments)
     assert code == 2 and err.startswith(message)
-
-
-def test_a_function_that_is_not_there_is_reported(run, module):
-    code, _, err = run(f"{module}:totals", "--mesh", "dp=4")
-    assert (code, err) == (2, f"explain: {module}: has no 'totals' (did you mean 'total'?)\n")
 
 
 def commands_of_the_page() -> list[str]:

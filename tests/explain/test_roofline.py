@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import AbstractMesh, AxisType
 
 from typedshmap import explain
+from typedshmap._jax.jaxpr import all_equations
 from typedshmap.testing import inputs
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
@@ -38,16 +38,10 @@ EXAMPLES = {
 """The examples that it reads, with loops that run once, since it counts a loop's body once."""
 
 
-def regions(jaxpr: Any) -> Iterator[Any]:
+def regions(jaxpr: Any) -> list[Any]:
     """The equations of outermost regions."""
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name == "shard_map":
-            yield eqn
-            continue
-        for value in eqn.params.values():
-            for each in value if isinstance(value, (tuple, list)) else (value,):
-                inner = getattr(each, "jaxpr", each)
-                yield from regions(inner) if hasattr(inner, "eqns") else ()
+    found = (eqn for eqn in all_equations(jaxpr) if eqn.primitive.name == "shard_map")
+    return [eqn for eqn in found if not eqn.params["mesh"].manual_axes]
 
 
 def counted(eqn: Any) -> int:

@@ -23,7 +23,7 @@ def mlp(
 
 
 @given(strategies(mlp, mesh=MESH))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 def test_what_is_drawn_can_be_called(made: Inputs) -> None:
     x, w, ids = made
     with jax.set_mesh(MESH):
@@ -33,7 +33,6 @@ def test_what_is_drawn_can_be_called(made: Inputs) -> None:
 
 
 @given(strategies(mlp, mesh=AbstractMesh((256, 16), ("dp", "tp")), b=512))
-@settings(max_examples=10, deadline=None)
 def test_given_sizes_stay_and_shapes_need_no_devices(made: Inputs) -> None:
     assert made["x"].shape[0] == 512 and made["w"].shape[1] % 16 == 0
     assert isinstance(made["x"], jax.ShapeDtypeStruct)

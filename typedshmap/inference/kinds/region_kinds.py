@@ -283,7 +283,8 @@ class Kinds:
                     verdict = verdict._replace(says="wrong")
             values[at], verdicts[at] = value, verdict
         for eqn, claim, value in {id(claimed[0]): claimed for claimed in reading.claimed}.values():
-            key, claimed_dims, layout, dim = id(eqn), eqn.params["claimed_dims"], claim.layout, claim.layout.dim_of(axis)
+            key, claimed_dims = id(eqn), eqn.params["claimed_dims"]
+            layout, dim = claim.layout, claim.layout.dim_of(axis)
             is_item = isinstance(value.dim, int) and value.dim not in claimed_dims
             values[key], stated = value.but(dim="rows") if is_item else value, claim.assertion
             is_silent = stated.is_assumed or (stated.subject.is_pattern and key != self._asked)

@@ -29,28 +29,22 @@ def name_operands(trace: Any, operands: Sequence[Any]) -> tuple[list[Any], tuple
         return [checkpoint_name(x, name) if _jax.array.is_tracer(x) else x for x, name in pairs], names
 
 
-class _Computing(threading.local):
-    """Whether this thread computes operands, by separate programs."""
-
-    is_computing = False
-
-
 @contextmanager
 def computed_operands(seen: SeenRegions) -> Generator[None]:
     """Compute the unknown operands of regions in the programs that are compiled inside the ``with``."""
-    here, jax_folder = _Computing(), os.path.dirname(jax.__file__)
+    computing, jax_folder = set[int](), os.path.dirname(jax.__file__)  # the threads that compute operands
 
     def look(event: str, *_: Any, **__: Any) -> None:
-        if "jaxpr_to_mlir" not in event or here.is_computing:
+        if "jaxpr_to_mlir" not in event or threading.get_ident() in computing:
             return
-        here.is_computing = True
+        computing.add(threading.get_ident())
         try:
             for jaxpr, arguments in _calls_under_way(jax_folder):
                 _compute(jaxpr, arguments, seen)
         except Exception:  # then they stay unknown
             return
         finally:
-            here.is_computing = False
+            computing.remove(threading.get_ident())
 
     jax.monitoring.register_event_duration_secs_listener(look)
     try:

@@ -98,9 +98,8 @@ def _check(function: Function, mesh: AbstractMesh, values: Mapping[str, Any], se
     label = f"{function.name}  {mesh_text(mesh.shape_tuple)}"
     try:
         arguments = arguments_for(function, values)
-        planned = plan_inputs(function.function, (mesh,), arguments, None, "check")
-        drawn = planned.draw(seed)
-        drawn_sizes = {name: size for name, size in drawn.sizes.items() if name not in planned.given}
+        drawn = plan_inputs(function.function, (mesh,), arguments, None, "check").draw(seed)
+        drawn_sizes = drawn.drawn_sizes
         with audit() if function.is_plain else nullcontext() as report:
             _trace(function, drawn, mesh)
         if report is not None:

@@ -13,7 +13,6 @@ from typing import Any
 
 from jax.sharding import AbstractMesh
 
-from ...drawing import document
 from ...errors.phrases import excerpt, mesh_text
 from ..explain import explain_call
 from ..explain.compiled import read_target, require_as_many
@@ -107,8 +106,7 @@ def run(given: argparse.Namespace) -> int:
             elif isinstance(explanation, Explanation):
                 changes = _compare(lock, keys[at], explanation, given.lock is not None)
                 has_changed = has_changed or (changes and given.lock is None)
-    if page is not None:
-        options.write_page(page, document(given.target, "\n<hr>\n".join(explanation.html for explanation in explained)))
+    options.write_page(page, given.target, explained)
     if lock is not None and given.lock is not None:
         with options.misuse("--lock "):
             lock.write()

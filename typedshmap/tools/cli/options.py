@@ -7,7 +7,7 @@ import ast
 import os
 import re
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,8 +17,10 @@ import jax
 from jax.sharding import AbstractMesh, AxisType
 
 from ..._jax.mesh import abstract_mesh, parse_mesh
+from ...drawing import document
 from ...errors import TypedShmapError
 from ...errors.phrases import did_you_mean, excerpt
+from ..explain.tables import Page
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 """Exit codes: no failure; a failing function; misuse of the command line; Ctrl-C."""
@@ -195,10 +197,12 @@ def page_to_write(name: str | None, is_forced: bool) -> Path | None:
     return page
 
 
-def write_page(page: Path, text: str) -> None:
-    """Write the file of ``--html``, or raise a UsageError if it cannot be written."""
+def write_page(page: Path | None, title: str, results: Iterable[Page]) -> None:
+    """Write the file of ``--html``, if any, or raise a UsageError if it cannot be written."""
+    if page is None:
+        return
     try:
-        page.write_text(text, encoding="utf-8")
+        page.write_text(document(title, "\n<hr>\n".join(result.html for result in results)), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--html {page}: {(error.strerror or str(error)).lower()}") from None
 

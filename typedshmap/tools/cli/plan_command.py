@@ -11,7 +11,6 @@ from ..._jax.mesh import MOST_DEVICES
 from ..explain import Choice, choose_call
 from ..explain.choose import meshes_to_try, read_free_mesh
 from ..explain.hardware import read_hardware
-from ..explain.tables import document
 from . import options
 from .output import early_progress, print_failure
 from .targets import arguments_for, read_functions
@@ -33,12 +32,8 @@ def add_verb(add_parser: Callable[..., options.Parser]) -> None:
     add("--devices", type=options.natural_number, required=True, metavar="2048", help="the number of devices")
     kinds = "the kind of device: v5e, v5p, v6e, v7x, h100, b200; for a TPU also its topology: v5p:8x16x16"
     add("--hardware", required=True, metavar="v5p", help=kinds)
-    add(
-        "--mesh",
-        default="",
-        metavar="tp=8",
-        help="mesh axes of fixed size, and axes that no hint names: pp,tp=8",
-    )
+    axes = "mesh axes of fixed size, and axes that no hint names: pp,tp=8"
+    add("--mesh", default="", metavar="tp=8", help=axes)
     options.add_values(parser)
     add("--grad", action="store_true", help="plan for the function and its gradient (vector-Jacobian product)")
     options.add_page(parser, "charts of time and memory")
@@ -86,7 +81,6 @@ def run(given: argparse.Namespace) -> int:
             else:
                 print(f"{choice}\n", flush=True)
                 choices.append(choice)
-    if page is not None:
-        options.write_page(page, document(given.target, "\n<hr>\n".join(choice.html for choice in choices)))
+    options.write_page(page, given.target, choices)
     is_done = len(choices) == len(functions) and all(choice.ranked for choice in choices)
     return options.DONE if is_done else options.FAILED

@@ -47,9 +47,6 @@ __all__ = [
 ]  # fmt: skip
 
 
-_SEED = 0
-
-
 @overload
 def explain(
     f: Callable[..., Any],
@@ -179,24 +176,19 @@ def explain_call(
     own_mesh = signature(f, verb).known_mesh()
     device, target = read_hardware(verb, hardware), read_target(verb, compile)
     meshes = meshes_of(mesh, own_mesh, (*args, *given.values()), verb)
-    drawn_sizes = dict[str, Any]()
 
     def draw_for(meshes: Sequence[AbstractMesh]) -> UnplacedInputs:
         """The arguments of the call, with sizes that divide over the meshes."""
-        planned = plan_inputs(f, meshes, given, arguments, verb, args)
-        drawn = planned.draw(_SEED)
-        drawn_sizes.update((name, size) for name, size in drawn.sizes.items() if name not in planned.given)
-        return drawn
+        return plan_inputs(f, meshes, given, arguments, verb, args).draw(seed=0)
 
     def explain_on(drawn: UnplacedInputs, mesh: AbstractMesh) -> Explanation:
         rates = read_bandwidth(verb, bandwidth, mesh.shape_tuple)
         rates = rates if device is None else {**device.rates(mesh.shape_tuple), **rates}
         explained = explanation(ExplainedCall(f, drawn, mesh), grad, rates, device, target)
-        if device is None or not drawn_sizes:
+        if device is None or not drawn.drawn_sizes:
             return explained
-        note = (
-            f"sizes that are not given are drawn, so that they divide over all meshes: {mesh_text(drawn_sizes.items())}"
-        )
+        sizes = mesh_text(drawn.drawn_sizes.items())
+        note = f"sizes that are not given are drawn, so that they divide over all meshes: {sizes}"
         return replace(explained, notes=(*explained.notes, note))
 
     if not isinstance(mesh, (list, tuple)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import islice, permutations
@@ -14,7 +14,7 @@ from ...drawing import framed
 from ...errors import MeshAxisError, StructureError
 from ...errors.phrases import mesh_text, value_text
 from .hardware import Hardware, time_of
-from .links import divisors
+from .links import products
 from .model import Failed, MeshSizes, Time, bytes_text, seconds_text
 from .picture import charts
 from .tables import Explanation, Page, Table, notes_html, notes_text
@@ -152,22 +152,13 @@ def meshes_to_try(verb: str, devices: int, axes: FreeMesh) -> list[dict[str, int
         kept = ", ".join(f"{axis}={size}" for axis, size in fixed.items())
         makes = f"makes {taken:,} devices, not {devices:,}, and no mesh axis has a free size"
         raise MeshAxisError(f"{verb}: {kept} {f'does not divide {devices:,} devices' if free else makes}")
-    divided = list(islice(_divided(count, len(free)), _MOST_MESHES + 1))
+    divided = list(islice(products(count, [count] * len(free)), _MOST_MESHES + 1))
     if len(divided) > _MOST_MESHES:
         raise StructureError(
             f"{verb}: {devices:,} devices make more than {_MOST_MESHES:,} meshes of {', '.join(free)}"
             f'\n\nHint: fix some sizes, as in mesh={{"{free[-1]}": 8}}'
         )
     return [{axis: size or sizes[free.index(axis)] for axis, size in axes.items()} for sizes in divided]
-
-
-def _divided(count: int, parts: int) -> Iterator[tuple[int, ...]]:
-    if parts <= 1:
-        yield (count,) * parts
-        return
-    for first in reversed(divisors(count)):
-        for rest in _divided(count // first, parts - 1):
-            yield (first, *rest)
 
 
 def read_free_mesh(verb: str, given: Any) -> dict[str, int | None]:

@@ -33,10 +33,8 @@ _NO_TPU = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_SIZE = r"(?P<{}>[0-9.]+)(?P<{}_unit>[KMGT]?)"
 _NEEDED = re.compile(
-    rf"(?:Used {_SIZE.format('used', 'used')} of {_SIZE.format('limit', 'limit')} hbm|"
-    rf"\({_SIZE.format('total', 'total')}\) exceeds available HBM \({_SIZE.format('available', 'available')}\))"
+    r"(?:Used |\()(?P<size>[0-9.]+)(?P<unit>[KMGT]?)(?: of [0-9.]+[KMGT]? hbm|\) exceeds available HBM)"
 )
 _COLLECTIVE = re.compile(
     r" (?P<name>all-gather|all-reduce|reduce-scatter|(?:ragged-)?all-to-all|collective-(?:permute|broadcast))"
@@ -80,8 +78,8 @@ _HINT = 'Hint: write "cpu", or a kind of TPU with its chips along each dimension
 
 @contextmanager
 def _without_metadata_server() -> Generator[None]:
-    added = [name for name in _NO_TPU if name not in os.environ]
-    os.environ.update({name: _NO_TPU[name] for name in added})
+    added = {name: value for name, value in _NO_TPU.items() if name not in os.environ}
+    os.environ.update(added)
     try:
         yield
     finally:
@@ -156,8 +154,7 @@ def _collectives_in(text: str) -> Counter[str]:
 
 def _refused(target: str, message: str) -> Compiled:
     """The result for a program that is too large for the device, from the compiler's message."""
-    said = next((line for line in message.splitlines() if _NEEDED.search(line)), message.splitlines()[0])
+    said = next(filter(_NEEDED.search, message.splitlines()), message.splitlines()[0])
     match = _NEEDED.search(said)
-    sizes = match.groupdict() if match else {}
-    needed = next((float(sizes[key]) * _UNITS[sizes[f"{key}_unit"]] for key in ("used", "total") if sizes.get(key)), 0)
+    needed = float(match["size"]) * _UNITS[match["unit"]] if match else 0
     return Compiled(target, int(needed), None, {}, said.removeprefix("RESOURCE_EXHAUSTED: "))

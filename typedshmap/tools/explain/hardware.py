@@ -125,34 +125,23 @@ def _width(dtype: str) -> int:
     return int(digits[0]) if digits else 8
 
 
-def _tpu(
-    name: str, rates: Mapping[str, float], gib: float, bandwidth: float, link: float, domain: int, network: float,
-    torus: Torus,
-) -> Hardware:  # fmt: skip
-    return Hardware(name, rates, gib * 2**30, bandwidth, {}, link, domain, network, torus)
-
-
-def _gpu(name: str, rates: Mapping[str, float], gigabytes: int, bandwidth: float, link: float) -> Hardware:
-    return Hardware(name, rates, gigabytes * 1e9, bandwidth, link=link, domain=8, network=50e9)
-
-
 # Sources: docs.cloud.google.com/tpu/docs/{v5e,v5p,v6e,tpu7x}, and NVIDIA's data sheets of the H100 SXM and the HGX
 # B200, without sparsity. Over one dim of a torus a chip sends half of its bidirectional bandwidth, divided by the dims;
 # into a switch half of it. A device of a TPU7x is one of two chiplets, with half of the chip's figures. The memory of
 # TPUs is XLA's limit for a program, somewhat less than the chip's memory.
 _SQUARE, _CUBE = Torus(dims=2, ring=16), Torus(dims=3, ring=4)
-_PAIRS = replace(_CUBE, pair=600e9)
+_PAIRS, _GIB = replace(_CUBE, pair=600e9), 2**30
 _H100 = {"f8": 1979e12, "i8": 1979e12, "bf16": 989e12, "f16": 989e12, "f32": 494.7e12, "f64": 67e12}
 _B200 = {"f8": 4500e12, "i8": 4500e12, "bf16": 2250e12, "f16": 2250e12, "f32": 1100e12, "f64": 40e12}
 KNOWN = {
     hardware.name: hardware
     for hardware in (
-        _tpu("v5e", {"bf16": 197e12, "i8": 393e12}, 15.75, 819e9, 100e9, 256, 3.125e9, _SQUARE),
-        _tpu("v5p", {"bf16": 459e12, "i8": 918e12}, 95, 2765e9, 200e9, 6144, 6.25e9, _CUBE),
-        _tpu("v6e", {"bf16": 918e12, "i8": 1836e12}, 31.24, 1638e9, 200e9, 256, 12.5e9, _SQUARE),
-        _tpu("v7x", {"bf16": 1153.5e12, "f8": 2307e12}, 94.74, 3690e9, 100e9, 18432, 6.25e9, _PAIRS),
-        _gpu("h100", _H100, 80, 3350e9, 450e9),
-        _gpu("b200", _B200, 180, 8000e9, 900e9),
+        Hardware("v5e", {"bf16": 197e12, "i8": 393e12}, 15.75 * _GIB, 819e9, {}, 100e9, 256, 3.125e9, _SQUARE),
+        Hardware("v5p", {"bf16": 459e12, "i8": 918e12}, 95 * _GIB, 2765e9, {}, 200e9, 6144, 6.25e9, _CUBE),
+        Hardware("v6e", {"bf16": 918e12, "i8": 1836e12}, 31.24 * _GIB, 1638e9, {}, 200e9, 256, 12.5e9, _SQUARE),
+        Hardware("v7x", {"bf16": 1153.5e12, "f8": 2307e12}, 94.74 * _GIB, 3690e9, {}, 100e9, 18432, 6.25e9, _PAIRS),
+        Hardware("h100", _H100, 80e9, 3350e9, {}, 450e9, 8, 50e9),
+        Hardware("b200", _B200, 180e9, 8000e9, {}, 900e9, 8, 50e9),
     )
 }
 

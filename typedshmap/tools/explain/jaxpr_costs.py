@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from ... import _jax
 from ...inspection import Interpreter, call, reshard_steps
 from .model import Collective, Pass, Value, array_text, ring_bytes
+from .program import Around
 
 Sources = frozenset[int]
 _NOTHING: Sources = frozenset()
@@ -31,19 +32,6 @@ _NO_COMMUNICATION = frozenset(
 )
 
 
-class _Surroundings(NamedTuple):
-    """The surroundings of an equation."""
-
-    sizes: Mapping[str, int] = {}  # of manual mesh axes
-    times: int = 1
-    loops: tuple[str, ...] = ()
-    part: Pass = "forward"
-    place: str = ""
-
-    def inside(self, loop: str, times: int = 1) -> _Surroundings:
-        return self._replace(times=self.times * times, loops=(*self.loops, loop))
-
-
 @dataclass
 class JaxprCosts(Interpreter[Sources]):
     """The costs of a jaxpr, in the order of its equations."""
@@ -54,7 +42,7 @@ class JaxprCosts(Interpreter[Sources]):
     notes: list[str] = field(default_factory=list[str])
     outside: list[str] = field(default_factory=list[str])  # operations on global arrays outside manual regions
     is_transposed: bool = False  # it takes a gradient
-    around: _Surroundings = field(default_factory=_Surroundings)
+    around: Around = field(default_factory=Around)
 
     def __post_init__(self) -> None:
         self.rules = defaultdict(lambda: JaxprCosts._equation)
@@ -83,10 +71,8 @@ class JaxprCosts(Interpreter[Sources]):
         return [sources] * len(eqn.outvars)
 
     def _equation(self, eqn: Any, sources: list[Sources]) -> Sequence[Sources]:
-        around = self.around
-        part: Pass = "gradient" if _jax.jaxpr.is_transposed(eqn) else around.part
-        self.is_transposed |= part == "gradient"
-        self.around = around._replace(part=part, place=_jax.source.equation_place(eqn) or around.place)
+        around, self.around = self.around, self.around.at(eqn)
+        self.is_transposed |= self.around.is_transposed
         results = self._results(eqn, sources)
         self.around = around
         return results
@@ -108,12 +94,11 @@ class JaxprCosts(Interpreter[Sources]):
             self.around = at.inside("cond")
             return self._cond(eqn, sources)
         if name == "shard_map":
-            mesh, manual = params["mesh"], _jax.jaxpr.newly_manual_axes(params)
-            sizes = {axis: size for axis, size in mesh.shape.items() if axis in manual or axis in at.sizes}
-            if auto := ", ".join(axis for axis, size in mesh.shape.items() if axis not in sizes and size > 1):
+            sizes = {**at.sizes, **_jax.jaxpr.manual_sizes(params)}
+            if auto := ", ".join(axis for axis, size in params["mesh"].shape.items() if axis not in sizes and size > 1):
                 note = "there XLA shards arrays further, and what it sends is not counted"
                 self.notes.append(f"a region is not manual over {auto}: {note}")
-            self.around = at._replace(sizes={**at.sizes, **sizes})
+            self.around = at._replace(sizes=sizes)
         if name == _jax.jaxpr.CLAIM:
             if params["claim"].assertion.subject.kind != "checked":
                 return sources
@@ -131,7 +116,8 @@ class JaxprCosts(Interpreter[Sources]):
         results, at, is_chain = list(sources), self.around, eqn.primitive.name == "reshard_shards"
         for place, cost in enumerate(collectives):
             slot, ident = 0 if is_chain else place, next(self.idents)
-            cost = replace(cost, ident=ident, times=at.times, loops=at.loops, place=at.place, part=at.part)
+            part: Pass = "gradient" if at.is_transposed else "forward"
+            cost = replace(cost, ident=ident, times=at.times, loops=at.loops, place=at.place, part=part)
             self.collectives.append(replace(cost, after=tuple(sorted(results[slot]))))
             results[slot] = frozenset([ident])
         return results if len(results) == len(eqn.outvars) else [_union(results)] * len(eqn.outvars)
@@ -154,7 +140,7 @@ def _union(sources: Sequence[Sources]) -> Sources:
     return _NOTHING.union(*sources)
 
 
-def _checked_value(ident: int, eqn: Any, sources: Sources, at: _Surroundings) -> Value:
+def _checked_value(ident: int, eqn: Any, sources: Sources, at: Around) -> Value:
     claim, aval = eqn.params["claim"], eqn.invars[0].aval
     stated = claim.assertion
     sizes = stated.region.sizes

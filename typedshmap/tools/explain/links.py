@@ -76,29 +76,27 @@ def place_on_torus(sizes: Shape, shape: Shape) -> tuple[Shape, ...]:
             return prod(full), sum(length > 1 for length in full), shared, parts
 
         free = [length // used for length, used in zip(shape, taken, strict=True)]
-        parts = max(_products(size, free), key=preference)
+        parts = max(products(size, free), key=preference)
         taken = [used * part for used, part in zip(taken, parts, strict=True)]
         places.append(parts)
     return tuple(reversed(places))
 
 
-def _products(size: int, free: Sequence[int]) -> Iterator[Shape]:
-    """All ways to write a size as a product of divisors of some numbers."""
+def products(size: int, free: Sequence[int]) -> Iterator[Shape]:
+    """All ways to write a size as a product of divisors of some numbers, the largest first divisor first."""
     if not free:
         yield from [()] if size == 1 else []
         return
-    for part in divisors(gcd(size, free[0])):
-        for rest in _products(size // part, free[1:]):
+    for part in reversed(divisors(gcd(size, free[0]))):
+        for rest in products(size // part, free[1:]):
             yield (part, *rest)
 
 
 @lru_cache(maxsize=1024)
 def slice_shape(chips: int, dims: int) -> Shape:
     """The most cubic grid of a number of chips, like those of slices: 2,048 in three dims are 8, 16 and 16."""
-    if dims == 1:
-        return (chips,)
-    shapes = [(first, *slice_shape(chips // first, dims - 1)) for first in divisors(chips) if first**dims <= chips]
-    return min((tuple(sorted(shape)) for shape in shapes), key=sum)
+    shapes = (tuple(sorted(shape)) for shape in products(chips, [chips] * dims))
+    return min(shapes, key=lambda shape: (sum(shape), shape))
 
 
 @lru_cache(maxsize=1024)

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ... import _jax
+
 
 @dataclass(eq=False, slots=True)
 class Buffer:
@@ -54,6 +56,17 @@ class Around(NamedTuple):
     times: int = 1
     place: str = ""
     is_transposed: bool = False
+    sizes: Mapping[str, int] = {}  # of manual mesh axes
+    loops: tuple[str, ...] = ()
+
+    def at(self, eqn: Any) -> Around:
+        """The same at one of the equations."""
+        is_transposed = self.is_transposed or _jax.jaxpr.is_transposed(eqn)
+        return self._replace(place=_jax.source.equation_place(eqn) or self.place, is_transposed=is_transposed)
+
+    def inside(self, loop: str, times: int = 1) -> Around:
+        """The same in a loop or branch of it."""
+        return self._replace(times=self.times * times, loops=(*self.loops, loop))
 
 
 @dataclass

@@ -99,9 +99,6 @@ class _Reader:
     backend: Backend
     now: int = 0
     around: Around = field(default_factory=Around)
-    manual: Mapping[str, int] = field(default_factory=dict[str, int])
-    # Arrays that are converted before the loops that scan them, by array and dtype.
-    converted: dict[tuple[Buffer, str], Buffer] = field(default_factory=dict[tuple[Buffer, str], Buffer])
 
     def read(self, closed_jaxpr: Any, operands: Sequence[_Variable]) -> list[_Variable]:
         """Read a jaxpr with its operands; returns its results."""
@@ -124,8 +121,7 @@ class _Reader:
         bind(jaxpr.invars, operands)
         for eqn in jaxpr.eqns:
             self.now += 1
-            is_transposed = around.is_transposed or _jax.jaxpr.is_transposed(eqn)
-            self.around = Around(around.times, _jax.source.equation_place(eqn) or around.place, is_transposed)
+            self.around = around.at(eqn)
             results = self._equation(eqn, [variable_of(atom) for atom in eqn.invars])
             self.around = around
             bind(eqn.outvars, results)
@@ -158,7 +154,7 @@ class _Reader:
         parts = max((operand.parts for operand in operands), default=1)
         made = [self._new(var.aval, name, parts) for var in eqn.outvars]
         # XLA drops a collective of single shards.
-        if kind.is_view or group_size(eqn, self.manual) == 1:
+        if kind.is_view or group_size(eqn, self.around.sizes) == 1:
             return [result._replace(buffer=operand.buffer) for operand, result in zip(operands, made, strict=False)]
         self.program.equations.append((eqn, parts, self.around))
         if name in _FUSED:
@@ -172,10 +168,13 @@ class _Reader:
             for operand in operands:
                 if name != "dot_general" or self.backend != "tpu" or operand.buffer.stack is None:
                     self.store(operand.buffer)
-        beside = [self._new(aval, name).buffer for aval in _copied_layouts(eqn)]
+        params, beside = eqn.params, list[Buffer]()
+        if name == "all_to_all" or params.get("scatter_dimension") or params.get("all_gather_dimension"):
+            # A collective also holds the parts of each device one behind the other.
+            larger = max(eqn.invars[0].aval, eqn.outvars[0].aval, key=_bytes)
+            beside = [self._new(larger, name).buffer]
         is_in_place = kind.kind == "placing" or name == "sort"
-        step = self._step([result.buffer for result in made], _union(operands), is_in_place)
-        step.writes = [*step.writes, *beside]
+        step = self._step([*(result.buffer for result in made), *beside], _union(operands), is_in_place)
         if name == "dot_general":
             made[0].buffer.product = step
             step.multiplied = frozenset(() if _has_precision(eqn) else _union(operands))
@@ -191,8 +190,13 @@ class _Reader:
             buffer.reads, buffer.size = reads, 1 + sum(operand.size for operand in buffers)
             buffer.is_costly = kind.is_costly or any(operand.is_costly for operand in buffers)
             buffer.product = max(products, key=attrgetter("time"), default=None)
-        if name == "convert_element_type" and buffers[0].stack is not None:
-            self._convert_scanned(buffers[0], made[0].buffer, *buffers[0].stack)
+        if name == "convert_element_type" and buffers[0].stack is not None and made[0].bytes < operands[0].bytes:
+            # XLA makes an array that a loop scans narrower before the loop.
+            scanned, start = buffers[0].stack
+            dtype, size = made[0].buffer.type.partition("[")[0], scanned.bytes * made[0].bytes // operands[0].bytes
+            narrow = Buffer(size, f"{scanned.type} as {dtype}", name, self.around.place, start)
+            self.program.steps.append(ProgramStep(start, {scanned: scanned.bytes}, [narrow], Around(1, narrow.place)))
+            made[0].buffer.reads = {narrow: made[0].bytes}
 
     def _new(self, aval: Any, operation: str, parts: int = 1) -> _Variable:
         size = -(-_bytes(aval) // parts)
@@ -224,28 +228,15 @@ class _Reader:
         return variable._replace(buffer=copy)
 
     def _batch_first(self, operand: _Variable, batch: Sequence[int]) -> _Variable:
-        """An operand of a product with its batch dims first; an expression is computed in this order."""
+        """An operand of a product with its batch dims first."""
         is_in_order = tuple(batch) == tuple(range(len(batch)))
-        return operand if is_in_order or not operand.buffer.is_stored else self.copy(operand, "transpose")
+        return operand if is_in_order else self.copy(operand, "transpose")
 
     def _row(self, array: _Variable, var: Any) -> _Variable:
         """One iteration's slice of an array."""
         row, scanned = self._new(var.aval, "scan"), self.store(array.buffer)
-        row.buffer.reads, row.buffer.stack = {scanned: min(scanned.bytes, row.bytes)}, (scanned, self.now)
+        row.buffer.reads, row.buffer.stack = {scanned: row.bytes}, (scanned, self.now)
         return row
-
-    def _convert_scanned(self, row: Buffer, made: Buffer, scanned: Buffer, start: int) -> None:
-        """Convert a scanned array to a narrower dtype before the loop, like XLA."""
-        if made.bytes >= row.bytes:
-            return
-        narrow = made.type.partition("[")[0]
-        if (scanned, narrow) not in self.converted:
-            size = scanned.bytes * made.bytes // row.bytes
-            copy = Buffer(size, f"{scanned.type} as {narrow}", "convert_element_type", made.place, start)
-            self.program.steps.append(ProgramStep(start, {scanned: scanned.bytes}, [copy], Around(1, copy.place)))
-            self.converted[scanned, narrow] = copy
-        made.stack = (self.converted[scanned, narrow], start)
-        made.reads = {self.converted[scanned, narrow]: made.bytes}
 
     def _loop(
         self,
@@ -264,7 +255,7 @@ class _Reader:
         stacks = [self._new(var.aval, "stacked") for var in eqn.outvars[count:]]
         self._step([stack.buffer for stack in stacks], {})
         first = len(self.program.steps)
-        self.around = around._replace(times=around.times * length)
+        self.around = around.inside(eqn.primitive.name, length)
         results = self.read(body, [*consts, *carry, *rows])
         for result in results[:count]:
             self.store(result.buffer)
@@ -310,20 +301,11 @@ class _Reader:
             else:
                 shard.buffer.reads = _union([operand], shard.bytes)
             inside.append(shard)
-        manual, self.manual = self.manual, {**self.manual, **_jax.jaxpr.manual_sizes(eqn.params)}
-        results, self.manual = self.read(body, inside), manual
+        self.around = self.around._replace(sizes={**self.around.sizes, **_jax.jaxpr.manual_sizes(eqn.params)})
         return [
             result._replace(parts=max(1, _bytes(var.aval) // max(1, result.bytes)))
-            for result, var in zip(results, eqn.outvars, strict=True)
+            for result, var in zip(self.read(body, inside), eqn.outvars, strict=True)
         ]
-
-
-def _copied_layouts(eqn: Any) -> list[Any]:
-    """The operands and results that a collective copies, so that the parts of each device are contiguous."""
-    params = eqn.params
-    if eqn.primitive.name == "all_to_all" or params.get("scatter_dimension", 0):
-        return [eqn.invars[0].aval]
-    return [eqn.outvars[0].aval] if params.get("all_gather_dimension", 0) else []
 
 
 def _union(variables: Sequence[_Variable], most: int | None = None) -> dict[Buffer, int]:

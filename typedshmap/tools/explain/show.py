@@ -20,6 +20,7 @@ from ...inspection import HintedLeaf, MeshLike, leaves_of
 from ...records import Record
 from .explained_call import meshes_of
 from .model import array_text
+from .tables import Table
 
 MOST_ROWS = 64
 """The maximal number of slices in a text, and of rows or columns in a drawing."""
@@ -198,14 +199,14 @@ def devices_text(devices: Sequence[int]) -> str:
 
 def _table(array: ShownArray) -> str:
     """A row for each slice."""
-    rows = [("", *array.dims, "devices")]
-    for block in array.blocks[:MOST_ROWS]:
-        rows.append(("", *(f"{start}:{stop}" for start, stop in block.slices), devices_text(block.devices)))
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    if (left := len(array.blocks) - MOST_ROWS) > 0:
-        lines.append(f"  ... and {left} more slices")
-    return "\n".join([f"{array.title}: {array.types}", *array.notes, *lines])
+    names = ("", *array.dims, "devices")
+    rows = [
+        ("", *(_slices(block, [dim]) for dim in range(len(array.dims))), devices_text(block.devices))
+        for block in array.blocks[:MOST_ROWS]
+    ]
+    left = len(array.blocks) - MOST_ROWS
+    more = [f"  ... and {left} more slices"] if left > 0 else []
+    return "\n".join([f"{array.title}: {array.types}", *array.notes, str(Table(names, rows, names)), *more])
 
 
 # The drawing

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from math import inf
@@ -149,7 +149,6 @@ class Comparison(Page):
 
 
 NO_COLLECTIVES = "no collectives in manual regions"
-_KINDS = ("argument", "check", "result")
 _TEXT = frozenset(
     ["mesh", "value", "global shape", "spec", "shard shape", "hint", "part", "collective", "over", "where", "total"]
 ) | {"cost", "compiled", "refused", "refused:", "why", ""}
@@ -161,6 +160,7 @@ class Table(NamedTuple):
 
     headings: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
+    text: Container[str] = _TEXT  # the headings of the others
 
     @property
     def width(self) -> int:
@@ -169,13 +169,13 @@ class Table(NamedTuple):
 
     def __str__(self) -> str:
         """Each column as wide as its widest cell."""
-        widths = [max(map(len, column)) for column in zip(self.headings, *self.rows, strict=True)]
-        formats = [f"{'<' if name in _TEXT else '>'}{width}" for name, width in zip(self.headings, widths, strict=True)]
+        columns = zip(self.headings, *self.rows, strict=True)
+        formats = [f"{'<' if column[0] in self.text else '>'}{max(map(len, column))}" for column in columns]
         return "\n".join("  ".join(map(format, row, formats)).rstrip() for row in (self.headings, *self.rows))
 
     @property
     def html(self) -> str:
-        return table(self.headings, self.rows, [name for name in self.headings if name not in _TEXT])
+        return table(self.headings, self.rows, [name for name in self.headings if name not in self.text])
 
 
 _WIDTH, _LINES, _DEAREST = 100, 25, 5
@@ -264,7 +264,7 @@ def sizes_text(report: Explained) -> str:
 def value_table(report: Explained) -> Table:
     """A row for each value: arguments, checked values, results."""
     rows: list[tuple[str, ...]] = []
-    for value in sorted(report.values, key=lambda value: _KINDS.index(value.kind)):
+    for value in sorted(report.values, key=attrgetter("kind")):
         name = f"check in {value.name} at {value.place}" if value.kind == "check" else value.name
         shape, shard = (array_text(value.dtype, shape) for shape in (value.shape, value.shard))
         rows.append((name, shape, _jax.array.spec_text(value.spec), shard, bytes_text(value.bytes), value.hint))

@@ -178,6 +178,11 @@ class UnplacedInputs:
     compared: Mapping[str, Iterable[ComparedNumber]] = field(default_factory=dict[str, Any])
     factor: float = 1.0  # of drawn floats
 
+    @property
+    def drawn_sizes(self) -> SizeValues:
+        """The sizes that are not given."""
+        return {name: size for name, size in self.sizes.items() if name not in self.plan.given}
+
     def on(self, mesh: _jax.mesh.AnyMesh | None) -> Inputs:
         """The arguments, sharded over a mesh by their hints; structs on an AbstractMesh."""
         return self._placed(mesh, isinstance(mesh, AbstractMesh))
