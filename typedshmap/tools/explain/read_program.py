@@ -99,6 +99,8 @@ class _Reader:
     backend: Backend
     now: int = 0
     around: Around = field(default_factory=Around)
+    # By array, dtype and the start of a loop that scans the array.
+    narrowed: dict[tuple[Buffer, str, int], Buffer] = field(default_factory=dict[tuple[Buffer, str, int], Buffer])
 
     def read(self, closed_jaxpr: Any, operands: Sequence[_Variable]) -> list[_Variable]:
         """Read a jaxpr with its operands; returns its results."""
@@ -194,8 +196,11 @@ class _Reader:
             # XLA makes an array that a loop scans narrower before the loop.
             scanned, start = buffers[0].stack
             dtype, size = made[0].buffer.type.partition("[")[0], scanned.bytes * made[0].bytes // operands[0].bytes
-            narrow = Buffer(size, f"{scanned.type} as {dtype}", name, self.around.place, start)
-            self.program.steps.append(ProgramStep(start, {scanned: scanned.bytes}, [narrow], Around(1, narrow.place)))
+            if (narrow := self.narrowed.get((scanned, dtype, start))) is None:
+                narrow = Buffer(size, f"{scanned.type} as {dtype}", name, self.around.place, start)
+                step = ProgramStep(start, {scanned: scanned.bytes}, [narrow], Around(1, narrow.place))
+                self.program.steps.append(step)
+                self.narrowed[scanned, dtype, start] = narrow
             made[0].buffer.reads = {narrow: made[0].bytes}
 
     def _new(self, aval: Any, operation: str, parts: int = 1) -> _Variable:
