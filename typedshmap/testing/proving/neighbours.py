@@ -90,9 +90,7 @@ def _slice_of(walk: Walk, value: Sharded, shape: Mapping[int, int], parts: Mappi
         factor, number = term.operands[0]
         value = replace(value, term=number, factor=factor * value.factor)
         parts = {dim: part for dim, part in parts.items() if dim not in padding}
-    if not parts or walk.is_number(value):
-        return value
-    return walk.linear("slice", tuple(sorted(parts.items())), value, value.dims)
+    return walk.rearranged("slice", tuple(sorted(parts.items())), value, value.dims) if parts else value
 
 
 def sent(walk: Walk, operand: GlobalValue, shape: Sequence[int], axes: Sequence[str], perm: Any) -> GlobalValue:

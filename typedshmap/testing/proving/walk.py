@@ -145,6 +145,10 @@ class Walk(Interpreter[GlobalValue]):
         operands = (replace(value, factor=Fraction(1)), *operands)
         return self.made(operation, params, operands, dims, value.partial, value.combined_by, value.factor)
 
+    def rearranged(self, operation: str, params: Any, value: Sharded, dims: Sequence[DimSharding]) -> Sharded:
+        """The same for one that takes or moves entries, of which a number is as before."""
+        return value.with_dims(dims) if self.is_number(value) else self.linear(operation, params, value, dims)
+
     def settled(self, value: GlobalValue) -> Sharded:
         """A value as that of a global array."""
         match value:
@@ -174,9 +178,9 @@ class Walk(Interpreter[GlobalValue]):
           sources: the dim of the value that is each dim of the result; None for one along which it is the same.
         """
         dims = moved_dims(value.dims, sources)
-        if self.is_number(value) or list(sources) == list(range(len(value.dims))):
+        if list(sources) == list(range(len(value.dims))):
             return value.with_dims(dims)
-        return self.linear("moved", tuple(sources), value, dims)
+        return self.rearranged("moved", tuple(sources), value, dims)
 
     def spread(self, lookup: OfIds) -> Sharded:
         """The ids, each wherever it decides on an entry."""
