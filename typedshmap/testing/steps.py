@@ -411,8 +411,7 @@ def _results_over_more_axes(step: TracedStep, operands: list[Any]) -> Sequence[A
     for at, value in enumerate(operands):
         if literals and literals[at]:
             value = jax.numpy.asarray(value, step.eqn.invars[at].aval.dtype)
-        more = tuple(all_axes - over(value))
-        operands[at] = jax.lax.pcast(value, more, to="varying") if more else value
+        operands[at] = _jax.casts.pcast_varying(value, all_axes)
     if step.name == "pvary":
         return operands
     if not any(literals):
