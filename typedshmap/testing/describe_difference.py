@@ -41,12 +41,12 @@ def describe_first_difference(
     """Describe where a result begins to differ."""
 
     def run(outcome: Outcome) -> Run:
-        jaxpr = outcome.jaxprs[-1 if is_gradient else 0]
+        jaxpr, mesh = outcome.compiled.jaxprs[-1 if is_gradient else 0], outcome.compiled.mesh
         arguments = [*outcome.arrays, *(outcome.cotangents if is_gradient else ())]
-        return Run(jaxpr, arguments, outcome.mesh, partial(subject.on, outcome.mesh))
+        return Run(jaxpr, arguments, mesh, partial(subject.on, mesh))
 
-    is_gradient = wrong[0] in on_mesh.gradients
-    names = [name for name in on_mesh.values if (name in on_mesh.gradients) == is_gradient]
+    is_gradient = wrong[0] in on_mesh.compiled.gradients
+    names = [*(on_mesh.compiled.gradients if is_gradient else on_mesh.compiled.types)]
     try:
         first = first_difference(run(on_one), run(on_mesh), [names.index(name) for name in wrong if name in names])
         why = "no line computes another value from operands that agree"

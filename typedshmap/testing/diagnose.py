@@ -45,7 +45,7 @@ def failure_report(
         actual, expected = numbers(first.actual[first.at], first.expected[first.at])
         problem = f"{entry_place(first.at)} it is {actual} on {mesh}, but {expected} on {reference}"
         is_gradient = first.name.startswith("grad(")
-        causes = [*clues(first, wrong[0].outcome.jaxprs, is_gradient or where.is_backward, reference)]
+        causes = [*clues(first, wrong[0].outcome.compiled.jaxprs, is_gradient or where.is_backward, reference)]
         cure = next((clue.cure for clue in causes if clue.cure), "")
         if causes and causes[0].is_pattern:
             problem = f" {causes.pop(0).fact}:{entry_place(first.at)} {actual} on {mesh}, not {expected}"

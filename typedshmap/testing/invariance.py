@@ -444,21 +444,22 @@ class Trial:
                 raise StructureError(f"{text} exclude= names '{outer}', which is none of its results\n\n{are}")
         if all(map(self.is_excluded, known)):
             raise StructureError(f"{text} nothing is left to compare; its results are {quoted_axes(known) or 'none'}")
-        if self.grad and not reference.gradients:
+        if self.grad and not reference.compiled.gradients:
             raise StructureError(f"{text} grad=True, but no argument is inexact, so that there is no gradient")
 
     def _failure_message(
         self, reference: Outcome, tolerance: Tolerance, tried: list[MeshTrial], left_out: Mapping[Mesh, str]
     ) -> str:
         """The message of a failure, after a second run on one device, traced anew, which must agree with the first."""
-        again = replace(self, compiled={})._outcome(reference.mesh)
-        repeated = self._compare(reference, reference.mesh, again, tolerance)
+        one = reference.compiled.mesh
+        again = replace(self, compiled={})._outcome(one)
+        repeated = self._compare(reference, one, again, tolerance)
         if repeated.differences:
             return differs_by_itself(self.subject, self.drawn, repeated.differences[0])
         # Also try each axis of a mesh that differs alone.
         known = {longer_axes(trial.mesh) for trial in tried}
         mesh = next(trial.mesh for trial in tried if trial.differences)
-        for axis in longer_axes(mesh) if reference.mesh.size == 1 else ():
+        for axis in longer_axes(mesh) if one.size == 1 else ():
             if (axis,) not in known:
                 # The function may not run on that mesh at all; then the report does without it.
                 with suppress(Exception):
@@ -471,5 +472,5 @@ class Trial:
         self.report("comparing values along the way")
         names = [mismatch.name for mismatch in wrong.differences]
         where = describe_first_difference(self.subject, reference, wrong.outcome, names)
-        than = name_of_mesh(reference.mesh)
+        than = name_of_mesh(one)
         return DifferenceReport(failure_report(self.subject, self.drawn, tolerance, tried, left_out, where, than))
