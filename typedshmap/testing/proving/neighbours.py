@@ -172,9 +172,9 @@ def where(walk: Walk, which: AtShard, cases: Sequence[GlobalValue]) -> GlobalVal
     return replace(elsewhere, end=(index, end))
 
 
-def compared_index(walk: Walk, index: Affine | None, is_true: Callable[[int], bool]) -> AtShard | None:
+def compared_index(walk: Walk, index: Affine, is_true: Callable[[int], bool]) -> AtShard | None:
     """The one shard at which an index is said to be, or not to be."""
-    if index is None or any(index.positions):
+    if any(index.positions):
         return None
     axes, left = split_over(walk.sizes, index.indices, 1)
     truths = [] if left else [is_true(index.constant + at) for at in range(walk.count(axes))]

@@ -23,7 +23,7 @@ def _opaque(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
     if is_other or walk.longer(_jax.jaxpr.named_axes(eqn)):
         raise NotKnown(f"nothing is known of {name}")
     shapes = tuple(operand_shape(eqn, at) for at in range(len(operands)))
-    values = [walk.unsharded(value, shape) for value, shape in zip(operands, shapes, strict=True)]
+    values = walk.solid_along(eqn, [walk.settled(value).reduced() for value in operands])
     params = (params_key(eqn, "sharding", "out_sharding"), shapes)
     dims = [((),) * len(var.aval.shape) for var in eqn.outvars]
     return [walk.made(name, (at, params), values, axes) for at, axes in enumerate(dims)]

@@ -194,21 +194,14 @@ class Walk(Interpreter[GlobalValue]):
             return value
         return self.linear("extent", (dim, length), value, value.with_dim(dim, ()).dims)
 
-    def solid_along(self, eqn: Any, values: Sequence[Sharded], dims: Sequence[int]) -> list[Sharded]:
-        """Operands of an equation, none of them sharded along some dims."""
+    def solid_along(self, eqn: Any, values: Sequence[Sharded], dims: Sequence[int] | None = None) -> list[Sharded]:
+        """Operands of an equation, none of them sharded along some dims, or along any."""
         solid = list[Sharded]()
         for at, value in enumerate(values):
-            for dim in dims:
+            for dim in range(len(value.dims)) if dims is None else dims:
                 value = self.solid(value, dim, operand_shape(eqn, at)[dim])
             solid.append(value)
         return solid
-
-    def unsharded(self, value: GlobalValue, shape: Sequence[int]) -> Sharded:
-        """A value of which every shard must have the whole."""
-        unsharded = self.settled(value).reduced()
-        for dim, length in enumerate(shape):
-            unsharded = self.solid(unsharded, dim, length)
-        return unsharded
 
     def longer(self, axes: Sequence[Any]) -> list[str]:
         """The manual axes among some that have more than one shard."""
