@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import _jax
 from .._jax.primitives import OPPOSITE_END
-from ..errors.phrases import count_text, quoted_axes
+from ..errors.phrases import count_text, first_line, quoted_axes
 from ..inspection import Region
 from .first_difference import FirstDifference, first_difference
 from .replay import Run
@@ -53,8 +53,7 @@ def describe_first_difference(
     except Unreplayable as error:
         first, why = None, str(error)
     except Exception as error:  # of many kinds, and none of them may hide the difference
-        first_line = (str(error).splitlines() or [""])[0][:_MOST_LETTERS]
-        first, why = None, f"the program cannot be run value by value: {type(error).__name__}: {first_line}"
+        first, why = None, f"the program cannot be run value by value: {first_line(error)[:_MOST_LETTERS]}"
     if first is None:
         return Where([f"{FIRST_DIFFERENCE}not known, since {why}"])
     place, *callers = _jax.source.equation_places(first.step.caller)

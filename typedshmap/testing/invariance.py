@@ -23,7 +23,7 @@ from .. import _jax
 from .._jax.mesh import abstract_mesh, mesh_sizes
 from ..drawing import framed, table
 from ..errors import ShapeError, StructureError, SuspectWarning, VaryingError
-from ..errors.phrases import count_text, mesh_text, name_of, quoted_axes, titled, value_text
+from ..errors.phrases import count_text, first_line, mesh_text, name_of, quoted_axes, titled, value_text
 from ..errors.requirements import merge_sizes, require_bool_or_none, require_dict, require_integer
 from ..errors.varying import UnmentionedVarying
 from ..inspection import signature
@@ -257,7 +257,7 @@ def assert_mesh_invariant(
                     raise
                 except Exception:
                     raise error from None
-                misfit = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+                misfit = first_line(error)
             left_out.update(dict.fromkeys(failed, UNCOMPILED))
             chosen = [mesh for mesh in chosen if mesh not in failed]
     return Verified(subject.name, tuple(chosen), left_out, seeds, loose, misfit, spent)

@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh
 
 from ... import _jax
 from ...errors import MeshAxisError, ShapeError, StructureError, SuspectWarning, TypedShmapError
-from ...errors.phrases import mesh_text, value_text
+from ...errors.phrases import first_line, mesh_text, value_text
 from ...errors.requirements import merge_sizes, require_bool_or_none
 from ...inspection import signature
 from ...notation.match import NoValue
@@ -162,12 +162,7 @@ def _read(f: Any, grad: bool, sizes: Mapping[str, Any], deadline: float, has_sha
 
 
 def _raises(error: Exception, shape: Mapping[str, int]) -> Gap:
-    return Gap(f"it raises {_first_line(error)}, on {mesh_text(shape.items())}")
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).partition("\n")[0]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return Gap(f"it raises {first_line(error)}, on {mesh_text(shape.items())}")
 
 
 VERB = "prove"
@@ -255,7 +250,7 @@ class _MeshComparison:
             try:
                 return self._compare(drawn)
             except ShapeError as error:
-                self.refused = _first_line(error)
+                self.refused = first_line(error)
                 try:
                     return self._compare(self._drawn(seed, 2 * self.meshes[1].size))
                 except ShapeError:
