@@ -193,9 +193,8 @@ def assert_mesh_invariant(
     if is_plain(f):
         if manual is not None:
             raise StructureError(f"{VERB}: {name_of(f)}: manual= is for helpers made by typed")
-        hinted, given = with_hints(VERB, f, args, {**sizes, **(arguments or {})}, _lent(meshes))
-        options = {"grad": grad, "exclude": exclude, "seed": seed, "trials": trials, "timeout": timeout}
-        return assert_mesh_invariant(hinted, meshes, **options, rtol=rtol, atol=atol, arguments=given)  # type: ignore[arg-type]
+        f, arguments = with_hints(VERB, f, args, {**sizes, **(arguments or {})}, _lent(meshes))
+        args, sizes = (), {}
     hinted = signature(f, VERB)
     if args:
         raise StructureError(f"{VERB}: {name_of(f)}: args= is for functions without hints; pass arguments by name")
