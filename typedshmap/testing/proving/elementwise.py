@@ -71,7 +71,7 @@ def add(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalVal
     first, second = (walk.affine(operand, result_shape(eqn)) for operand in operands)
     if eqn.outvars[0].aval.dtype.kind in "iu":
         if first is not None and second is not None:
-            return [first.plus(second.times(sign))]
+            return [first.plus(second, sign)]
         if sign < 0 and (ids := looking_up.minus_first(walk, *operands)) is not None:
             return [ids]
     left, right = map(walk.settled, operands)
@@ -105,7 +105,7 @@ def multiply(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Glob
     if first and second and any(isinstance(operand, Affine) for operand in operands):
         for value, by in ((first, second), (second, first)):
             if by.number is not None:
-                return [value.times(by.number)]
+                return [value.plus(value, by.number - 1)]
     left, right = map(walk.settled, operands)
     dims = joined_dims([left, right])
     for number, value in ((left, right), (right, left)):
@@ -161,7 +161,7 @@ def compare(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
         return [walk.number(is_true(left.factor, right.factor), (None,) * len(shape))]
     first, second = walk.affine(left, shape), walk.affine(right, shape)
     if first is not None and second is not None:
-        difference = first.plus(second.times(-1))
+        difference = first.plus(second, -1)
         low, high = difference.bounds(walk.sizes)
         if not low < 0 < high and is_true(low, 0) == is_true(high, 0):
             return [walk.number(is_true(low, 0), (None,) * len(shape))]

@@ -288,9 +288,8 @@ class _MeshComparison:
             if not self.grad:
                 return jax.make_jaxpr(f.results)(call.arrays), f.names
             types = jax.eval_shape(f.results, call.arrays)
-            inexact = {
-                name: leaf for name, leaf in zip(f.names, types, strict=True) if _jax.array.is_inexact(leaf.dtype)
-            }
+            pairs = zip(f.names, types, strict=True)
+            inexact = {name: leaf for name, leaf in pairs if _jax.array.is_inexact(leaf.dtype)}
 
             def both(arrays: Sequence[Any], cotangents: list[Any]) -> Any:
                 return f.results(arrays), f.pullback(inexact, arrays, cotangents)
