@@ -91,9 +91,10 @@ def _are_nearly(shards: HostArray, parts: HostArray, rank: int) -> bool:
 def split(value: HostArray, sizes: Mapping[str, int], dim_axes: Sequence[Sequence[str]]) -> HostArray:
     """The parts of a value on all shards, along leading dims, one per mesh axis."""
     names = {axis: f"a{at}" for at, axis in enumerate(sizes)}
-    whole = " ".join(f"({' '.join([*map(names.get, axes), f'd{dim}'])})" for dim, axes in enumerate(dim_axes))
-    shards = " ".join([*names.values(), *(f"d{dim}" for dim in range(len(dim_axes)))])
-    return einops.repeat(np.asarray(value), f"{whole} -> {shards}", **{names[axis]: sizes[axis] for axis in sizes})
+    whole = [" ".join([*(names[axis] for axis in axes), f"d{dim}"]) for dim, axes in enumerate(dim_axes)]
+    shards = [*names.values(), *(f"d{dim}" for dim in range(len(dim_axes)))]
+    pattern = f"{' '.join(f'({dims})' for dims in whole)} -> {' '.join(shards)}"
+    return einops.repeat(np.asarray(value), pattern, **{names[axis]: size for axis, size in sizes.items()})
 
 
 def layouts(
