@@ -55,10 +55,10 @@ def agreement(shards: HostArray, sizes: Mapping[str, int], expected: Sequence[Ho
     for dim_axes, reduced, rights in ways[len(wholes) :]:
         if shards.dtype == bool and not {"sum", "mean"}.isdisjoint(reduced.values()):
             continue
-        whole, left = shards, {**sizes, **dict.fromkeys(reduced, 1)}
+        total, left = shards, {**sizes, **dict.fromkeys(reduced, 1)}
         for axis, how in reduced.items():
-            whole = _REDUCTIONS[how](whole, axis=[*sizes].index(axis), keepdims=True)
-        if any(is_same(whole, split(right, left, dim_axes)) for right in rights):
+            total = _REDUCTIONS[how](total, axis=[*sizes].index(axis), keepdims=True)
+        if any(is_same(total, split(right, left, dim_axes)) for right in rights):
             return Agreement("reduced", dim_axes, tuple(reduced.items()))
     for dim_axes, rights in wholes:
         if any(_are_nearly(shards, split(right, sizes, dim_axes), len(shape)) for right in rights):
@@ -91,9 +91,9 @@ def _are_nearly(shards: HostArray, parts: HostArray, rank: int) -> bool:
 def split(value: HostArray, sizes: Mapping[str, int], dim_axes: Sequence[Sequence[str]]) -> HostArray:
     """The parts of a value on all shards, along leading dims, one per mesh axis."""
     names = {axis: f"a{at}" for at, axis in enumerate(sizes)}
-    whole = [" ".join([*(names[axis] for axis in axes), f"d{dim}"]) for dim, axes in enumerate(dim_axes)]
+    unsharded = [" ".join([*(names[axis] for axis in axes), f"d{dim}"]) for dim, axes in enumerate(dim_axes)]
     shards = [*names.values(), *(f"d{dim}" for dim in range(len(dim_axes)))]
-    pattern = f"{' '.join(f'({dims})' for dims in whole)} -> {' '.join(shards)}"
+    pattern = f"{' '.join(f'({dims})' for dims in unsharded)} -> {' '.join(shards)}"
     return einops.repeat(np.asarray(value), pattern, **{names[axis]: size for axis, size in sizes.items()})
 
 
