@@ -92,6 +92,13 @@ class Walk(Interpreter[GlobalValue]):
         lost = next((value for value in operands if isinstance(value, Unknown)), None)
         return lost or Unknown(self.place, str(error))
 
+    def known(self, make: Callable[..., Sharded], values: Sequence[GlobalValue], *how: Any) -> GlobalValue:
+        """What is made of values as those of global arrays; unknown where one of them is, or where it is not known."""
+        try:
+            return make(self, *map(self.settled, values), *how)
+        except NotKnown as error:
+            return self.unknown(error, values)
+
     def constant(self, value: Any) -> GlobalValue:
         """What a constant is, the same on every shard."""
         is_array = hasattr(value, "dtype") or isinstance(value, bool | int | float | complex)
