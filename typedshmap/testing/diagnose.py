@@ -61,15 +61,9 @@ def failure_report(
     if also := [name for name in names if name != phrase]:
         more = f" and {len(also) - 6} more" if len(also) > 6 else ""
         facts.append(f"wrong, too: {', '.join(also[:6])}{more}")
-    lines = [
-        f"{subject.name}: {phrase} depends on the mesh:{problem}",
-        "",
-        *(f"    {fact}" for fact in facts),
-        "",
-        *where.lines,
-        "",
-    ]
-    return "\n".join([*lines, *describe_trial(subject, drawn), *([f"Hint: {cure}"] if cure else [])])
+    head = f"{subject.name}: {phrase} depends on the mesh:{problem}"
+    lines = [head, "", *(f"    {fact}" for fact in facts), "", *where.lines, "", *describe_trial(subject, drawn)]
+    return "\n".join([*lines, f"Hint: {cure}"] if cure else lines)
 
 
 def describe_trial(subject: FunctionUnderTest, drawn: UnplacedInputs) -> list[str]:

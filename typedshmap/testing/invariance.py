@@ -93,10 +93,8 @@ class Verified:
             (name_of_mesh(mesh), f"{mesh.size:,}", f"left out, since {why}", "") for mesh, why in self.left_out.items()
         ]
         loose = [(result_phrase(name), f"{share:.2g} of its median entry") for name, share in self.loose.items()]
-        tolerances = [
-            *loose,
-            ("other results" if loose else "all results", "none, or at most 0.01 of the median entry"),
-        ]
+        others = "other results" if loose else "all results"
+        tolerances = [*loose, (others, "none, or at most 0.01 of the median entry")]
         misfit = f"<p>sizes are multiples of all mesh axes, since others led to {escape(self.misfit)}</p>"
         return framed(
             f"<h4>{escape(self.function)}: the same on every mesh</h4>",
