@@ -81,7 +81,7 @@ def used(f: Callable[..., Any]) -> Iterator[Used]:
         tolerance = measure(there, seed).over(there, others)
         for here in others:
             for name, values in there.values.items():
-                allowed, scale = tolerance.allowed(name, values, here.mesh.size), scale_of(values)
+                allowed, scale = tolerance.allowed(name, values, here.compiled.mesh.size), scale_of(values)
                 off = float(np.max(np.abs(as_double(here.values[name]) - as_double(values))))
                 if allowed:
                     yield Used(allowed / scale if scale else 0.0, off / allowed)

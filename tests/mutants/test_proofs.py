@@ -58,6 +58,7 @@ def one_of_each_program(mutants: list[Mutant]) -> list[Mutant]:
     return list({mutant.program.name: mutant for mutant in mutants if mutant.found_by == "mesh"}.values())
 
 
+@pytest.mark.usefixtures("without_first_differences")
 @pytest.mark.parametrize(
     "mutant",
     [

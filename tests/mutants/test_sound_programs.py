@@ -14,6 +14,7 @@ def test_no_fault_is_found_with_a_right_program(sound: Sound) -> None:
     assert_mesh_invariant(sound.function, MESHES, grad=sound.grad, exclude=sound.exclude, trials=1, **sound.given)
 
 
+@pytest.mark.usefixtures("without_first_differences")
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("function", "result"), [(counted, "return[1]"), (own_noise, "return[0]")])
 def test_what_was_excluded_does_differ(function, result: str) -> None:

@@ -11,8 +11,8 @@ from tiers import one_in, slow
 
 from typedshmap import ShardingError, SuspectWarning, TypedShmapError
 from typedshmap.testing import assert_mesh_invariant, prove
-from typedshmap.testing.proving import proof
 
+pytestmark = pytest.mark.usefixtures("nothing_is_run", "without_first_differences")
 LOOKUP = "j = i - lax.axis_index('tp') * len(t); h = (j >= 0) & (j < len(t))"
 CANCELLED = "v = q.sum(0) - ts.reshard(q, '[b/dp,tp] k -> [b/tp,dp] k').sum(0)"
 FOOLED = {
@@ -248,11 +248,6 @@ RIGHT = {
 }  # fmt: skip
 
 MESHES = ["dp=2,tp=1", "dp=3,tp=1", "dp=1,tp=3", "dp=2,tp=2", "dp=4,tp=2", "dp=8,tp=1"]
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof, "assert_mesh_invariant", lambda *_, **__: None)
 
 
 @pytest.mark.sample(3)

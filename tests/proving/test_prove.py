@@ -92,6 +92,7 @@ def test_what_is_refuted_has_the_place_and_the_mesh() -> None:
     assert str(found) == f"halved: refuted: {found.why}, at {found.place}"
 
 
+@pytest.mark.usefixtures("without_first_differences")
 def test_what_is_refuted_is_no_suspect_besides(recwarn: pytest.WarningsRecorder) -> None:
     warnings.simplefilter("always")
 
@@ -108,6 +109,7 @@ def test_what_is_not_known_has_the_place_and_what_is_missing() -> None:
     assert re.fullmatch(r"picked: unknown: it stacks parts of the whole, at test_prove.py:\d+ \(picked\)", found)
 
 
+@pytest.mark.usefixtures("without_first_differences")
 def test_gradients_are_proved_where_they_are_asked_for() -> None:
     @jax.custom_vjp
     def root(x: Array) -> Array:
@@ -186,6 +188,7 @@ def doubled_on_twelve(x: Float32[Array, "[12/dp] model"]) -> Float32[Array, "[12
     return x * (2 if jax.lax.axis_size("dp") == 12 else 1)
 
 
+@pytest.mark.usefixtures("without_first_differences")
 def test_every_mesh_that_fits_sizes_belongs_to_the_proof() -> None:
     assert prove(doubled_on_eight, batch=8).verdict == "refuted"
     found = prove(doubled_on_twelve)
@@ -305,7 +308,10 @@ def test_what_the_types_refuse_is_their_error() -> None:
         prove(partial_sum)
 
 
-def test_a_function_without_hints_is_proved_with_its_arguments(mesh: Mesh) -> None:
+@pytest.mark.usefixtures("without_first_differences")
+def test_a_function_without_hints_is_proved_with_its_arguments() -> None:
+    mesh = jax.make_mesh((2,), ("dp",), axis_types=(AxisType.Auto,))
+
     def mean_by_hand(x: Any) -> Any:
         return jax.lax.pmean(x.mean(0), "dp")
 

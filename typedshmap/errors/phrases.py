@@ -21,6 +21,12 @@ def value_text(value: object) -> str:
     return instance_text(value)
 
 
+def first_line(error: BaseException) -> str:
+    """``ValueError: the first line of its text``; the class alone where it has none."""
+    text = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def instance_text(value: object) -> str:
     """``a dict``, ``an int``: a value by its class."""
     name = type(value).__name__

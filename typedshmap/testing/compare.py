@@ -47,13 +47,11 @@ class FormMismatch:
 
     Attributes:
       name: the result's name.
-      mesh: the mesh on which it differs.
       actual: its type on that mesh; empty if it is missing.
       expected: its type on one device; empty if it is missing.
     """
 
     name: str
-    mesh: Mesh
     actual: str
     expected: str
 
@@ -120,14 +118,15 @@ def differences(reference: Outcome, on_mesh: Outcome, tolerance: Tolerance) -> I
         expected, actual = reference.values.get(name), on_mesh.values.get(name)
         if expected is None or actual is None or expected.shape != actual.shape or expected.dtype != actual.dtype:
             texts = ("" if values is None else _jax.array.type_text(values) for values in (actual, expected))
-            yield FormMismatch(name, on_mesh.mesh, *texts)
+            yield FormMismatch(name, *texts)
             continue
-        allowed = tolerance.allowed(name, expected, on_mesh.mesh.size)
+        mesh, dim_axes = on_mesh.compiled.mesh, on_mesh.compiled.dim_axes(name)
+        allowed = tolerance.allowed(name, expected, mesh.size)
         wrong = ~are_close(actual, expected, allowed)
         if allowed is None:
             wrong &= ~tolerance.loose[name]
         if wrong.any():
-            yield ValueMismatch(name, on_mesh.mesh, actual, expected, allowed, wrong, on_mesh.specs.get(name, ()))
+            yield ValueMismatch(name, mesh, actual, expected, allowed, wrong, dim_axes)
 
 
 def are_close(actual: HostArray, expected: HostArray, allowed: float | None) -> HostArray:
@@ -237,16 +236,17 @@ def as_double(values: HostArray) -> HostArray:
 
 def measure(reference: Outcome, seed: int, rtol: float | None = None, atol: float | None = None) -> Tolerance:
     """Measure the effect of rounding on the results of a function on one device."""
-    coarsest = coarsest_dtype(reference.jaxprs)
+    compiled = reference.compiled
+    coarsest = coarsest_dtype(compiled.jaxprs)
     unit = 0.0 if coarsest is None else unit_of(coarsest)
-    terms = max((longest_sum(jaxpr) for jaxpr in reference.jaxprs), default=1)
+    terms = max((longest_sum(jaxpr) for jaxpr in compiled.jaxprs), default=1)
     values = reference.values
     moved = {name: np.zeros(array.shape) for name, array in values.items() if _jax.array.is_inexact(array.dtype)}
     loose = {name: np.zeros(array.shape, bool) for name, array in values.items() if name not in moved}
     for at, factor in enumerate(_FACTORS):
         changed = reference.again(_perturb(reference.arrays, unit, seed, at), factor)
         for name, most in moved.items():
-            back = as_double(changed[name]) / (factor if name in reference.gradients else 1.0)
+            back = as_double(changed[name]) / (factor if name in compiled.gradients else 1.0)
             with np.errstate(invalid="ignore"):
                 change = np.abs(back - as_double(values[name]))
             np.maximum(most, change, out=most, where=np.isfinite(change))

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import _jax
 from .._jax.primitives import OPPOSITE_END
-from ..errors.phrases import count_text, quoted_axes
+from ..errors.phrases import count_text, first_line, quoted_axes
 from ..inspection import Region
 from .first_difference import FirstDifference, first_difference
 from .replay import Run
@@ -41,20 +41,19 @@ def describe_first_difference(
     """Describe where a result begins to differ."""
 
     def run(outcome: Outcome) -> Run:
-        jaxpr = outcome.jaxprs[-1 if is_gradient else 0]
+        jaxpr, mesh = outcome.compiled.jaxprs[-1 if is_gradient else 0], outcome.compiled.mesh
         arguments = [*outcome.arrays, *(outcome.cotangents if is_gradient else ())]
-        return Run(jaxpr, arguments, outcome.mesh, partial(subject.on, outcome.mesh))
+        return Run(jaxpr, arguments, mesh, partial(subject.on, mesh))
 
-    is_gradient = wrong[0] in on_mesh.gradients
-    names = [name for name in on_mesh.values if (name in on_mesh.gradients) == is_gradient]
+    is_gradient = wrong[0] in on_mesh.compiled.gradients
+    names = [*(on_mesh.compiled.gradients if is_gradient else on_mesh.compiled.types)]
     try:
         first = first_difference(run(on_one), run(on_mesh), [names.index(name) for name in wrong if name in names])
         why = "no line computes another value from operands that agree"
     except Unreplayable as error:
         first, why = None, str(error)
     except Exception as error:  # no error may hide the difference
-        first_line = (str(error).splitlines() or [""])[0][:_MOST_LETTERS]
-        first, why = None, f"the program cannot be run value by value: {type(error).__name__}: {first_line}"
+        first, why = None, f"the program cannot be run value by value: {first_line(error)[:_MOST_LETTERS]}"
     if first is None:
         return Where([f"{FIRST_DIFFERENCE}not known, since {why}"])
     place, *callers = _jax.source.equation_places(first.step.caller)

@@ -45,7 +45,7 @@ def failure_report(
         actual, expected = numbers(first.actual[first.at], first.expected[first.at])
         problem = f"{entry_place(first.at)} it is {actual} on {mesh}, but {expected} on {reference}"
         is_gradient = first.name.startswith("grad(")
-        causes = [*clues(first, wrong[0].outcome.jaxprs, is_gradient or where.is_backward, reference)]
+        causes = [*clues(first, wrong[0].outcome.compiled.jaxprs, is_gradient or where.is_backward, reference)]
         cure = next((clue.cure for clue in causes if clue.cure), "")
         if causes and causes[0].is_pattern:
             problem = f" {causes.pop(0).fact}:{entry_place(first.at)} {actual} on {mesh}, not {expected}"
@@ -61,15 +61,9 @@ def failure_report(
     if also := [name for name in names if name != phrase]:
         more = f" and {len(also) - 6} more" if len(also) > 6 else ""
         facts.append(f"wrong, too: {', '.join(also[:6])}{more}")
-    lines = [
-        f"{subject.name}: {phrase} depends on the mesh:{problem}",
-        "",
-        *(f"    {fact}" for fact in facts),
-        "",
-        *where.lines,
-        "",
-    ]
-    return "\n".join([*lines, *describe_trial(subject, drawn), *([f"Hint: {cure}"] if cure else [])])
+    head = f"{subject.name}: {phrase} depends on the mesh:{problem}"
+    lines = [head, "", *(f"    {fact}" for fact in facts), "", *where.lines, "", *describe_trial(subject, drawn)]
+    return "\n".join([*lines, f"Hint: {cure}"] if cure else lines)
 
 
 def describe_trial(subject: FunctionUnderTest, drawn: UnplacedInputs) -> list[str]:

@@ -104,9 +104,7 @@ class Slice:
         self._data_free, self._sized, self._local = set[int](), {*self.program.constants}, set[int]()
         for step in self.program.steps:
             # A sum over shards is not a size, even if it sums the cotangent 1 of a loss.
-            is_summed = _jax.jaxpr.collective_operation(step.eqn) is not None and any(
-                map(self._is_inexact, step.results)
-            )
+            is_summed = _jax.jaxpr.collective_operation(step.eqn) and any(map(self._is_inexact, step.results))
             if not is_summed and self._data_free.union(self._sized).issuperset(step.operands):
                 self._data_free.update(step.results)
             if not is_summed and step.operands and self._sized.issuperset(step.operands):

@@ -23,7 +23,7 @@ from .. import _jax
 from .._jax.mesh import abstract_mesh, mesh_sizes
 from ..drawing import framed, table
 from ..errors import ShapeError, StructureError, SuspectWarning, VaryingError
-from ..errors.phrases import count_text, mesh_text, name_of, quoted_axes, titled, value_text
+from ..errors.phrases import count_text, first_line, mesh_text, name_of, quoted_axes, titled, value_text
 from ..errors.requirements import merge_sizes, require_bool_or_none, require_dict, require_integer
 from ..errors.varying import UnmentionedVarying
 from ..inspection import signature
@@ -93,10 +93,8 @@ class Verified:
             (name_of_mesh(mesh), f"{mesh.size:,}", f"left out, since {why}", "") for mesh, why in self.left_out.items()
         ]
         loose = [(result_phrase(name), f"{share:.2g} of its median entry") for name, share in self.loose.items()]
-        tolerances = [
-            *loose,
-            ("other results" if loose else "all results", "none, or at most 0.01 of the median entry"),
-        ]
+        others = "other results" if loose else "all results"
+        tolerances = [*loose, (others, "none, or at most 0.01 of the median entry")]
         misfit = f"<p>sizes are multiples of all mesh axes, since others led to {escape(self.misfit)}</p>"
         return framed(
             f"<h4>{escape(self.function)}: the same on every mesh</h4>",
@@ -195,9 +193,8 @@ def assert_mesh_invariant(
     if is_plain(f):
         if manual is not None:
             raise StructureError(f"{VERB}: {name_of(f)}: manual= is for helpers made by typed")
-        hinted, given = with_hints(VERB, f, args, {**sizes, **(arguments or {})}, _lent(meshes))
-        options = {"grad": grad, "exclude": exclude, "seed": seed, "trials": trials, "timeout": timeout}
-        return assert_mesh_invariant(hinted, meshes, **options, rtol=rtol, atol=atol, arguments=given)  # type: ignore[arg-type]
+        f, arguments = with_hints(VERB, f, args, {**sizes, **(arguments or {})}, _lent(meshes))
+        args, sizes = (), {}
     hinted = signature(f, VERB)
     if args:
         raise StructureError(f"{VERB}: {name_of(f)}: args= is for functions without hints; pass arguments by name")
@@ -259,7 +256,7 @@ def assert_mesh_invariant(
                     raise
                 except Exception:
                     raise error from None
-                misfit = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+                misfit = first_line(error)
             left_out.update(dict.fromkeys(failed, UNCOMPILED))
             chosen = [mesh for mesh in chosen if mesh not in failed]
     return Verified(subject.name, tuple(chosen), left_out, seeds, loose, misfit, spent)
@@ -446,21 +443,22 @@ class Trial:
                 raise StructureError(f"{text} exclude= names '{outer}', which is none of its results\n\n{are}")
         if all(map(self.is_excluded, known)):
             raise StructureError(f"{text} nothing is left to compare; its results are {quoted_axes(known) or 'none'}")
-        if self.grad and not reference.gradients:
+        if self.grad and not reference.compiled.gradients:
             raise StructureError(f"{text} grad=True, but no argument is inexact, so that there is no gradient")
 
     def _failure_message(
         self, reference: Outcome, tolerance: Tolerance, tried: list[MeshTrial], left_out: Mapping[Mesh, str]
     ) -> str:
         """The message of a failure, after a second run on one device, traced again, which must agree with the first."""
-        again = replace(self, compiled={})._outcome(reference.mesh)
-        repeated = self._compare(reference, reference.mesh, again, tolerance)
+        one = reference.compiled.mesh
+        again = replace(self, compiled={})._outcome(one)
+        repeated = self._compare(reference, one, again, tolerance)
         if repeated.differences:
             return differs_by_itself(self.subject, self.drawn, repeated.differences[0])
         # Also try each axis of a mesh that differs alone.
         known = {longer_axes(trial.mesh) for trial in tried}
         mesh = next(trial.mesh for trial in tried if trial.differences)
-        for axis in longer_axes(mesh) if reference.mesh.size == 1 else ():
+        for axis in longer_axes(mesh) if one.size == 1 else ():
             if (axis,) not in known:
                 # The function may fail on that mesh; then the report omits it.
                 with suppress(Exception):
@@ -473,5 +471,5 @@ class Trial:
         self.report("comparing values along the way")
         names = [mismatch.name for mismatch in wrong.differences]
         where = describe_first_difference(self.subject, reference, wrong.outcome, names)
-        than = name_of_mesh(reference.mesh)
+        than = name_of_mesh(one)
         return DifferenceReport(failure_report(self.subject, self.drawn, tolerance, tried, left_out, where, than))

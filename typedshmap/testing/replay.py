@@ -82,9 +82,8 @@ class ComparedValues:
         self.origin = dict[int, int]()
         pairs = list[tuple[int, list[int]]]()
         for region in program.regions:
-            self.origin |= dict(
-                zip([*region.entering, *region.results], [*region.operands, *region.leaving], strict=True)
-            )
+            self.origin.update(zip(region.entering, region.operands, strict=True))
+            self.origin.update(zip(region.results, region.leaving, strict=True))
         if len(program.regions) == len(reference.regions):
             for region, same in zip(program.regions, reference.regions, strict=True):
                 pairs += [(a, [b]) for a, b in zip(region.entering, same.entering, strict=False)]

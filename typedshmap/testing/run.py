@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from .. import _jax
 from ..errors import MeshAxisError, StructureError
@@ -96,45 +96,13 @@ def in_its_region(subject: FunctionUnderTest, made: Inputs, mesh: _jax.mesh.AnyM
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The results of a function on one mesh.
-
-    Attributes:
-      mesh: the mesh.
-      values: results by path, ``return[0].loss``, and gradients by argument, ``grad(w)``; on the host.
-      specs: the mesh axes over which each dim of a result is sharded, if known.
-      jaxprs: the programs that computed the values.
-      arrays: the arrays among the arguments.
-      gradients: the names of the gradients among the values.
-      again: computes the values from other arrays, with the cotangents multiplied by a number.
-      cotangents: the cotangents of the results that have them.
-    """
-
-    mesh: Mesh
-    values: ArraysByName
-    specs: Mapping[str, tuple[tuple[str, ...], ...]]
-    jaxprs: Sequence[Any]
-    arrays: Sequence[jax.Array]
-    gradients: frozenset[str]
-    again: Callable[[Sequence[jax.Array], float], ArraysByName]
-    cotangents: Sequence[jax.Array] = ()
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether all numbers are finite."""
-        inexact = (values for values in self.values.values() if _jax.array.is_inexact(values.dtype))
-        return all(bool(np.isfinite(values.astype(np.complex128)).all()) for values in inexact)
-
-
-@dataclass(frozen=True)
 class CompiledCall:
     """A function compiled for one mesh, and for arguments of certain types.
 
     Attributes:
       mesh: the mesh.
       form: the form of the call for which it was compiled.
-      names: the names of the results, ``return[0].loss``.
-      types: the types and shardings of the results.
+      types: the types and shardings of the results, by their names, ``return[0].loss``.
       forward: computes the results.
       jaxprs: the programs.
       pulled: the results that have cotangents.
@@ -144,41 +112,61 @@ class CompiledCall:
 
     mesh: Mesh
     form: CallForm
-    names: Sequence[str]
-    types: Sequence[jax.ShapeDtypeStruct]
+    types: dict[str, jax.ShapeDtypeStruct]
     forward: Callable[..., list[jax.Array]]
     jaxprs: Sequence[Any]
     pulled: Sequence[str] = ()
     gradients: Sequence[str] = ()
     pull: Callable[..., list[jax.Array]] | None = None
 
+    def dim_axes(self, name: str) -> tuple[tuple[str, ...], ...]:
+        """The mesh axes over which each dim of a result is sharded; empty if unknown."""
+        spec = getattr(getattr(self.types.get(name), "sharding", None), "spec", None)
+        return () if spec is None else _jax.array.spec_entries(spec).dim_axes
+
     def run(self, subject: FunctionUnderTest, arrays: Sequence[jax.Array], seed: int, timeout: float) -> Outcome:
         """Compute the results."""
-        types = dict(zip(self.names, self.types, strict=True))
-        seeds = {name: (seed, _COTANGENT_STREAM, self.names.index(name)) for name in self.pulled}
+        pulled = [(at, result) for at, (name, result) in enumerate(self.types.items()) if name in self.pulled]
         with subject.on(self.mesh):
-            cotangents = [_cotangent(types[name], seeds[name]) for name in self.pulled]
+            cotangents = [_cotangent(result, (seed, _COTANGENT_STREAM, at)) for at, result in pulled]
         idle = IDLE if self.mesh.size > 1 and self.mesh.devices.flat[0].platform == "cpu" else inf
 
         def again(arrays: Sequence[jax.Array], factor: float) -> ArraysByName:
-            programs = [(self.names, partial(self.forward, list(arrays)))]
+            programs = [partial(self.forward, list(arrays))]
             with subject.on(self.mesh):
                 if self.pull is not None:
                     scaled = [jax.device_put((g * factor).astype(g.dtype), g.sharding) for g in cotangents]
-                    programs.append((self.gradients, partial(self.pull, list(arrays), scaled)))
+                    programs.append(partial(self.pull, list(arrays), scaled))
                 # Only this may wait for ever: a compiled program whose shards wait for each other.
-                done = [(names, wait_for(program, timeout, idle)) for names, program in programs]
-            return {name: on_host(array) for names, values in done for name, array in zip(names, values, strict=True)}
+                computed = [array for program in programs for array in wait_for(program, timeout, idle)]
+            return dict(zip([*self.types, *self.gradients], map(on_host, computed), strict=True))
 
-        shardings = {name: struct.sharding for name, struct in types.items()}
-        specs = {
-            name: _jax.array.spec_entries(sharding.spec).dim_axes
-            for name, sharding in shardings.items()
-            if isinstance(sharding, NamedSharding)
-        }
-        return Outcome(
-            self.mesh, again(arrays, 1.0), specs, self.jaxprs, arrays, frozenset(self.gradients), again, cotangents
-        )
+        return Outcome(self, arrays, cotangents, again(arrays, 1.0), again)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The results of a function on one mesh.
+
+    Attributes:
+      compiled: the compiled call that computed them.
+      arrays: the arrays among the arguments.
+      cotangents: the cotangents of the results that have them.
+      values: results by path, ``return[0].loss``, and gradients by argument, ``grad(w)``; on the host.
+      again: computes the values from other arrays, with the cotangents multiplied by a number.
+    """
+
+    compiled: CompiledCall
+    arrays: Sequence[jax.Array]
+    cotangents: Sequence[jax.Array]
+    values: ArraysByName
+    again: Callable[[Sequence[jax.Array], float], ArraysByName]
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all numbers are finite."""
+        inexact = (values for values in self.values.values() if _jax.array.is_inexact(values.dtype))
+        return all(bool(np.isfinite(values.astype(np.complex128)).all()) for values in inexact)
 
 
 def compile_call(
@@ -187,14 +175,14 @@ def compile_call(
     """Compile a function for one mesh."""
     f, platform = FlatFunction(subject.mapped(mesh), call), mesh.devices.flat[0].platform
     with subject.on(mesh):
-        jaxpr, types, compute = _compile(f.results, platform, call.arrays)
+        jaxpr, results, compute = _compile(f.results, platform, call.arrays)
+        types = dict(zip(f.names, results, strict=True))
         if not grad:
-            return CompiledCall(mesh, call.form, f.names, types, compute, [jaxpr])
-        results = dict(zip(f.names, types, strict=True))
-        pulled = [name for name in f.names if _jax.array.is_inexact(results[name].dtype) and not is_excluded(name)]
+            return CompiledCall(mesh, call.form, types, compute, [jaxpr])
+        pulled = [name for name in types if _jax.array.is_inexact(types[name].dtype) and not is_excluded(name)]
         pullback = partial(f.pullback, pulled)
-        of_pullback, _, pull = _compile(pullback, platform, call.arrays, [results[name] for name in pulled])
-    return CompiledCall(mesh, call.form, f.names, types, compute, [jaxpr, of_pullback], pulled, f.gradient_names, pull)
+        of_pullback, _, pull = _compile(pullback, platform, call.arrays, [types[name] for name in pulled])
+    return CompiledCall(mesh, call.form, types, compute, [jaxpr, of_pullback], pulled, f.gradient_names, pull)
 
 
 class FlatFunction:

@@ -309,17 +309,11 @@ class SteppedProgram:
             marks: dict[str, Any] = {"unreduced": unreduced} if unreduced else {}
             return PartitionSpec(*(axis if axis in manual - unreduced else None for axis in mesh.axis_names), **marks)
 
+        new_specs = dict.fromkeys(changes.new, PartitionSpec(None, *mesh.axis_names))
+        in_specs = [*params["in_specs"]], PartitionSpec(), new_specs
+        out_specs = [*params["out_specs"]], [spec_of(number) for number in own]
         mapped = _jax.mesh.shard_map(
-            body,
-            mesh=mesh,
-            in_specs=(
-                list(params["in_specs"]),
-                PartitionSpec(),
-                dict.fromkeys(changes.new, PartitionSpec(None, *mesh.axis_names)),
-            ),
-            out_specs=(list(params["out_specs"]), [spec_of(number) for number in own]),
-            axis_names=manual,
-            check_vma=is_typed,
+            body, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=manual, check_vma=is_typed
         )
         results, inner = mapped([values[number] for number in region.operands], changes.which, changes.new)
         return dict(zip([*region.results, *own], [*results, *inner], strict=True))
@@ -411,8 +405,7 @@ def _results_over_more_axes(step: TracedStep, operands: list[Any]) -> Sequence[A
     for at, value in enumerate(operands):
         if literals and literals[at]:
             value = jax.numpy.asarray(value, step.eqn.invars[at].aval.dtype)
-        more = tuple(all_axes - over(value))
-        operands[at] = jax.lax.pcast(value, more, to="varying") if more else value
+        operands[at] = _jax.casts.pcast_varying(value, all_axes)
     if step.name == "pvary":
         return operands
     if not any(literals):

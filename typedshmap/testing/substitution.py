@@ -141,18 +141,14 @@ def alternatives(
 ) -> Iterator[Alternative]:
     """Replacements that may be right at a place, from the values on the mesh and those on one device."""
     sizes, step = compared.sizes, place.steps[0]
-    axes = [*sizes]
-    olds = [actual[number] for number in place.numbers]
-    lead, shape = olds[0].shape[: len(axes)], olds[0].shape[len(axes) :]
+    axes, olds = [*sizes], [actual[number] for number in place.numbers]
     if place.sources:
         wanted = [expected[source] for source in place.sources]
-        is_one_shape = all(value.shape == wanted[0].shape for value in wanted)
-        for dim_axes, reduced in layouts(shape, sizes, wanted[:1]) if is_one_shape else ():
-            parts = [split(value, sizes, dim_axes) for value in wanted] if not reduced else []
-            if parts and all(part is not None and part.shape == lead + shape for part in parts):
+        for dim_axes, reduced, fitting in layouts(olds[0].shape[len(axes) :], sizes, wanted):
+            if not reduced and len(fitting) == len(wanted):
                 dims = [f"dim {dim} sharded over {quoted_axes(over)}" for dim, over in enumerate(dim_axes) if over]
                 of = f"the parts ({', '.join(dims)}) of " if dims else ""
-                yield Alternative(f"{of}the value on one device", [part for part in parts if part is not None])
+                yield Alternative(f"{of}the value on one device", [split(value, sizes, dim_axes) for value in wanted])
     if step.name == "ppermute":
         (axis,) = _jax.jaxpr.named_axes(step.eqn, frozenset(axes))
         for by in range(1, sizes[axis]):

@@ -68,7 +68,7 @@ class _Comparisons(Interpreter[Compared]):
 
     def results_of(self, eqn: Any, values: list[Compared]) -> Sequence[Compared]:
         """Interpret one equation; a loop as if it ran once, since its carry is computed."""
-        operation, params = primitive(eqn.primitive.name), eqn.params
+        operation = primitive(eqn.primitive.name)
         match operation.kind:
             case "test" | "extreme" if operation.kind == "test" or operation.is_monotone:
                 numbers = [value for value in values if isinstance(value, float)]
@@ -78,14 +78,11 @@ class _Comparisons(Interpreter[Compared]):
             case "call":
                 return call(self, eqn, values)
             case "branch":
-                for branch in params["branches"]:
-                    self.interpret(branch, values[1:])
-            case "loop" if "cond_jaxpr" in params:
-                condition, constants, carry = _jax.jaxpr.while_operands(eqn, values)
-                self.interpret(params["cond_jaxpr"], [*condition, *carry])
-                self.interpret(params["body_jaxpr"], [*constants, *carry])
+                self.ways(eqn, values[1:])
+            case "loop" if "cond_jaxpr" in eqn.params:
+                self.while_loop(eqn, values)
             case "loop":
-                self.interpret(params["jaxpr"], values)
+                self.interpret(eqn.params["jaxpr"], values)
             case _ if operation.is_moving:
                 return values[:1] * len(eqn.outvars)
             case _:

@@ -63,11 +63,14 @@ def along_dims(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Gl
         dims = range(rank - len(dims), rank)
     along = [dims] if isinstance(dims, int) else list(dims)
     values = walk.solid_along(eqn, list(map(walk.settled, operands)), along)
-    if values[0].is_extreme or not (known.is_linear and len(values) == 1):
+    is_sum_of_parts = known.is_linear and len(values) == 1 and not values[0].is_extreme
+    if not known.is_moving and not is_sum_of_parts:
         values = [value.reduced() for value in values]
     over = joined_dims(values)
     is_reduced = len(result_shape(eqn)) != len(over)
     kept = [axes for dim, axes in enumerate(over) if not (is_reduced and dim in along)]
-    params, partial = params_key(eqn), values[0].partial
-    made = [walk.made(eqn.primitive.name, (at, params), values, kept, partial, "sum") for at in range(len(eqn.outvars))]
+    name, params = eqn.primitive.name, [(at, params_key(eqn)) for at in range(len(eqn.outvars))]
+    if known.is_moving:
+        return [walk.rearranged(name, which, values[0], kept) for which in params]
+    made = [walk.made(name, which, values, kept, values[0].partial, "sum") for which in params]
     return [refuse_narrow_sum(eqn, value, at) for at, value in enumerate(made)]

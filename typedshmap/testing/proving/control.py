@@ -17,67 +17,51 @@ def region(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Global
     manual = _jax.jaxpr.newly_manual_axes(params)
     walk.sizes = {**before, **_jax.jaxpr.manual_sizes(params)}
     try:
-        entering = [
-            _entering(walk, value, spec, var.aval.ndim, manual)
-            for value, spec, var in zip(operands, params["in_specs"], eqn.invars, strict=True)
-        ]
-        results = walk.interpret(params["jaxpr"], entering)
-        return [
-            _leaving(walk, value, spec, var.aval.ndim, manual)
-            for value, spec, var in zip(results, params["out_specs"], eqn.outvars, strict=True)
-        ]
+        entering = zip(operands, params["in_specs"], strict=True)
+        results = walk.interpret(params["jaxpr"], [walk.known(_entering, [x], spec, manual) for x, spec in entering])
+        leaving = zip(results, params["out_specs"], strict=True)
+        return [walk.known(_leaving, [x], spec, manual) for x, spec in leaving]
     finally:
         walk.sizes = before
 
 
-def _spec_axes(walk: Walk, spec: Any, rank: int, manual: frozenset[str]) -> tuple[list[tuple[str, ...]], set[str]]:
-    """The manual axes of each dim by a spec, and the unreduced axes."""
-    entries = _jax.array.spec_entries(spec, rank)
+def _spec_axes(walk: Walk, value: Sharded, spec: Any, manual: frozenset[str]) -> tuple[list[tuple[str, ...]], set[str]]:
+    """The manual axes of each dim of a value by a spec, and its unreduced axes."""
+    entries = _jax.array.spec_entries(spec, len(value.dims))
     dims = [tuple(axis for axis in walk.longer(axes) if axis in manual) for axes in entries.dim_axes]
     return dims, set(walk.longer(list(entries.unreduced)))
 
 
-def _entering(walk: Walk, value: GlobalValue, spec: Any, rank: int, manual: frozenset[str]) -> GlobalValue:
-    dims, unreduced = _spec_axes(walk, spec, rank, manual)
-    try:
-        if unreduced:
-            raise NotKnown("it enters the region with partial sums")
-        entered = walk.settled(value)
-        sharded = zip(entered.dims, dims, strict=True)
-        return entered.with_dims([None if outer is None else (*axes_along(outer), *axes) for outer, axes in sharded])
-    except NotKnown as error:
-        return walk.unknown(error, [value])
+def _entering(walk: Walk, value: Sharded, spec: Any, manual: frozenset[str]) -> Sharded:
+    """An operand of a region, as its shards."""
+    dims, unreduced = _spec_axes(walk, value, spec, manual)
+    if unreduced:
+        raise NotKnown("it enters the region with partial sums")
+    sharded = zip(value.dims, dims, strict=True)
+    return value.with_dims([None if outer is None else (*axes_along(outer), *axes) for outer, axes in sharded])
 
 
-def _leaving(walk: Walk, value: GlobalValue, spec: Any, rank: int, manual: frozenset[str]) -> GlobalValue:
+def _leaving(walk: Walk, result: Sharded, spec: Any, manual: frozenset[str]) -> Sharded:
     """A result of a region as a global array."""
-    dims, unreduced = _spec_axes(walk, spec, rank, manual)
-    try:
-        result = walk.settled(value)
-        if result.partial & manual != frozenset(unreduced) & manual or result.is_extreme:
-            raise NotKnown("a result of the region is not reduced")
-        outer = [None if dim is None else tuple(a for a in axes_along(dim) if a not in manual) for dim in result.dims]
-        expected = [None if before is None else (*before, *axes) for before, axes in zip(outer, dims, strict=True)]
-        if list(result.dims) != expected:
-            raise NotKnown("a result of the region is not sharded as its out_specs say")
-        return result.with_dims(outer)
-    except NotKnown as error:
-        return walk.unknown(error, [value])
+    dims, unreduced = _spec_axes(walk, result, spec, manual)
+    if result.partial & manual != frozenset(unreduced) & manual or result.is_extreme:
+        raise NotKnown("a result of the region is not reduced")
+    outer = [None if dim is None else tuple(a for a in axes_along(dim) if a not in manual) for dim in result.dims]
+    expected = [None if before is None else (*before, *axes) for before, axes in zip(outer, dims, strict=True)]
+    if list(result.dims) != expected:
+        raise NotKnown("a result of the region is not sharded as its out_specs say")
+    return result.with_dims(outer)
 
 
 def cond(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """One of several branches."""
     which, *given = operands
     chosen = walk.settled(which).reduced("it chooses by what is not reduced")
-    return [_one_of(walk, chosen, values) for values in walk.ways(eqn, given)]
 
+    def one_of(walk: Walk, *cases: Sharded) -> Sharded:
+        return walk.made("cond", (), [chosen, *cases], *reduce(wider, cases).layout)
 
-def _one_of(walk: Walk, chosen: Sharded, values: Sequence[GlobalValue]) -> GlobalValue:
-    try:
-        settled = list(map(walk.settled, values))
-        return walk.made("cond", (), [chosen, *settled], *reduce(wider, settled).layout)
-    except NotKnown as error:
-        return walk.unknown(error, values)
+    return [walk.known(one_of, cases) for cases in walk.ways(eqn, given)]
 
 
 def scan(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -70,7 +71,7 @@ def add(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalVal
     first, second = (walk.affine(operand, result_shape(eqn)) for operand in operands)
     if eqn.outvars[0].aval.dtype.kind in "iu":
         if first is not None and second is not None:
-            return [first.plus(second.times(sign))]
+            return [first.plus(second, sign)]
         if sign < 0 and (ids := looking_up.minus_first(walk, *operands)) is not None:
             return [ids]
     left, right = map(walk.settled, operands)
@@ -104,7 +105,7 @@ def multiply(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Glob
     if first and second and any(isinstance(operand, Affine) for operand in operands):
         for value, by in ((first, second), (second, first)):
             if by.number is not None:
-                return [value.times(by.number)]
+                return [value.plus(value, by.number - 1)]
     left, right = map(walk.settled, operands)
     dims = joined_dims([left, right])
     for number, value in ((left, right), (right, left)):
@@ -145,43 +146,28 @@ def extreme(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
     return [walk.made(name, (), [left, right], joined_dims([left, right]), left.partial | right.partial, name)]
 
 
-def _difference(
-    walk: Walk, eqn: Any, operands: Sequence[GlobalValue]
-) -> tuple[Affine | None, tuple[int | Fraction, int | Fraction] | None]:
-    """The difference of two operands, and its smallest and largest value, if they are known."""
-    left, right = operands
-    if walk.is_number(left) and walk.is_number(right):
-        return None, (left.factor - right.factor, left.factor - right.factor)
-    first, second = (walk.affine(operand, result_shape(eqn)) for operand in operands)
-    if first is None or second is None:
-        return None, None
-    difference = first.plus(second.times(-1))
-    return difference, difference.bounds(walk.sizes)
-
-
-COMPARISONS: dict[str, Callable[[Any, Any], tuple[bool, bool]]] = {
-    "lt": lambda low, high: (high < 0, low >= 0),
-    "le": lambda low, high: (high <= 0, low > 0),
-    "gt": lambda low, high: (low > 0, high <= 0),
-    "ge": lambda low, high: (low >= 0, high < 0),
-    "eq": lambda low, high: (low == high == 0, low > 0 or high < 0),
-    "ne": lambda low, high: (low > 0 or high < 0, low == high == 0),
-}
-"""Whether a comparison is true, and whether it is false, of all numbers whose difference is within bounds."""
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne,
+}  # fmt: skip
+"""Each comparison by its name, for two numbers."""
 
 
 def compare(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """A comparison, decided by bounds if possible."""
-    name = eqn.primitive.name
-    is_own = looking_up.compared(walk, name, *operands)
-    if is_own is not None:
+    """A comparison, decided by the bounds of the difference if possible."""
+    is_true, shape, (left, right) = COMPARISONS[eqn.primitive.name], result_shape(eqn), operands
+    if (is_own := looking_up.compared(walk, eqn.primitive.name, left, right)) is not None:
         return [is_own]
-    difference, bounds = _difference(walk, eqn, operands)
-    is_true, is_false = COMPARISONS[name](*bounds) if bounds else (False, False)
-    if is_true or is_false:
-        return [walk.number(is_true, (None,) * len(result_shape(eqn)))]
-    at_shard = neighbours.compared_index(walk, difference, lambda at: COMPARISONS[name](at, at)[0])
-    return entry_by_entry(walk, eqn, operands) if at_shard is None else [at_shard]
+    if walk.is_number(left) and walk.is_number(right):
+        return [walk.number(is_true(left.factor, right.factor), (None,) * len(shape))]
+    first, second = walk.affine(left, shape), walk.affine(right, shape)
+    if first is not None and second is not None:
+        difference = first.plus(second, -1)
+        low, high = difference.bounds(walk.sizes)
+        if not low < 0 < high and is_true(low, 0) == is_true(high, 0):
+            return [walk.number(is_true(low, 0), (None,) * len(shape))]
+        if (at_shard := neighbours.compared_index(walk, difference, lambda at: is_true(at, 0))) is not None:
+            return [at_shard]
+    return entry_by_entry(walk, eqn, operands)
 
 
 def conjunction(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:

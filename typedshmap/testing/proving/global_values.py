@@ -198,23 +198,16 @@ class Affine:
         spans += [factor * (sizes[axis] - 1) for axis, factor in self.indices.items()]
         return self.constant + sum(min(0, span) for span in spans), self.constant + sum(max(0, span) for span in spans)
 
-    def plus(self, addend: Affine) -> Affine:
-        """The sum with an addend of the same shape."""
-        sums = {a: self.indices.get(a, 0) + addend.indices.get(a, 0) for a in {**self.indices, **addend.indices}}
+    def plus(self, addend: Affine, times: int = 1) -> Affine:
+        """The sum with a multiple of an addend of the same shape."""
+        indices = dict(self.indices)
+        for axis, step in addend.indices.items():
+            indices[axis] = indices.get(axis, 0) + times * step
         return Affine(
             self.shape,
-            self.constant + addend.constant,
-            tuple(a + b for a, b in zip(self.positions, addend.positions, strict=True)),
-            {axis: factor for axis, factor in sums.items() if factor},
-        )
-
-    def times(self, factor: int) -> Affine:
-        positions = tuple(factor * step for step in self.positions)
-        return Affine(
-            self.shape,
-            factor * self.constant,
-            positions,
-            {axis: factor * step for axis, step in self.indices.items() if factor},
+            self.constant + times * addend.constant,
+            tuple(a + times * b for a, b in zip(self.positions, addend.positions, strict=True)),
+            {axis: step for axis, step in indices.items() if step},
         )
 
     def sharded(self, sizes: Mapping[str, int]) -> tuple[tuple[DimSharding, ...], Hashable] | None:

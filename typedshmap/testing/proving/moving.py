@@ -37,10 +37,6 @@ def moved(walk: Walk, eqn: Any, value: GlobalValue, sources: Sequence[int | None
             return walk.moved(walk.settled(value), sources)
 
 
-def _rearranged(walk: Walk, value: Sharded, name: str, params: Any, dims: Sequence[DimSharding]) -> Sharded:
-    return value.with_dims(dims) if walk.is_number(value) else walk.linear(name, params, value, dims)
-
-
 def transpose(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """Dims in another order."""
     return [moved(walk, eqn, operands[0], eqn.params["permutation"])]
@@ -93,7 +89,7 @@ def _merged(walk: Walk, value: Sharded, before: Sequence[int], after: Sequence[i
                 value = walk.solid(value, dim, before[dim])
             dims += [axes_along(axes[0]), *[()] * (len(new) - 1)]
         params.append((tuple(old), len(new), lengths))
-    return _rearranged(walk, value, "reshape", tuple(params), dims)
+    return walk.rearranged("reshape", tuple(params), value, dims)
 
 
 def _groups(
@@ -171,21 +167,6 @@ def stack(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalV
     at, values = eqn.params["axis"], list(map(walk.settled, operands))
     dims = joined_dims(values)
     return [walk.made("stack", at, values, [*dims[:at], (), *dims[at:]], *parts_of(values, _BESIDE))]
-
-
-def unstack(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """The entries along a dim, each as a result."""
-    dim = eqn.params["axis"]
-    (value,) = walk.solid_along(eqn, [walk.settled(operands[0])], [dim])
-    dims = without(value.dims, [dim])
-    return [_rearranged(walk, value, "item", (dim, at), dims) for at in range(len(eqn.outvars))]
-
-
-def split(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
-    """The entries along a dim, some in each result."""
-    dim, sizes = eqn.params["axis"], tuple(eqn.params["sizes"])
-    (value,) = walk.solid_along(eqn, [walk.settled(operands[0])], [dim])
-    return [_rearranged(walk, value, "split", (dim, sizes, at), value.dims) for at in range(len(sizes))]
 
 
 def pad(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:

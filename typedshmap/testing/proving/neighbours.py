@@ -47,12 +47,8 @@ def sliced(walk: Walk, value: Sharded, shape: Sequence[int], parts: Mapping[int,
 
     Along a sharded dim the slices are overlapping parts of the global array, or an edge.
     """
-    dims, taken, edges, total = (
-        dict[int, DimSharding](),
-        dict[int, SlicePart](),
-        list[tuple[int, int, int]](),
-        dict(enumerate(shape)),
-    )
+    dims, taken, total = dict[int, DimSharding](), dict[int, SlicePart](), dict(enumerate(shape))
+    edges = list[tuple[int, int, int]]()
     for dim, (start, limit, stride) in parts.items():
         length, is_window = shape[dim], isinstance(value.dims[dim], Window)
         if not value.dims[dim]:
@@ -90,9 +86,7 @@ def _slice_of(walk: Walk, value: Sharded, shape: Mapping[int, int], parts: Mappi
         factor, number = term.operands[0]
         value = replace(value, term=number, factor=factor * value.factor)
         parts = {dim: part for dim, part in parts.items() if dim not in padding}
-    if not parts or walk.is_number(value):
-        return value
-    return walk.linear("slice", tuple(sorted(parts.items())), value, value.dims)
+    return walk.rearranged("slice", tuple(sorted(parts.items())), value, value.dims) if parts else value
 
 
 def sent(walk: Walk, operand: GlobalValue, shape: Sequence[int], axes: Sequence[str], perm: Any) -> GlobalValue:
@@ -132,12 +126,12 @@ def concatenated(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[
     axes = value.dims[dim]
     if not axes or isinstance(axes, Window) or value.partial or at > 1 or len(operands) > at + 2:
         raise NotKnown("it works along a sharded dim")
-    step, count = operand_shape(eqn, at)[dim], walk.count(axes)
-    total, pieces = step * count, list[tuple[Sharded, int]]()
-    for here, operand in enumerate(operands):
-        length = operand_shape(eqn, here)[dim]
+    lengths, count = [operand_shape(eqn, here)[dim] for here in range(len(operands))], walk.count(axes)
+    step, pieces = lengths[at], list[Sharded]()
+    total = lengths[at] = step * count
+    for here, (operand, length) in enumerate(zip(operands, lengths, strict=True)):
         if not isinstance(operand, Edge):
-            pieces.append((value, total))
+            pieces.append(value)
             continue
         is_before = here < at
         shift, end, start = (1, 0, step - length) if is_before else (count - 1, count - 1, 0)
@@ -145,18 +139,15 @@ def concatenated(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[
         if operand != expected or (operand.end is not None and operand.end[0] != end):
             raise NotKnown("it puts entries of other shards where those of the whole are others")
         if operand.end is not None:
-            pieces.append((walk.solid(operand.end[1], dim, length), length))
+            pieces.append(walk.solid(operand.end[1], dim, length))
         else:
             part = (total - length, total, 1) if is_before else (0, length, 1)
-            pieces.append((_slice_of(walk, value, {dim: total}, {dim: part}), length))
-    bare = [piece.with_dim(dim, ()) for piece, _ in pieces]
+            pieces.append(_slice_of(walk, value, {dim: total}, {dim: part}))
+    bare = [piece.with_dim(dim, ()) for piece in pieces]
     if any(piece.partial or piece.axes.intersection(axes) for piece in bare):
         raise NotKnown("what stands at the end is not the same on all shards")
-    shared = sum(length for _, length in pieces) - total
-    made = walk.made(
-        "concatenate", (dim, tuple(length for _, length in pieces)), [piece for piece, _ in pieces], joined_dims(bare)
-    )
-    return [made.with_dim(dim, _without_overlap(Window(axes, step, shared)))]
+    made = walk.made("concatenate", (dim, tuple(lengths)), pieces, joined_dims(bare))
+    return [made.with_dim(dim, _without_overlap(Window(axes, step, sum(lengths) - total)))]
 
 
 def where(walk: Walk, which: AtShard, cases: Sequence[GlobalValue]) -> GlobalValue:
@@ -175,9 +166,9 @@ def where(walk: Walk, which: AtShard, cases: Sequence[GlobalValue]) -> GlobalVal
     return replace(elsewhere, end=(index, end))
 
 
-def compared_index(walk: Walk, index: Affine | None, is_true: Callable[[int], bool]) -> AtShard | None:
+def compared_index(walk: Walk, index: Affine, is_true: Callable[[int], bool]) -> AtShard | None:
     """The predicate of an index that is true, or false, on only one shard; None for other predicates."""
-    if index is None or any(index.positions):
+    if any(index.positions):
         return None
     axes, left = split_over(walk.sizes, index.indices, 1)
     truths = [] if left else [is_true(index.constant + at) for at in range(walk.count(axes))]

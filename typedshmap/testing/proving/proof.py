@@ -6,16 +6,16 @@ import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 from jax.sharding import AbstractMesh
 
 from ... import _jax
 from ...errors import MeshAxisError, ShapeError, StructureError, SuspectWarning, TypedShmapError
-from ...errors.phrases import mesh_text, value_text
+from ...errors.phrases import first_line, mesh_text, value_text
 from ...errors.requirements import merge_sizes, require_bool_or_none
 from ...inspection import signature
 from ...notation.match import NoValue
@@ -137,7 +137,7 @@ def _read(f: Any, grad: bool, sizes: Mapping[str, Any], deadline: float, has_sha
     try:
         for seed, shape in enumerate(_shapes(list(axes.sizes), fixed)):
             meshes = [subject.mesh_for(axes.abstract(size)) for size in ({}, shape)]
-            comparison = _MeshComparison(subject, meshes, sizes, grad, deadline)
+            comparison = _MeshComparison(subject, meshes, sizes, grad, Walk(TermTable(), RULES, deadline))
             try:
                 tried.append((shape, comparison.read(seed)))
             except ShapeError as misfit:  # given sizes, or sizes in hints, do not divide over this mesh
@@ -163,12 +163,7 @@ def _read(f: Any, grad: bool, sizes: Mapping[str, Any], deadline: float, has_sha
 
 
 def _raises(error: Exception, shape: Mapping[str, int]) -> Gap:
-    return Gap(f"it raises {_first_line(error)}, on {mesh_text(shape.items())}")
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).partition("\n")[0]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return Gap(f"it raises {first_line(error)}, on {mesh_text(shape.items())}")
 
 
 VERB = "prove"
@@ -225,18 +220,6 @@ def _shapes(names: Sequence[str], fixed: Iterable[int]) -> list[dict[str, int]]:
     return [dict(zip(names, shape, strict=True)) for shape in dict.fromkeys(shapes)]
 
 
-class _TracedProgram(NamedTuple):
-    """A traced program.
-
-    Attributes:
-      jaxpr: the program.
-      names: the names of its results.
-    """
-
-    jaxpr: Any
-    names: list[str]
-
-
 @dataclass
 class _MeshComparison:
     """A function on one device and on a mesh.
@@ -246,8 +229,7 @@ class _MeshComparison:
       meshes: the mesh of one device, and the other mesh.
       sizes: the given sizes.
       grad: whether its vector-Jacobian product is also compared.
-      deadline: the time to give up.
-      terms: the terms of both programs.
+      walk: reads both programs.
       refused: the error of an operation that refused sizes that the hints allow; "" without such an error.
     """
 
@@ -255,8 +237,7 @@ class _MeshComparison:
     meshes: Sequence[AbstractMesh]
     sizes: Mapping[str, Any]
     grad: bool
-    deadline: float
-    terms: TermTable = field(default_factory=TermTable)
+    walk: Walk
     refused: str = ""
 
     def read(self, seed: int) -> int:
@@ -270,7 +251,7 @@ class _MeshComparison:
             try:
                 return self._compare(drawn)
             except ShapeError as error:
-                self.refused = _first_line(error)
+                self.refused = first_line(error)
                 try:
                     return self._compare(self._drawn(seed, 2 * self.meshes[1].size))
                 except ShapeError:
@@ -288,43 +269,42 @@ class _MeshComparison:
 
     def _compare(self, inputs: Sequence[Inputs]) -> int:
         pairs = [*zip(inputs, self.meshes, strict=True)]
-        actual, expected = (self._traced(made, mesh) for made, mesh in pairs[::-1])
-        if expected.names != actual.names:
+        (actual, names), (expected, expected_names) = (self._traced(made, mesh) for made, mesh in pairs[::-1])
+        if names != expected_names:
             raise Gap("it has other results there than on one device")
-        types = [[(var.aval.shape, var.aval.dtype) for var in p.jaxpr.jaxpr.outvars] for p in (expected, actual)]
-        for name, first, second in zip(expected.names, *types, strict=True):
-            if first != second:
+        for name, first, second in zip(names, expected.out_avals, actual.out_avals, strict=True):
+            if (first.shape, first.dtype) != (second.shape, second.dtype):
                 raise Gap(f"{name} has another shape or dtype there than on one device")
-        values = [self._results(program.jaxpr) for program in (expected, actual)]
-        for name, first, second in zip(expected.names, *values, strict=True):
+        values = [self._results(jaxpr) for jaxpr in (expected, actual)]
+        for name, first, second in zip(names, *values, strict=True):
             self._require_same(name, first, second)
-        return sum(1 for _ in _jax.jaxpr.all_equations(actual.jaxpr))
+        return sum(1 for _ in _jax.jaxpr.all_equations(actual))
 
-    def _traced(self, made: Inputs, mesh: AbstractMesh) -> _TracedProgram:
-        """The program of a function on a mesh, with its vector-Jacobian product if that is compared."""
+    def _traced(self, made: Inputs, mesh: AbstractMesh) -> tuple[Any, list[str]]:
+        """The program of a function on a mesh and the names of its results, with its vector-Jacobian product if that is
+        compared."""
         call = FlatCall(made, jax.ShapeDtypeStruct)
         f = FlatFunction(self.subject.mapped(mesh), call)
         with self.subject.on(mesh):
             if not self.grad:
-                return _TracedProgram(jax.make_jaxpr(f.results)(call.arrays), f.names)
+                return jax.make_jaxpr(f.results)(call.arrays), f.names
             types = jax.eval_shape(f.results, call.arrays)
-            inexact = {
-                name: leaf for name, leaf in zip(f.names, types, strict=True) if _jax.array.is_inexact(leaf.dtype)
-            }
+            pairs = zip(f.names, types, strict=True)
+            inexact = {name: leaf for name, leaf in pairs if _jax.array.is_inexact(leaf.dtype)}
 
             def both(arrays: Sequence[Any], cotangents: list[Any]) -> Any:
                 return f.results(arrays), f.pullback(inexact, arrays, cotangents)
 
             jaxpr = jax.make_jaxpr(both)(call.arrays, [*inexact.values()])
-        return _TracedProgram(jaxpr, [*f.names, *f.gradient_names])
+        return jaxpr, [*f.names, *f.gradient_names]
 
     def _results(self, jaxpr: Any) -> list[GlobalValue]:
-        walk, ranks = Walk(self.terms, RULES, self.deadline), [len(aval.shape) for aval in jaxpr.in_avals]
-        return walk.interpret(jaxpr, [walk.made("argument", at, [], ((),) * rank) for at, rank in enumerate(ranks)])
+        dims = [((),) * len(aval.shape) for aval in jaxpr.in_avals]
+        return self.walk.interpret(jaxpr, [self.walk.made("argument", at, [], each) for at, each in enumerate(dims)])
 
     def _require_same(self, name: str, expected: GlobalValue, actual: GlobalValue) -> None:
         """Require that a result is known to be the same on one device and on the mesh."""
-        walk, places = Walk(self.terms, RULES, self.deadline), self.terms.places
+        walk, terms = self.walk, self.walk.terms
         for value in (actual, expected):
             if isinstance(value, Unknown):
                 raise Gap(value.why, value.place)
@@ -335,8 +315,8 @@ class _MeshComparison:
         if first.is_extreme or second.is_extreme:  # an unreduced result means its sum
             raise Gap(f"{name} is not reduced")
         if first.term != second.term:
-            place = places[self.terms.difference(first.term, second.term)]
+            place = terms.places[terms.difference(first.term, second.term)]
             raise Gap(f"{name} is not computed there as on one device", place)
         if first.factor != second.factor:
             is_times = f"{second.factor / first.factor} times what it is" if first.factor else "not zero, which it is"
-            raise Gap(f"{name} is {is_times} on one device", places[second.term])
+            raise Gap(f"{name} is {is_times} on one device", terms.places[second.term])

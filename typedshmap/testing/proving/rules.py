@@ -23,7 +23,7 @@ def _opaque(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
     if is_other or walk.longer(_jax.jaxpr.named_axes(eqn)):
         raise NotKnown(f"nothing is known of {name}")
     shapes = tuple(operand_shape(eqn, at) for at in range(len(operands)))
-    values = [walk.unsharded(value, shape) for value, shape in zip(operands, shapes, strict=True)]
+    values = walk.solid_along(eqn, [walk.settled(value).reduced() for value in operands])
     params = (params_key(eqn, "sharding", "out_sharding"), shapes)
     dims = [((),) * len(var.aval.shape) for var in eqn.outvars]
     return [walk.made(name, (at, params), values, axes) for at, axes in enumerate(dims)]
@@ -83,7 +83,7 @@ _RULES: dict[str, PrimitiveRule] = {
     "and": elementwise.conjunction,
     "select_n": elementwise.select,
     **{name: contracting.along_dims for name in names_of("reducing", "ordering") if PRIMITIVES[name].along in _ALONG},
-    "rev": contracting.along_dims,
+    **dict.fromkeys(["rev", "split", "unstack"], contracting.along_dims),
     "reduce_sum": contracting.reduce_dims,
     "reduce_max": contracting.reduce_dims,
     "reduce_min": contracting.reduce_dims,
@@ -97,8 +97,6 @@ _RULES: dict[str, PrimitiveRule] = {
     "dynamic_slice": moving.dynamic_slice,
     "concatenate": moving.concatenate,
     "stack": moving.stack,
-    "unstack": moving.unstack,
-    "split": moving.split,
     "pad": moving.pad,
     "gather": looking_up.gather,
     "scatter-add": looking_up.scatter_add,

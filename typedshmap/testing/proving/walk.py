@@ -92,6 +92,13 @@ class Walk(Interpreter[GlobalValue]):
         lost = next((value for value in operands if isinstance(value, Unknown)), None)
         return lost or Unknown(self.place, str(error))
 
+    def known(self, make: Callable[..., Sharded], values: Sequence[GlobalValue], *how: Any) -> GlobalValue:
+        """A value made from values as global arrays; unknown if one of them is, or if the rule does not know it."""
+        try:
+            return make(self, *map(self.settled, values), *how)
+        except NotKnown as error:
+            return self.unknown(error, values)
+
     def constant(self, value: Any) -> GlobalValue:
         """The value of a constant, the same on every shard."""
         is_array = hasattr(value, "dtype") or isinstance(value, bool | int | float | complex)
@@ -145,6 +152,10 @@ class Walk(Interpreter[GlobalValue]):
         operands = (replace(value, factor=Fraction(1)), *operands)
         return self.made(operation, params, operands, dims, value.partial, value.combined_by, value.factor)
 
+    def rearranged(self, operation: str, params: Any, value: Sharded, dims: Sequence[DimSharding]) -> Sharded:
+        """As `linear`, for an operation that takes or moves entries: a number stays as it is."""
+        return value.with_dims(dims) if self.is_number(value) else self.linear(operation, params, value, dims)
+
     def settled(self, value: GlobalValue) -> Sharded:
         """A value as a global array."""
         match value:
@@ -174,9 +185,9 @@ class Walk(Interpreter[GlobalValue]):
           sources: for each dim of the result the dim of the value; None for a dim along which it is the same.
         """
         dims = moved_dims(value.dims, sources)
-        if self.is_number(value) or list(sources) == list(range(len(value.dims))):
+        if list(sources) == list(range(len(value.dims))):
             return value.with_dims(dims)
-        return self.linear("moved", tuple(sources), value, dims)
+        return self.rearranged("moved", tuple(sources), value, dims)
 
     def spread(self, lookup: OfIds) -> Sharded:
         """The ids, broadcast to the entries that they determine."""
@@ -190,21 +201,14 @@ class Walk(Interpreter[GlobalValue]):
             return value
         return self.linear("extent", (dim, length), value, value.with_dim(dim, ()).dims)
 
-    def solid_along(self, eqn: Any, values: Sequence[Sharded], dims: Sequence[int]) -> list[Sharded]:
-        """Operands of an equation, not sharded along some dims."""
+    def solid_along(self, eqn: Any, values: Sequence[Sharded], dims: Sequence[int] | None = None) -> list[Sharded]:
+        """Operands of an equation, not sharded along some dims; by default along any dim."""
         solid = list[Sharded]()
         for at, value in enumerate(values):
-            for dim in dims:
+            for dim in range(len(value.dims)) if dims is None else dims:
                 value = self.solid(value, dim, operand_shape(eqn, at)[dim])
             solid.append(value)
         return solid
-
-    def unsharded(self, value: GlobalValue, shape: Sequence[int]) -> Sharded:
-        """A value that every shard must hold whole."""
-        unsharded = self.settled(value).reduced()
-        for dim, length in enumerate(shape):
-            unsharded = self.solid(unsharded, dim, length)
-        return unsharded
 
     def longer(self, axes: Sequence[Any]) -> list[str]:
         """The manual axes among some that have more than one shard."""

@@ -148,8 +148,8 @@ class _Rerun:
             used = subject.mesh_for(mesh)
             try:
                 call = FlatCall(plan_inputs(hinted, [mesh], {}, self._given, VERB).draw(0).on(used), jax.Array)
-                compiled = self._compiled[used] = compile_call(subject, call, used, False, lambda _: False)
-                self.types[mesh] = dict(zip(compiled.names, compiled.types, strict=True))
+                self._compiled[used] = compile_call(subject, call, used, False, lambda _: False)
+                self.types[mesh] = self._compiled[used].types
             except Exception as error:  # for instance sizes that do not fit, or a permutation of other shards
                 self.refused[mesh] = error
 
