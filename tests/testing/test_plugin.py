@@ -134,6 +134,7 @@ def test_misuse_is_reported(project, ini, flags, message):
 def test_functions_are_collected_without_being_run_and_selected_by_name(project):
     result = run(project, "--typedshmap-verify", "--collect-only", "-q", "-k", "mesh-invariant and not ill_typed")
     result.stdout.fnmatch_lines(["model.py::local?mesh-invariant?", "model.py::right?mesh-invariant?"])
+    result.stdout.fnmatch_lines(["2/4 tests collected (2 deselected)*"])
     result.stdout.no_fnmatch_line("*ill_typed*")
 
 

@@ -74,8 +74,12 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
         parents: dict[str, MarkedModule] = {}
         for module, name, function in marked_functions(list(sys.modules.values())):
             path = Path(module.__file__ or module.__name__)
-            parent = parents.setdefault(module.__name__, MarkedModule.from_parent(session, path=path))
-            marked.append(MarkedFunction.of(parent, name, function))
+            parent = parents.setdefault(module.__name__, MarkedModule.of(session, path))
+            parent.functions[name] = function
+        for parent in parents.values():
+            report = parent.ihook.pytest_make_collect_report(collector=parent)
+            parent.ihook.pytest_collectreport(report=report)  # pytest counts the items of reports
+            marked += report.result
     if not marked:
         raise pytest.UsageError(
             f"{_FLAG}: no function is marked by mesh_invariant, neither in a module that the collected tests import, "
@@ -87,8 +91,17 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 class MarkedModule(pytest.File):
     """A module with marked functions."""
 
+    functions: dict[str, Any]
+
+    @classmethod
+    def of(cls, session: pytest.Session, path: Path) -> MarkedModule:
+        """The module at a path, without functions yet."""
+        made = cls.from_parent(session, path=path)
+        made.functions = {}
+        return made
+
     def collect(self) -> list[pytest.Item]:
-        return []
+        return [MarkedFunction.of(self, name, function) for name, function in self.functions.items()]
 
 
 class MarkedFunction(pytest.Item):
