@@ -97,7 +97,7 @@ UNDER_VMAP = "the mesh's axes are 'dp', 'tp'; over an axis that jax.vmap names, 
 UNDER_VMAP += "check_vma=False only"
 UNKNOWN = f"JAX raises this for a collective over an axis that the mesh does not have; {UNDER_VMAP}"
 ALIAS = "'rows' stands for 'dp', 'tp' here; 'none' stands for no axis here: axis_index, axis_size and the "
-ALIAS += "collectives of typedshmap take it, those of JAX do not"
+ALIAS += "collectives of typedshmap accept aliases, those of JAX do not"
 SAME = "the value is the same on every shard of 'tp': leave out 'tp'"
 EXTREME = "has no derivative: give it jax.lax.stop_gradient(x), as for the shift of a softmax"
 

@@ -31,7 +31,7 @@ SIZES = {"b": 8, "k": 8, "n": 6, "d": 4, "v": 8, "s": 4}
 _AT = r"(?: at \w+\.py:(\d+))?"
 # A cure that was tried is edits, each at its line.
 _TRIED = re.compile(
-    r"(?:leaves partial sums|is of each shard's part): p\w+ over (?:'\w+'(?:, )?)+(?! before)"
+    r"(?:leaves partial sums|covers only each shard's part): p\w+ over (?:'\w+'(?:, )?)+(?! before)"
     r".*(?: at program\.py:\d+|of what is returned|of result \d+)$"
 )
 _REDUCED = re.compile(rf"\b(p(?:sum|mean|max|min)) over ((?:'\w+'(?:, )?)+)(?: before \w+{_AT})?")

@@ -158,11 +158,11 @@ class DifferingReplicas(Fault):
         shown = "; ".join(self.shards[:_MOST_SHARDS])
         shown += f"; and {len(self.shards) - _MOST_SHARDS} more" if len(self.shards) > _MOST_SHARDS else ""
         if not self.has_majority:
-            what = f"{shown} have different bits, none of them those of most shards"
+            what = f"{shown} differ bitwise, and no value is shared by most shards"
         elif len(self.shards) == 1:
-            what = f"{shown} has other bits than the other {self.number - 1}"
+            what = f"{shown} differs bitwise from the other {self.number - 1}"
         else:
-            what = f"{shown} have other bits than most shards"
+            what = f"{shown} differ bitwise from most shards"
         problem = f"differs over {quoted_axes(self.axes)}, where {terms.hint} says that it is the same: {what}"
         cure = (
             "an update or a placement that is not the same everywhere, a kernel that is not deterministic, or a device"
@@ -194,7 +194,8 @@ class DivergentCollective(Fault):
 
     def words(self, terms: Terms) -> Sentence:
         what, over, is_loop = self.collective, quoted_axes(self.diverging), self.control == "loop"
-        predicate = f"the {'condition' if is_loop else 'predicate'} of the {self.control} around it varies over {over}"
+        decides = "condition" if is_loop else "predicate"
+        predicate = f"the {decides} of the {self.control} around it varies over {over}"
         since = self.cause.place.partition(" ")[0] if self.cause is not None else ""
         problem = f"{what} over {quoted_axes(self.axes)} would deadlock: {predicate}{since and f' since {since}'}"
         move = f"move the {what} out of the {'loop' if is_loop else 'branch'}"
@@ -204,8 +205,8 @@ class DivergentCollective(Fault):
         if self.cause is not None and self.cause.kind == "index":
             goes = "when a shard leaves it" if is_loop else "which one a shard takes"
             return Sentence(problem, cure=f"{move}: {goes} depends on its own index")
-        agree = f"let all shards agree: take the sum or the maximum of what it compares over {over} (psum, pmax)"
-        return Sentence(problem, cure=f"{agree}; or, if each is to decide for itself, {move}")
+        agree = f"make the {decides} the same on all shards: take the psum or pmax of the compared value over {over}"
+        return Sentence(problem, cure=f"{agree}; or, if each shard should decide for itself, {move}")
 
 
 class UntypedVarying(Fault):
@@ -226,7 +227,7 @@ class UntypedVarying(Fault):
         reason = "as its predicate does" if self.is_control else "as its operands may"
         problem = f"a result of {self.operation} varies over {over}, {reason}, but JAX types it as invarying"
         if self.is_control:
-            cure = f"cast what it is given before: {cast}; or let all shards agree on the predicate"
+            cure = f"cast its operands first: {cast}; or make the predicate the same on all shards"
         else:
             cure = f"cast it: {cast}" + ("" if terms.is_spec else "; or state that its shards agree: assume(x, hint)")
         return Sentence(f"{problem}: gradients are wrong", cure=cure)

@@ -361,7 +361,7 @@ def first_disagreement(reports: Iterable[ProcessReport]) -> Disagreement | None:
 def _disagreement(own: ReportedLeaf, a: int, their: ReportedLeaf, b: int) -> Disagreement:
     """How an array on process ``b`` differs from the one on process ``a``."""
     if own.subject != their.subject:
-        problem = f"is on process {a}, but process {b} has {their.subject} in its place"
+        problem = f"is on process {a}, but process {b} has {their.subject} instead"
         return StructureError, Failure(PlainMessage(problem), own.subject, own.hint)
     ranks = len(own.global_shape), len(their.global_shape)
     if ranks[0] != ranks[1]:

@@ -19,7 +19,7 @@ def reduce_dims(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[G
     name, value, along = eqn.primitive.name, walk.settled(operands[0]), eqn.params["axes"]
     by = name.removeprefix("reduce_")
     if value.combined_by not in ("", by):
-        raise NotKnown("it reduces what is not reduced over the mesh")
+        raise NotKnown("it reduces an unreduced value by a different operation")
     over = [axis for dim in along for axis in axes_along(value.dims[dim])]
     solid = tuple(dim for dim in along if value.dims[dim] is not None)
     free = tuple(dim for dim in along if value.dims[dim] is None)

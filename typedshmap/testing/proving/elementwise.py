@@ -80,7 +80,7 @@ def add(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalVal
     if left.is_zero or right.is_zero:
         return [_spread(walk, right if left.is_zero else left, dims)]
     if left.partial != right.partial or left.is_extreme or right.is_extreme:
-        raise NotKnown("it adds what is reduced to what is not")
+        raise NotKnown("it adds values that are not partial sums over the same axes")
     if left.term == right.term and left.dims == right.dims:
         total = replace(left, factor=left.factor + right.factor)
     elif not left.factor or not right.factor:  # parts whose sum is zero do not change the sum
