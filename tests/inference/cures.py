@@ -137,7 +137,7 @@ def followed(source: str, message: str, agrees: bool) -> Iterator[str]:
     if "lax.all_gather(..., to='invarying')" in cure:
         line = lines[places[0] - 1].replace("tiled=True)", "tiled=True, to='invarying')")
         yield _with_line(lines, places[0], re.sub(r" ~\w+(?=['\"])", "", line))
-    if agrees and "by assume(x, hint)" in cure:
+    if agrees and "with assume(x, hint)" in cure:
         dims = re.findall(r'Array, "([^"]*)"\]', next(line for line in lines if line.startswith("def f(")))[-1]
         yield _with_call(lines, places[0], f'assume({{}}, "{dims}")')
     if "take the mean (pmean)" in cure:
