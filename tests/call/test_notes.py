@@ -93,8 +93,8 @@ def test_an_exception_of_jax_passes_with_a_note(mesh: Mesh) -> None:
     assert notes(caught.value) == [NOTE]
 
 
-UNDER_VMAP = "the mesh's axes are 'dp', 'tp'; over an axis that jax.vmap names, JAX takes collectives under "
-UNDER_VMAP += "check_vma=False only"
+UNDER_VMAP = "the mesh's axes are 'dp', 'tp'; over an axis that jax.vmap names, JAX allows collectives only "
+UNDER_VMAP += "under check_vma=False"
 UNKNOWN = f"JAX raises this for a collective over an axis that the mesh does not have; {UNDER_VMAP}"
 ALIAS = "'rows' stands for 'dp', 'tp' here; 'none' stands for no axis here: axis_index, axis_size and the "
 ALIAS += "collectives of typedshmap accept aliases, those of JAX do not"

@@ -98,8 +98,8 @@ def test_the_message_has_the_value_the_axis_the_shards_and_the_place() -> None:
         "    got f32[8,16]\n\n"
         "Mesh: dp=4, tp=2\n"
         f"At: test_sanitize.py:{line} (multiply)\n"
-        "Hint: it may be an update or a placement that is not the same everywhere, a kernel that is not deterministic, "
-        "or a device that computes wrongly"
+        "Hint: the cause may be an update or a placement that is not the same on all shards, a nondeterministic "
+        "kernel, or a faulty device"
     )
 
 

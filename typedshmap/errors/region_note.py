@@ -19,7 +19,7 @@ _STATES = re.compile(
     r"Got input type: [^{]*\{V:(?P<varying>.*?)\}, axes: (?P<axes>.*?) and input state: (?P<states>\{.*?\})"
 )
 _UNBOUND = re.compile(r"unbound axis name: (\w+)")
-_MAPPED = "; over an axis that jax.vmap names, JAX takes collectives under check_vma=False only"
+_MAPPED = "; over an axis that jax.vmap names, JAX allows collectives only under check_vma=False"
 # JAX's message about an operation that a value's type does not allow: "reduced" as a word, or in an expected type.
 # Where JAX prints types in full, most of their sets are empty.
 _EMPTY_SET = re.compile(r"\b(un)?reduced=(frozenset\(\)|set\(\)|\{\}|\(\))")

@@ -79,8 +79,8 @@ class AddedMark(Fault):
     added: tuple[str, ...]
 
     def words(self, terms: Terms) -> Sentence:
-        problem = f"is unreduced over {quoted_axes(self.before)}: on jax 0.9 XLA may end the process"
-        problem += f" where it becomes so over {quoted_axes(self.added)}, too"
+        problem = f"is unreduced over {quoted_axes(self.before)}: on jax 0.9 XLA may crash"
+        problem += f" where it becomes unreduced over {quoted_axes(self.added)}, too"
         return Sentence(
             problem, cure=f"write {terms.written('+', self.before + self.added)} where it becomes unreduced"
         )
@@ -135,7 +135,7 @@ class RedundantPsum(Fault):
         reason = "jax.grad sums the gradient of a value that is the same on every shard by itself"
         dropped = f"leave out '{self.axis}'" if self.is_among_others else f"drop the {self.verb}"
         if self.verb == "pmean":
-            reason = f"{reason}; for its mean, pmean the loss inside of what is differentiated"
+            reason = f"{reason}; for its mean, take the pmean of the loss inside the differentiated function"
         return Sentence(problem, cure=f"{dropped}: {reason}")
 
 
@@ -164,10 +164,8 @@ class DifferingReplicas(Fault):
         else:
             what = f"{shown} differ bitwise from most shards"
         problem = f"differs over {quoted_axes(self.axes)}, where {terms.hint} says that it is the same: {what}"
-        cure = (
-            "an update or a placement that is not the same everywhere, a kernel that is not deterministic, or a device"
-        )
-        return Sentence(problem, cure=f"it may be {cure} that computes wrongly")
+        causes = "an update or a placement that is not the same on all shards, a nondeterministic kernel"
+        return Sentence(problem, cure=f"the cause may be {causes}, or a faulty device")
 
 
 _MOST_SHARDS = 4
@@ -201,7 +199,7 @@ class DivergentCollective(Fault):
         move = f"move the {what} out of the {'loop' if is_loop else 'branch'}"
         if self.is_gradient:
             cast = f"{_pcast(self.diverging)} before the {self.control}"
-            return Sentence(problem, cure=f"it is the gradient of a value x that is invarying until there: {cast}")
+            return Sentence(problem, cure=f"it is the gradient of an invarying value x: {cast}")
         if self.cause is not None and self.cause.kind == "index":
             goes = "when a shard leaves it" if is_loop else "which one a shard takes"
             return Sentence(problem, cure=f"{move}: {goes} depends on its own index")

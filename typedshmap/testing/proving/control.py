@@ -68,7 +68,7 @@ def _leaving(walk: Walk, value: GlobalValue, spec: Any, rank: int, manual: froze
 def cond(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """One of several branches."""
     which, *given = operands
-    chosen = walk.settled(which).reduced("it chooses by what is not reduced")
+    chosen = walk.settled(which).reduced("it chooses by an unreduced value")
     return [_one_of(walk, chosen, values) for values in walk.ways(eqn, given)]
 
 
