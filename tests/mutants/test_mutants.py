@@ -71,7 +71,7 @@ MESSAGES = {
             agrees on dp=2
 
         First difference: classic_ring_attention.py:25 (iteration)
-            select_n: the results equal those on one device if it is replaced by the other direction over 'sp'
+            rem: the results equal those on one device if it is replaced by the other direction over 'sp'
             in a loop of 3 iterations, but of 1 on one device
 
         Sizes: batch=8, seq=15, head=6
