@@ -112,7 +112,7 @@ _FORMS: tuple[tuple[str, Callable[..., Edit]], ...] = (
     ),
 )
 _OF_RESULT = re.compile(rf"{_COLLECTIVE} of (?:what is returned|result (\d+))")
-_IS = r"(?:leaves partial sums|is of each shard's part): "
+_IS = r"(?:leaves partial sums|covers only each shard's part): "
 _LEAVES = re.compile(rf"at ([\w<>, -]+\.py):(\d+) {_IS}{_COLLECTIVE}(?: of (.+?))?(?:, or |, and |;|$)")
 
 

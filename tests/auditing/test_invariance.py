@@ -96,7 +96,7 @@ SUSPECT = {
         Program(rows_of_a_rank, (P("sp"), P("sp")), P("sp"), (X, jnp.arange(4))),
         "'rank' has one entry per shard here",
     ),
-    "random numbers": (RANDOM, "may rightly differ"),
+    "random numbers": (RANDOM, "may legitimately differ"),
 }
 
 

@@ -174,7 +174,7 @@ def test_no_collective_is_advised_where_a_pattern_of_einsum_forgets_the_axis() -
 
     with pytest.raises(VaryingError) as raised:
         typed_shard_map(product, mesh=mesh_of(2))(numbers(4, 2))
-    cure = "the mesh has one shard over 'a', so nothing can differ: with more, the error names the cause"
+    cure = "the mesh has only one shard over 'a', so no values differ: with more shards, the error names the cause"
     assert str(raised.value).endswith(f"Hint: {cure}")
 
 

@@ -295,7 +295,7 @@ def test_arrays_in_a_field_that_is_no_child_are_refused(mesh: Mesh) -> None:
         x: X
         table: W = flax.struct.field(pytree_node=False)
 
-    line = "argument 'state.table' holds arrays in field 'table', which State does not show JAX as a child"
+    line = "argument 'state.table' has arrays in field 'table', which is not a pytree child of State"
     with fails(StructureError, f"<lambda>: {line}"):
         typed_shard_map(lambda state: None, mesh=mesh, in_types=(State,), out_types=None)(State(x, w))
 

@@ -93,11 +93,11 @@ def test_an_exception_of_jax_passes_with_a_note(mesh: Mesh) -> None:
     assert notes(caught.value) == [NOTE]
 
 
-UNDER_VMAP = "the mesh's axes are 'dp', 'tp'; over an axis that jax.vmap names, JAX takes collectives under "
-UNDER_VMAP += "check_vma=False only"
+UNDER_VMAP = "the mesh's axes are 'dp', 'tp'; over an axis that jax.vmap names, JAX allows collectives only "
+UNDER_VMAP += "under check_vma=False"
 UNKNOWN = f"JAX raises this for a collective over an axis that the mesh does not have; {UNDER_VMAP}"
 ALIAS = "'rows' stands for 'dp', 'tp' here; 'none' stands for no axis here: axis_index, axis_size and the "
-ALIAS += "collectives of typedshmap take it, those of JAX do not"
+ALIAS += "collectives of typedshmap accept aliases, those of JAX do not"
 SAME = "the value is the same on every shard of 'tp': leave out 'tp'"
 EXTREME = "has no derivative: give it jax.lax.stop_gradient(x), as for the shift of a softmax"
 

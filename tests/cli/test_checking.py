@@ -317,8 +317,8 @@ WRONG_USE = [
     (["nothing.py", "--mesh", "dp=4"], "nothing.py: there is no such file"),
     (["program_g", "--mesh", "dp"], "--mesh dp: 'dp' is not a name and a value, as in dp=4,tp=2"),
     (["program_g", "--mesh", ""], "--mesh '': no mesh axes; write them as in dp=4,tp=2"),
-    (["program_g", "--mesh", "dp=0"], "--mesh dp=0: mesh axis 'dp' has size '0'; write a number from 1 on"),
-    (["program_g", "--mesh", "dp=2,dp=2"], "--mesh dp=2,dp=2: mesh axis 'dp' is there twice"),
+    (["program_g", "--mesh", "dp=0"], "--mesh dp=0: mesh axis 'dp' has size '0'; write a positive integer"),
+    (["program_g", "--mesh", "dp=2,dp=2"], "--mesh dp=2,dp=2: mesh axis 'dp' occurs twice"),
     (
         ["program_g", "--mesh", "dp=4", "--size", "b=x"],
         "--size b=x: 'x' is not a size; write a number, or several with commas for *b",
@@ -356,7 +356,7 @@ WRONG_USE = [
         ["program_o", "--mesh", "dp=4"],
         "program_o: f: the hint of parameter 'x' names 'Undefined', which is not defined\n\n"
         "At: program_o.py:5 (f)\n"
-        "Hint: define 'Undefined' above f; a name of an outer function must stand in the function around f",
+        "Hint: define 'Undefined' above f; a local name must be defined in the function that encloses f",
     ),
     (
         ["program_g", "--mesh", "dp=4", "--arg", "0.5"],

@@ -11,12 +11,15 @@ import io
 import linecache
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
 import jax
+
+from typedshmap import SuspectWarning
 
 ROOT = Path(__file__).parents[2]
 FILE = "example.py"
@@ -88,5 +91,6 @@ def rewritten(path: Path) -> str:
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("error", SuspectWarning)  # as in tests
     for argument in sys.argv[1:]:
         Path(argument).write_text(rewritten(Path(argument)), encoding="utf-8")

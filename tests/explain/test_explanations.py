@@ -336,7 +336,7 @@ def test_a_while_loop_is_counted_for_one_iteration_and_that_is_said():
     found = explain(f, mesh="dp=4", b=2)
     (one,) = found.collectives
     assert one.is_open and one.loops == ("while",)
-    assert found.notes[0] == "how often a while loop iterates is not known: what is in it is counted for one iteration"
+    assert found.notes[0] == "the number of iterations of a while loop is unknown: its body is counted once"
     assert found.notes[1].startswith("no gradient is reported: it cannot be differentiated: ValueError: Reverse-mode")
     assert " 12 B per iteration" in found.tables and " 1 per iteration " in found.tables
     assert "per device: 1 collective: forward 12 B per iteration over dp\n" in str(found)
@@ -350,7 +350,7 @@ def test_of_branches_the_one_that_sends_most_is_counted():
 
     found = explain(f, mesh="dp=4,tp=2", a=8, b=2, grad=False)
     assert wire(found) == {("forward", "dp"): 12, ("forward", "tp"): 8}
-    assert found.notes == ("of a cond's branches the one that sends most is counted",)
+    assert found.notes == ("for a cond, the branch that sends most is counted",)
 
 
 def test_equal_collectives_at_one_place_are_one_row():

@@ -415,13 +415,13 @@ class Lacking(OfNodeClass):
     v: W
 
 
-CHILD = "holds arrays in field 'w', which {} does not show JAX as a child"
+CHILD = "has arrays in field 'w', which is not a pytree child of {}"
 LOST = {
     "it makes something else of it": (Doubling(jnp.ones((8, 4))), f"given.w {CHILD.format('Doubling')}"),
     "it leaves it out": (Bare(jnp.ones((8, 4))), f"given.w {CHILD.format('Bare')}"),
     "it has no such attribute": (
         Lacking(jnp.ones((8, 4))),
-        "given.v is not there, but the hints of Lacking declare it",
+        "given.v is missing, but Lacking declares it",
     ),
 }
 

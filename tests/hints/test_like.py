@@ -528,8 +528,8 @@ Hint: place it by shard(x, hint, mesh)"""
 def test_other_ranks_in_the_structure_of_the_parameters_are_refused(mesh: Mesh) -> None:
     lines = message_of(lambda: shard(optax.lbfgs().init(params), State, mesh)).splitlines()
     assert lines[0] == "shard: given[0].diff_params_memory.w has 3 dims, but its hint has 2"
-    cure = 'Like[..., Params | Stacked["n", Params]] takes them, with a leading dim'
-    assert f"Hint: where trees of Params hold arrays of other ranks, {cure}" in lines
+    cure = 'Like[..., Params | Stacked["n", Params]], which allows a leading dim'
+    assert f"Hint: if trees of Params hold arrays of other ranks, write {cure}" in lines
 
 
 @pytest.mark.parametrize(

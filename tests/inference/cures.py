@@ -31,7 +31,7 @@ SIZES = {"b": 8, "k": 8, "n": 6, "d": 4, "v": 8, "s": 4}
 _AT = r"(?: at \w+\.py:(\d+))?"
 # A cure that was tried is edits, each at its line.
 _TRIED = re.compile(
-    r"(?:leaves partial sums|is of each shard's part): p\w+ over (?:'\w+'(?:, )?)+(?! before)"
+    r"(?:leaves partial sums|covers only each shard's part): p\w+ over (?:'\w+'(?:, )?)+(?! before)"
     r".*(?: at program\.py:\d+|of what is returned|of result \d+)$"
 )
 _REDUCED = re.compile(rf"\b(p(?:sum|mean|max|min)) over ((?:'\w+'(?:, )?)+)(?: before \w+{_AT})?")
@@ -137,7 +137,7 @@ def followed(source: str, message: str, agrees: bool) -> Iterator[str]:
     if "lax.all_gather(..., to='invarying')" in cure:
         line = lines[places[0] - 1].replace("tiled=True)", "tiled=True, to='invarying')")
         yield _with_line(lines, places[0], re.sub(r" ~\w+(?=['\"])", "", line))
-    if agrees and "by assume(x, hint)" in cure:
+    if agrees and "with assume(x, hint)" in cure:
         dims = re.findall(r'Array, "([^"]*)"\]', next(line for line in lines if line.startswith("def f(")))[-1]
         yield _with_call(lines, places[0], f'assume({{}}, "{dims}")')
     if "take the mean (pmean)" in cure:

@@ -121,18 +121,18 @@ PROGRAMS = {
     "a mean that a check names, and that is summed": Wrong(ROWS, "y = check(x.mean(0), 'k'); z = lax.psum(y, 'dp'); return z", "k", "pmean over 'dp'"),
     "a maximum that a check names, and that is summed": Wrong(ROWS, "y = check(x.max(0), 'k'); z = lax.psum(y, 'dp'); return z", "k", "pmax over 'dp'"),
     "a mean over two axes": Wrong(X, "y = (x**2).mean(); return y", "", "pmean over 'dp', 'tp'"),
-    "a mean, squared": Wrong(ROWS, "y = x.mean(0); z = y**2; return z", "k", "program.py:10 is of each shard's part: pmean over 'dp'"),
-    "a sum divided by a shard's size": Wrong(ROWS, "y = x.sum(0); return y / x.shape[0]", "k", "program.py:10 is of each shard's part: pmean over 'dp'"),
+    "a mean, squared": Wrong(ROWS, "y = x.mean(0); z = y**2; return z", "k", "program.py:10 covers only each shard's part: pmean over 'dp'"),
+    "a sum divided by a shard's size": Wrong(ROWS, "y = x.sum(0); return y / x.shape[0]", "k", "program.py:10 covers only each shard's part: pmean over 'dp'"),
     "a sum divided by two": Wrong(ROWS, "y = x.sum(0); return y / 2", "k", "program.py:10 leaves partial sums: psum over 'dp'"),
     "a sum divided by a global size": Wrong(ROWS, "y = x.sum(0); return y / size('b')", "k", "psum over 'dp'"),
-    "a mean by multiplication": Wrong(ROWS, "y = x.sum(0); return y * (1 / x.shape[0])", "k", "program.py:10 is of each shard's part: pmean over 'dp'"),
+    "a mean by multiplication": Wrong(ROWS, "y = x.sum(0); return y * (1 / x.shape[0])", "k", "program.py:10 covers only each shard's part: pmean over 'dp'"),
     "a mean of the other dim, summed": Wrong(ROWS, "y = x.mean(1); z = y.sum(); return z", "", "psum over 'dp'"),
     "the difference from a mean": Wrong(ROWS, "y = x.mean(0); z = ((x - y) ** 2).sum(0); return z", "k", "pmean over 'dp' at program.py:10"),
     "a variance": Wrong(ROWS, "y = x.var(0); return y", "k", "shard's part", is_cured=False),
     "a maximum": Wrong(ROWS, "y = x.max(); return y", "", "pmax over 'dp'"),
     "a minimum": Wrong(ROWS, "y = x.min(0); return y", "k", "pmin over 'dp'"),
     "a softmax by hand": Wrong(X, "m = x.max(1); e = jnp.exp(x - m[:, None]); s = e.sum(1); return s", "[b/dp]", "pmax over 'tp' at program.py:10"),
-    "a log-sum-exp": Wrong(X, "y = jax.nn.logsumexp(x, axis=1); return y", "[b/dp]", "the logsumexp at program.py:10 is of each shard's part of k (sharded over 'tp'): gather it first"),
+    "a log-sum-exp": Wrong(X, "y = jax.nn.logsumexp(x, axis=1); return y", "[b/dp]", "the logsumexp at program.py:10 covers only each shard's part of k (sharded over 'tp'): gather it first"),
     "a gathered value": Wrong(ROWS, "y = lax.all_gather(x, 'dp', tiled=True); return y", "b k", "to='invarying'", modes=(True,)),
     "a value that is gathered to vary": Wrong(ROWS, "y = all_gather(x, '[b/dp] k -> b k ~dp'); return y", "b k", "all_gather without '~'", modes=(True,)),
     "what is computed of a gathered value": Wrong(ROWS, "y = lax.all_gather(x, 'dp', tiled=True); z = y.sum(0); return z", "k", "to='invarying'", modes=(True,)),
@@ -164,7 +164,7 @@ PROGRAMS = {
         modes=(True,),
     ),
     "a gradient of a sum divided by a shard's size": Wrong(
-        XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum() / x.shape[0])(w); return g", "k", "program.py:10 is of each shard's part: pmean over 'dp' of the gradient", modes=(False,)
+        XV, "g = jax.grad(lambda w: ((x @ w) ** 2).sum() / x.shape[0])(w); return g", "k", "program.py:10 covers only each shard's part: pmean over 'dp' of the gradient", modes=(False,)
     ),
     "a gradient of a psum": Wrong(
         XV, "g = jax.grad(lambda w: lax.psum(((x @ w) ** 2).sum(), 'dp'))(w); return g", "k", "pmean over 'dp'", modes=(False,)
@@ -292,9 +292,9 @@ PROGRAMS = {
         is_cured=False, modes=(False,),
     ),
     "the product of a part": Wrong(ROWS, "y = x.prod(0); return y", "k", "gather it first"),
-    "a shard sent on": Wrong(ROWS, "y = x.sum(0); z = lax.ppermute(y, 'dp', [(0, 1), (1, 2), (2, 3), (3, 0)]) if x.shape[0] < 8 else y; return z", "k", "the ppermute at program.py:11 sends on parts of", is_cured=False),
+    "a shard sent on": Wrong(ROWS, "y = x.sum(0); z = lax.ppermute(y, 'dp', [(0, 1), (1, 2), (2, 3), (3, 0)]) if x.shape[0] < 8 else y; return z", "k", "the ppermute at program.py:11 sends parts of", is_cured=False),
     "a ring that adds": Wrong(
-        XW, "y = x @ w; z = lax.ppermute(y, 'tp', [(0, 1), (1, 0)]) if x.shape[1] < 8 else 0 * y; return y + z", "[b/dp] n", "the ppermute at program.py:11 sends on parts of", modes=(False,), is_cured=False
+        XW, "y = x @ w; z = lax.ppermute(y, 'tp', [(0, 1), (1, 0)]) if x.shape[1] < 8 else 0 * y; return y + z", "[b/dp] n", "the ppermute at program.py:11 sends parts of", modes=(False,), is_cured=False
     ),
     "a ring that adds, as JAX types it": Wrong(
         XW, "y = x @ w; z = lax.ppermute(y, 'tp', [(0, 1), (1, 0)]) if x.shape[1] < 8 else 0 * y; return y + z", "[b/dp] n", "its shards agree since the sum at program.py:12", modes=(True,), is_cured=False
@@ -303,7 +303,7 @@ PROGRAMS = {
     "a sum that a ring has taken": Wrong(ROWS, "y = ring(x, lax.axis_size('dp') - 1); return y", "k", "assume(x, hint)", agrees=True, more=RING),
     "a sum of what one neighbour sends": Wrong(ROWS, "y = ring(x, 1); return y", "k", "assume(x, hint)", is_cured=False, more=RING),
     "a callback": Wrong(
-        ROWS, "y = jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x); return y.sum(0)", "k", "state what it is by assume(x, hint)", is_cured=False
+        ROWS, "y = jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x); return y.sum(0)", "k", "state its sharding with assume(x, hint)", is_cured=False
     ),
     "a kernel's second result": Wrong(
         f'{ROWS}, c: Float[Array, "s d"]',
@@ -373,7 +373,7 @@ PROGRAMS = {
         TABLE, f"{LOOKUP}; y = jnp.where(m, r, 0); z = jnp.tanh(y); return z", "[b/dp] n", "psum over 'tp' at program.py:14"
     ),
     "a maximum by which something is divided that is summed, and with which it is multiplied again": Wrong(
-        ROWS, "m = jnp.abs(x).max(0); q = jnp.tanh(x / m); s = lax.psum(q.sum(0), 'dp'); return s * m", "k", "program.py:10 is of each shard's part: pmax over 'dp'"
+        ROWS, "m = jnp.abs(x).max(0); q = jnp.tanh(x / m); s = lax.psum(q.sum(0), 'dp'); return s * m", "k", "program.py:10 covers only each shard's part: pmax over 'dp'"
     ),
     "a sum of random numbers by sharded keys": Wrong(
         ROWS,
@@ -392,7 +392,7 @@ PROGRAMS = {
         LOGITS, "g = jax.grad(loss_of)(x); return g", "s [v/tp]",
         "if this is intended", is_cured=False, modes=(True,), more=LARGEST,
     ),
-    "any of a part": Wrong(ROWS, "y = (x > 2).any(0); return y * 1.0", "k", "the any over b (sharded over 'dp') at program.py:10 is of each shard's part: pmax over 'dp' at program.py:11"),
+    "any of a part": Wrong(ROWS, "y = (x > 2).any(0); return y * 1.0", "k", "the any over b (sharded over 'dp') at program.py:10 covers only each shard's part: pmax over 'dp' at program.py:11"),
     "a part of what was scattered": Wrong(
         ROWS, "y = lax.psum_scatter(x, 'dp', scatter_dimension=1, tiled=True); z = y[:, 0]; return z", "c",
         "the shards differ since the psum_scatter at program.py:10", is_cured=False,

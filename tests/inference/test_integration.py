@@ -116,7 +116,7 @@ repeats: checked value varies over 'dp', which its hint does not mention
 
 Mesh: dp=4, tp=2
 At: test_integration.py:{line} (helper)
-Hint: the concatenate at test_integration.py:{joined} is of each shard's part of r (sharded over 'dp')"""
+Hint: the concatenate at test_integration.py:{joined} covers only each shard's part of r (sharded over 'dp')"""
     assert message == expected
 
 

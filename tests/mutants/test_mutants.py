@@ -41,13 +41,13 @@ MESSAGES = {
 
         Mesh: p=2, q=2
         At: classic_fourier.py:42 (spectrum)
-        Hint: write what the value is; reshard(x, ...) changes it
+        Hint: write the actual sharding, or change it with reshard(x, ...)
     """,
     ("T17", True): """
         by_hand: return[0] depends on the mesh: it is 2 times what one device gives, the size of 'tp': … on tp=2, not …
 
             it differs, by up to …; rounding in float32 explains at most …
-            'tp' alone makes the difference
+            'tp' alone causes the difference
             differs on tp=2; tp=2, dp=2
             agrees on dp=2
             wrong, too: return[1].up, return[1].up_bias, return[1].down, return[1].down_bias
@@ -66,12 +66,12 @@ MESSAGES = {
 
             240 of 720 entries differ, by up to …; rounding in float32 explains at most …
             along 'sp' only shard 1 of 3 is wrong
-            'sp' alone makes the difference
+            'sp' alone causes the difference
             differs on sp=3; dp=2, sp=3
             agrees on dp=2
 
         First difference: classic_ring_attention.py:25 (iteration)
-            rem: with the other direction over 'sp' in its place the results are as on one device
+            rem: the results equal those on one device if it is replaced by the other direction over 'sp'
             in a loop of 3 iterations, but of 1 on one device
 
         Sizes: batch=8, seq=15, head=6

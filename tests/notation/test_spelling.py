@@ -53,7 +53,7 @@ def test_a_signature_with_one_is_suspect() -> None:
     assert str(warning.message) == (
         "scores: dim 'seqlne' stands once, and looks like 'seqlen'\n\n"
         f"At: test_spelling.py:{line} (scores)\n"
-        "Hint: write 'seqlen', or a name that is less like it"
+        "Hint: write 'seqlen', or a more distinct name"
     )
 
 

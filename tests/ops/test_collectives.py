@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from expecting import numbers
 from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from typedshmap import (
     Array,
@@ -336,6 +337,28 @@ def test_a_product_that_no_shard_could_compute_is_refused_with_its_cure(
     assert hint == f'    pattern: "{pattern}"'
     assert hint[carets.index("^") : carets.rindex("^") + 1] == place
     assert last == f"Hint: {cure}"
+
+
+# By pattern: how its dims change.
+NOT_EXCHANGED = {
+    "[b/dp] d -> [b/dp] [d/tp]": "dim 'd' gains 'tp' and no dim loses an axis",
+    "[b/dp] d -> b [d/tp]": "dim 'b' loses 'dp' and dim 'd' gains 'tp'",
+    "[b/dp] [d/tp] k -> b d [k/tp,dp]": "dim 'b' loses 'dp', dim 'd' loses 'tp' and dim 'k' gains 'tp', 'dp'",
+}
+
+
+@pytest.mark.parametrize(("pattern", "changes"), NOT_EXCHANGED.items())
+def test_an_exchange_that_one_all_to_all_cannot_make_names_the_change_of_each_dim(
+    pattern: str, changes: str, mesh: Mesh
+) -> None:
+    dims = pattern.partition(" -> ")[0]
+    spec = P(*(re.findall(r"/(\w+)", dim)[0] if "/" in dim else None for dim in dims.split()))
+    x = jax.ShapeDtypeStruct((8,) * len(spec), jnp.float32)
+    program = jax.shard_map(lambda x: all_to_all(x, pattern), mesh=mesh, in_specs=spec, out_specs=P())
+    with pytest.raises(PatternError) as caught:
+        jax.eval_shape(program, x)
+    first, *_ = str(caught.value).splitlines()
+    assert first == f"all_to_all: {changes}: an all_to_all moves minor axes from one dim to another"
 
 
 # Dtypes, marks and tables without rows

@@ -293,12 +293,12 @@ SCALARS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "a mean": (
         "reduce in body: the operand",
         lambda x: reduce(jax.nn.logsumexp(x, 1), "[b/dp] ->", "mean"),
-        "the logsumexp at {} is of each shard's part of d (sharded over 'tp'): gather it first",
+        "the logsumexp at {} covers only each shard's part of d (sharded over 'tp'): gather it first",
     ),
     "a contraction": (
         "einsum in body: operand 2",
         lambda x: einsum(jnp.ones(2), x[:, 0], "[b/dp], [b/dp] ->"),
-        "the slice at {} is of each shard's part of d (sharded over 'tp'): gather it first",
+        "the slice at {} covers only each shard's part of d (sharded over 'tp'): gather it first",
     ),
     "a partial sum": (
         "psum in body: the operand",

@@ -40,7 +40,7 @@ def test_spaces_make_no_difference(source: str, printed: str) -> None:
 
 MISTAKES: list[tuple[str, str, str | None]] = [
     # Arrows and commas.
-    ("a -> b, |c|", "the pattern has a comma in its result", "one result stands after '->'"),
+    ("a -> b, |c|", "the pattern has a comma in its result", "write one result after '->'"),
     # Brackets and parentheses that do not match.
     ("|[|a/dp", "'[' is never closed", None),
     ("a|]| b", "']' closes nothing", None),

@@ -115,7 +115,7 @@ def test_a_shard_under_a_transformation_is_refused(mesh: Mesh) -> None:
 
 
 def test_all_shards_of_an_array_have_one_dtype(mesh: Mesh) -> None:
-    says = "has dtype float16, but its hint says Float, and the shards before have float32"
+    says = "has dtype float16, but its hint says Float, and earlier shards have float32"
     with fails(DtypeError, f"from_callback: the shard at [2:4, :] {says}"):
         from_callback(lambda i: x[i].astype(np.float16 if i[0].start else np.float32), X, mesh, batch=8, d=4)
 

@@ -165,7 +165,7 @@ class Selfish(NamedTuple):
 
 CLASSES = [
     (Unregistered, "hint value is of class Unregistered, which holds arrays and is not registered as a pytree"),
-    (Hidden, "hint value holds arrays in field 'b', which Hidden does not show JAX as a child"),
+    (Hidden, "hint value has arrays in field 'b', which is not a pytree child of Hidden"),
     (Selfish, ".again does not say how many arrays it holds"),
 ]
 

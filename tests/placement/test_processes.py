@@ -56,7 +56,7 @@ FIRST_LINES = {
     "dtype": "DtypeError: from_process_local: data.tokens has dtype float16 on process 1, but process 0 has float32",
     "rank": "ShapeError: from_process_local: data value has 2 dims on process 1, but process 0 has 1 dim",
     "missing": "StructureError: from_process_local: data.weight is on process 0, but not on process 1",
-    "paths": "StructureError: from_process_local: data['a'] is on process 0, but process 1 has data['b'] in its place",
+    "paths": "StructureError: from_process_local: data['a'] is on process 0, but process 1 has data['b'] instead",
     "own": "ShapeError: from_process_local on process 1: data.mask has batch=6, which means batch=12 globally, "
     "but data.tokens has batch=4, which means batch=8 globally",
     "structure": "StructureError: from_process_local on process 1: data value is a dict, but its hint says Batch",

@@ -93,13 +93,13 @@ def test_the_message_has_the_value_the_axis_the_shards_and_the_place() -> None:
     line = multiply.__code__.co_firstlineno
     assert str(caught.value) == (
         "multiply: argument 'w' differs over 'dp', where its hint says that it is the same: "
-        "dp=2, tp=1 (device 5) has other bits than the other 3\n\n"
+        "dp=2, tp=1 (device 5) differs bitwise from the other 3\n\n"
         '    w: Float[Array, "[m/tp] f"]\n'
         "    got f32[8,16]\n\n"
         "Mesh: dp=4, tp=2\n"
         f"At: test_sanitize.py:{line} (multiply)\n"
-        "Hint: it may be an update or a placement that is not the same everywhere, a kernel that is not deterministic, "
-        "or a device that computes wrongly"
+        "Hint: the cause may be an update or a placement that is not the same on all shards, a nondeterministic "
+        "kernel, or a faulty device"
     )
 
 
@@ -112,7 +112,7 @@ def test_the_devices_of_an_ambient_mesh_are_named(wrap: Any, kind: AxisType) -> 
     def doubled(w: Float[Array, "[m/tp] f"]) -> Float[Array, "[m/tp] f"]:
         return 2 * w
 
-    named = pytest.raises(ReplicaError, match=r"dp=2, tp=1 \(device 5\) has other bits")
+    named = pytest.raises(ReplicaError, match=r"dp=2, tp=1 \(device 5\) differs bitwise")
     with jax.set_mesh(mesh), named, sanitize(every=1):
         jax.block_until_ready(wrap(doubled)(drifting(mesh, P("tp", None), w, 5)))
 

@@ -29,7 +29,7 @@ def test_both_processes_raise_for_a_device_of_one(way: str, device: str, where: 
     for process in (0, 1):
         line = next(each for each in together.splitlines() if each.startswith(f"process {process}: {way} {device}:"))
         assert f"{name}: argument 'w' differs over 'dp'" in line
-        assert where in line and f"of process {owner}) has other bits than the other 3" in line
+        assert where in line and f"of process {owner}) differs bitwise from the other 3" in line
         assert f"process {process}: {way} right: \n" in together
 
 

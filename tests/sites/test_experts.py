@@ -103,7 +103,7 @@ def dense_experts(x: Any, logits: Any, prior: Any, w0: Any, w1: Any, wo: Any, b0
 def test_a_loss_that_was_not_averaged_is_named() -> None:
     assert said(experts_typed(with_loss=True, averaged=False), *BARE) == [
         "VaryingError: experts: return[1] varies over 'data', 'seq', which its hint does not mention",
-        "Hint: the mean over b (sharded over 'data') is of each shard's part: pmean over 'data'",
+        "Hint: the mean over b (sharded over 'data') covers only each shard's part: pmean over 'data'",
     ]
 
 

@@ -140,14 +140,14 @@ def of_own_numbers(x: X) -> X:
     return x + jax.random.normal(jax.random.key(0), x.shape)  # HERE
 
 
-INSTEAD = "with {} in its place the results are as on one device"
+INSTEAD = "the results equal those on one device if it is replaced by {}"
 CASES = [
     (rematerialized, {}, ""), (rematerialized, {"grad": True}, ""), (branching, {}, ""), (looping, {}, ""),
     (biased, {}, ""), (with_a_rule, {"grad": True}, ""), (differentiated, {}, ""), (printing, {}, ""),
     (from_the_end, {}, INSTEAD.format("the index over 'dp'")),
     (halo_everywhere, {}, INSTEAD.format("what is true on the first shard over 'dp' alone")),
     (every_fourth_row, {}, INSTEAD.format("the parts (dim 0 sharded over 'dp') of the value on one device")),
-    (of_largest, {}, "read as: add at HERE uses each shard's own max over 'dp' as that of all shards"),
+    (of_largest, {}, "read as: add at HERE uses each shard's own max as the max over all shards of 'dp'"),
     (of_means, {}, "read as: the same on every shard of 'dp', and is 4 times too large on dp=4: it grows with 'dp'"),
     (of_own_numbers, {}, "read as: the same on every shard of 'dp', of a shard's shape"),
 ]  # fmt: skip
@@ -198,11 +198,11 @@ def test_a_search_that_takes_too_long_says_nothing(limit: str, monkeypatch: pyte
     monkeypatch.setattr(f"typedshmap.testing.substitution.{limit}", 0)
     place, *facts = difference(from_the_end)
     assert int(re.findall(r":(\d+)", place)[0]) >= line_of(from_the_end, "# HERE")
-    assert not any("in its place" in fact for fact in facts)
+    assert not any("if it is replaced by" in fact for fact in facts)
 
 
 def test_of_two_mistakes_no_one_value_is_said_to_put_the_results_right() -> None:
-    assert not any("in its place" in line for line in difference(two_mistakes))
+    assert not any("if it is replaced by" in line for line in difference(two_mistakes))
 
 
 def test_a_program_that_cannot_run_with_other_values_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,4 +210,4 @@ def test_a_program_that_cannot_run_with_other_values_falls_back(monkeypatch: pyt
         raise ValueError("mismatched varying manual axes")
 
     monkeypatch.setattr("typedshmap.testing.steps._results_over_more_axes", fail)
-    assert not any("in its place" in line for line in difference(from_the_end))
+    assert not any("if it is replaced by" in line for line in difference(from_the_end))

@@ -74,7 +74,7 @@ def test_a_local_mean_is_reported_in_full():
         "\n"
         "    384 of 384 entries differ, by up to 0.481; rounding in float32 explains at most 1e-04\n"
         "    nothing in the program communicates over 'tp'\n"
-        "    'tp' alone makes the difference\n"
+        "    'tp' alone causes the difference\n"
         "    differs on tp=2; dp=4, tp=2; dp=2, tp=4\n"
         "    agrees on dp=4\n"
         "\n"
@@ -85,7 +85,7 @@ def test_a_local_mean_is_reported_in_full():
         "\n"
         "Sizes: batch=16, model=24\n"
         "Again: seed=0\n"
-        "Hint: is something of one shard taken for all of it?"
+        "Hint: is a shard's own value used as the global one?"
     )
 
 
@@ -159,7 +159,7 @@ def own_index(x: Int[Array, "[batch/dp] [model/tp]"]) -> Int[Array, "[batch/dp]"
     return jax.lax.pmax(jnp.argmax(x, -1), "tp")
 
 
-TOGETHER = "only 'dp' and 'tp' together make the difference\n    differs on dp=2, tp=2\n    agrees on dp=2; tp=2\n"
+TOGETHER = "only 'dp' and 'tp' together cause the difference\n    differs on dp=2, tp=2\n    agrees on dp=2; tp=2\n"
 REPORTED = [
     (summed_twice, ["dp=2,tp=4"], {}, [
         "summed_twice: return value depends on the mesh: it is 4 times what one device gives, the size of 'tp': at",
@@ -180,7 +180,7 @@ REPORTED = [
         "Hint: is a dim flattened or split in the wrong order?",
     ]),
     (own_total, ["dp=4"], {}, ["along 'dp' only shards 1, 2, 3 of 4 are wrong\n"]),
-    (own_mean, None, {}, ["    each of 'tp', 'dp' alone makes the difference\n"]),
+    (own_mean, None, {}, ["    each of 'tp', 'dp' alone causes the difference\n"]),
     slow((two_of_three, None, {"grad": True}, [
         "two_of_three: return[0] depends on the mesh: ", "\n    wrong, too: return[2], grad(x)\n",
     ])),
@@ -208,7 +208,7 @@ def test_random_numbers_of_each_shard_are_declared():
         own = jax.random.fold_in(key, jax.lax.axis_index("dp"))
         return {"noise": x * jax.random.normal(own, x.shape), "twice": 2 * x}
 
-    cure = "where random numbers rightly differ from shard to shard, exclude=\"return['noise']\" leaves this result out"
+    cure = "if random numbers may differ between shards, exclude=\"return['noise']\" leaves this result out"
     assert failure(noisy, ["dp=2"]).endswith(f"Hint: {cure}")
     for name in ("return['noise']", "['noise']"):
         assert_mesh_invariant(noisy, ["dp=2"], grad=True, exclude=name, trials=1)
@@ -254,14 +254,14 @@ def test_a_scalar_has_no_place():
         "\n"
         "    it differs; int32 has to be equal\n"
         "    nothing in the program communicates over 'dp'\n"
-        "    'dp' alone makes the difference\n"
+        "    'dp' alone causes the difference\n"
         "    differs on dp=4\n"
         "\n"
-        "First difference: not known, since no line computes another value from operands that agree\n"
+        "First difference: not known, since no line computes a different value from equal operands\n"
         "\n"
         "Sizes: n=8\n"
         "Again: seed=0\n"
-        "Hint: is something of one shard taken for all of it?"
+        "Hint: is a shard's own value used as the global one?"
     )
 
 
@@ -770,7 +770,7 @@ os._exit(0)  # the devices wait for ever
 @pytest.mark.slow
 def test_a_mesh_on_which_shards_wait_for_each_other_is_reported_in_time():
     done = subprocess.run([sys.executable, "-c", DEADLOCK], capture_output=True, text=True, timeout=120)
-    assert done.stdout.startswith("waiting: it has not ended on dp=2 after 3 seconds\n"), done.stderr[-2000:]
+    assert done.stdout.startswith("waiting: it did not finish on dp=2 within 3 seconds\n"), done.stderr[-2000:]
 
 
 @pytest.mark.sample(3)

@@ -138,7 +138,7 @@ def test_names_in_hints_may_be_aliases_and_rules():
     def local(x: Float[Array, "[n/d] [k/t] model"]) -> Float[Array, "[n/d] [k/t] model"]:
         return x - x.max(-1, keepdims=True)
 
-    with pytest.raises(AssertionError, match="'tp' alone makes the difference"):
+    with pytest.raises(AssertionError, match="'tp' alone causes the difference"):
         assert_mesh_invariant(local, trials=1)
 
 

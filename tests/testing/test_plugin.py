@@ -87,7 +87,7 @@ def test_every_marked_function_of_an_imported_module_is_a_test(project):
             "model.py::ill_typed?mesh-invariant? FAILED*",
             "*_ local?mesh-invariant? _*",
             "AssertionError: local: return value depends on the mesh: at *",
-            "    'dp' alone makes the difference",
+            "    'dp' alone causes the difference",
             "Again: seed=0",
             "*_ ill_typed?mesh-invariant? _*",
             "VaryingError: ill_typed: return value varies over 'dp', which its hint does not mention",

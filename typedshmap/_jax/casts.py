@@ -60,7 +60,7 @@ def refuse_unreduced(x: Any) -> None:
     axes = () if HAS_MANUAL_TYPES else sorted(manual_type(x).unreduced)
     if axes:
         raise NotImplementedError(
-            f"jax {jax.__version__} moves no value that is typed unreduced over {', '.join(map(repr, axes))}: "
+            f"jax {jax.__version__} cannot move a value typed as unreduced over {', '.join(map(repr, axes))}: "
             "leave it varying, without lax.pcast, or use jax 0.10"
         )
 

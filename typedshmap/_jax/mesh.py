@@ -182,10 +182,10 @@ def parse_mesh(text: str) -> dict[str, int]:
         if not equals or not name:
             raise ValueError(f"'{excerpt(part)}' is not a name and a value, as in dp=4,tp=2")
         if name in sizes:
-            raise ValueError(f"mesh axis '{name}' is there twice")
+            raise ValueError(f"mesh axis '{name}' occurs twice")
         # This many digits are always too large; Python does not parse thousands of digits.
         if not size.isdecimal() or (number := int(size[:12])) < 1:
-            raise ValueError(f"mesh axis '{name}' has size '{excerpt(size)}'; write a number from 1 on")
+            raise ValueError(f"mesh axis '{name}' has size '{excerpt(size)}'; write a positive integer")
         sizes[name] = number
     if not sizes:
         raise ValueError("no mesh axes; write them as in dp=4,tp=2")

@@ -235,7 +235,7 @@ def _replaced(value: Any, leaves: Iterator[Any], is_leaf: Callable[[Any], bool])
     known = {name: part for name, part in zip(names, parts, strict=True) if name is not None}
     if len(known) != len(parts):
         name = type(value).__name__
-        raise BadTree(f"{name} makes something else of its leaves, and does not keep them as attributes")
+        raise BadTree(f"{name} converts its leaves, and does not keep them as attributes")
     return with_attributes(value, known)
 
 

@@ -85,7 +85,7 @@ class Cause(NamedTuple):
         gather = ["gather it first"] if self.may_gather else []
         match self.kind:
             case "sum" | "mean" | "extreme":
-                leaves = "leaves partial sums" if self.kind == "sum" else "is of each shard's part"
+                leaves = "leaves partial sums" if self.kind == "sum" else "covers only each shard's part"
                 return f"{origin} {leaves}{self._cures(terms, may_be_unreduced, may_vary)}"
             case "part":
                 (dim, _), *_ = self.dims or (("", ()),)
@@ -99,22 +99,23 @@ class Cause(NamedTuple):
                 what = "jax.vmap maps over" if self.kind == "mapped" else "a loop runs over"
                 return f"{what} {self.sharded_dims}{_either(mark + gather)}"
             case "derived":
-                return f"{origin} is of each shard's part of {self.sharded_dims}{_either(gather)}"
+                return f"{origin} covers only each shard's part of {self.sharded_dims}{_either(gather)}"
             case "agreement":
                 gathered = "gather it by all_gather without '~', or lax.all_gather(..., to='invarying')"
                 cure = gathered if "gather" in self.what else "take the mean (pmean)"
                 return f"its shards agree since {origin}, and JAX types them as varying: {cure}"
             case "alone":
-                return (
-                    f"the mesh has one shard over {over}, so nothing can differ: with more, the error names the cause"
-                )
+                no_difference = f"the mesh has only one shard over {over}, so no values differ"
+                return f"{no_difference}: with more shards, the error names the cause"
             case "opaque":
-                stated = f"assume(x, hint), with {terms.written('+', self.axes)} if the shards are partial sums"
-                return f"nothing is known of what {origin} returns: state what it is by {stated}"
+                added = f"and add {terms.written('+', self.axes)} if the shards are partial sums"
+                return f"the result of {origin} is unknown: state its sharding with assume(x, hint), {added}"
             case "ring":
-                sent = "sends on" if "permute" in self.what else "computes with what the shards send on,"
-                parts = f"parts of {self.sharded_dims}: reduce it over {over} (psum, pmax)"
-                return f"{origin} {sent} {parts}; if each shard has had all parts, state that by assume(x, hint)"
+                sent = f"sends parts of {self.sharded_dims} to other shards"
+                if "permute" not in self.what:
+                    sent = f"computes with values sent between shards, which are parts of {self.sharded_dims}"
+                stated = "if every shard has received all parts, state this with assume(x, hint)"
+                return f"{origin} {sent}: reduce it over {over} (psum, pmax); {stated}"
             case "index":
                 return f"{origin} is each shard's own{_either([f'{cure} if the shards may differ' for cure in mark])}"
             case "choice":

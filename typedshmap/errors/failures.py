@@ -19,8 +19,8 @@ DTYPE: Span = (-1, 0)
 """The span of the dtype, which is not among a hint's dims."""
 
 _IN_SPEC = {"+": "unreduced", "-": "reduced"}
-_RESHARD = "write what the value is; reshard(x, ...) changes it"
-_EXCHANGE = "say so in out_specs, or change it by all_to_all or all_gather"
+_RESHARD = "write the actual sharding, or change it with reshard(x, ...)"
+_EXCHANGE = "write this sharding in out_specs, or change it with all_to_all or all_gather"
 _AROUND = 150
 """The number of characters of a long hint on each side of a caret."""
 
@@ -221,7 +221,7 @@ class OpenDim(Fault):
     span: Span
 
     def words(self, terms: Terms) -> Sentence:
-        problem = f"has '{self.dim}'{terms.within}, but at the boundary of a manual region every sharding is written"
+        problem = f"has '{self.dim}'{terms.within}, but at the boundary of a manual region every dim needs a sharding"
         return Sentence(problem, self.span, f"write [{self.name}/axis], or [{self.name}/] for an unsharded dim")
 
 
@@ -243,7 +243,7 @@ class NonPytreeField(Fault):
     is_dataclass: bool = True
 
     def words(self, terms: Terms) -> Sentence:
-        problem = f"holds arrays in field '{self.field}', which {self.cls} does not show JAX as a child"
+        problem = f"has arrays in field '{self.field}', which is not a pytree child of {self.cls}"
         if self.is_dataclass:
             return Sentence(problem, cure=f"register '{self.field}' among the data fields of {self.cls}")
         cure = f"let {self.cls} flatten '{self.field}' as it is, or with '{self.field}' as its key"
@@ -367,7 +367,7 @@ class ShardingConflict(Fault):
             ways = f"one {first} over {quoted_axes(self.first)}, the other {second} over {quoted_axes(self.second)}"
         cure = "gather or reshard one of them"
         if not terms.is_spec:
-            cure += "; if a value is not what it seems to be, state it by assume(x, hint)"
+            cure += "; if an inferred sharding is wrong, state the right one with assume(x, hint)"
         return Sentence(f"{self.operation} combines {self.where}, but {ways}", cure=cure)
 
 

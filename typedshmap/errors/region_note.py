@@ -19,7 +19,7 @@ _STATES = re.compile(
     r"Got input type: [^{]*\{V:(?P<varying>.*?)\}, axes: (?P<axes>.*?) and input state: (?P<states>\{.*?\})"
 )
 _UNBOUND = re.compile(r"unbound axis name: (\w+)")
-_MAPPED = "; over an axis that jax.vmap names, JAX takes collectives under check_vma=False only"
+_MAPPED = "; over an axis that jax.vmap names, JAX allows collectives only under check_vma=False"
 # JAX's message about an operation that a value's type does not allow: "reduced" as a word, or in an expected type.
 # Where JAX prints types in full, most of their sets are empty.
 _EMPTY_SET = re.compile(r"\b(un)?reduced=(frozenset\(\)|set\(\)|\{\}|\(\))")
@@ -58,7 +58,8 @@ def note_of_region(
 def _cure(error: Exception, axis_names: Iterable[str], aliases: Mapping[str, tuple[str, ...]]) -> str | None:
     """The cure for an exception of JAX whose message does not name the mistake."""
     known = "; ".join(f"'{name}' stands for {quoted_axes(axes) or 'no axis'} here" for name, axes in aliases.items())
-    unknown_to_jax = f"{known}: axis_index, axis_size and the collectives of typedshmap take it, those of JAX do not"
+    accepting = "axis_index, axis_size and the collectives of typedshmap accept aliases, those of JAX do not"
+    unknown_to_jax = f"{known}: {accepting}"
     if type(error) is AssertionError and not error.args:
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         if frames and str(frames[-1].f_globals.get("__name__")).partition(".")[0] == "jax":
@@ -78,7 +79,8 @@ def _cure(error: Exception, axis_names: Iterable[str], aliases: Mapping[str, tup
         return f"{extreme[1]} has no derivative: give it jax.lax.stop_gradient(x), as for the shift of a softmax"
     text = _EMPTY_SET.sub("", str(error))
     if _UNREDUCED.search(text):
-        return "JAX types a value as unreduced, as it entered with '+axis' or by lax.pcast: take the sum first (psum)"
+        made = "because it entered with '+axis' or was cast by lax.pcast"
+        return f"JAX types a value as unreduced, {made}: take the sum first (psum)"
     if _REDUCED.search(text):
         return "JAX refuses a value gathered with '-axis' here: gather it with '~axis', which has the same gradient"
     return None

@@ -79,8 +79,8 @@ class AddedMark(Fault):
     added: tuple[str, ...]
 
     def words(self, terms: Terms) -> Sentence:
-        problem = f"is unreduced over {quoted_axes(self.before)}: on jax 0.9 XLA may end the process"
-        problem += f" where it becomes so over {quoted_axes(self.added)}, too"
+        problem = f"is unreduced over {quoted_axes(self.before)}: on jax 0.9 XLA may crash"
+        problem += f" where it becomes unreduced over {quoted_axes(self.added)}, too"
         return Sentence(
             problem, cure=f"write {terms.written('+', self.before + self.added)} where it becomes unreduced"
         )
@@ -135,7 +135,7 @@ class RedundantPsum(Fault):
         reason = "jax.grad sums the gradient of a value that is the same on every shard by itself"
         dropped = f"leave out '{self.axis}'" if self.is_among_others else f"drop the {self.verb}"
         if self.verb == "pmean":
-            reason = f"{reason}; for its mean, pmean the loss inside of what is differentiated"
+            reason = f"{reason}; for its mean, take the pmean of the loss inside the differentiated function"
         return Sentence(problem, cure=f"{dropped}: {reason}")
 
 
@@ -158,16 +158,14 @@ class DifferingReplicas(Fault):
         shown = "; ".join(self.shards[:_MOST_SHARDS])
         shown += f"; and {len(self.shards) - _MOST_SHARDS} more" if len(self.shards) > _MOST_SHARDS else ""
         if not self.has_majority:
-            what = f"{shown} have different bits, none of them those of most shards"
+            what = f"{shown} differ bitwise, and no value is shared by most shards"
         elif len(self.shards) == 1:
-            what = f"{shown} has other bits than the other {self.number - 1}"
+            what = f"{shown} differs bitwise from the other {self.number - 1}"
         else:
-            what = f"{shown} have other bits than most shards"
+            what = f"{shown} differ bitwise from most shards"
         problem = f"differs over {quoted_axes(self.axes)}, where {terms.hint} says that it is the same: {what}"
-        cure = (
-            "an update or a placement that is not the same everywhere, a kernel that is not deterministic, or a device"
-        )
-        return Sentence(problem, cure=f"it may be {cure} that computes wrongly")
+        causes = "an update or a placement that is not the same on all shards, a nondeterministic kernel"
+        return Sentence(problem, cure=f"the cause may be {causes}, or a faulty device")
 
 
 _MOST_SHARDS = 4
@@ -194,18 +192,19 @@ class DivergentCollective(Fault):
 
     def words(self, terms: Terms) -> Sentence:
         what, over, is_loop = self.collective, quoted_axes(self.diverging), self.control == "loop"
-        predicate = f"the {'condition' if is_loop else 'predicate'} of the {self.control} around it varies over {over}"
+        decides = "condition" if is_loop else "predicate"
+        predicate = f"the {decides} of the {self.control} around it varies over {over}"
         since = self.cause.place.partition(" ")[0] if self.cause is not None else ""
         problem = f"{what} over {quoted_axes(self.axes)} would deadlock: {predicate}{since and f' since {since}'}"
         move = f"move the {what} out of the {'loop' if is_loop else 'branch'}"
         if self.is_gradient:
             cast = f"{_pcast(self.diverging)} before the {self.control}"
-            return Sentence(problem, cure=f"it is the gradient of a value x that is invarying until there: {cast}")
+            return Sentence(problem, cure=f"it is the gradient of an invarying value x: {cast}")
         if self.cause is not None and self.cause.kind == "index":
             goes = "when a shard leaves it" if is_loop else "which one a shard takes"
             return Sentence(problem, cure=f"{move}: {goes} depends on its own index")
-        agree = f"let all shards agree: take the sum or the maximum of what it compares over {over} (psum, pmax)"
-        return Sentence(problem, cure=f"{agree}; or, if each is to decide for itself, {move}")
+        agree = f"make the {decides} the same on all shards: take the psum or pmax of the compared value over {over}"
+        return Sentence(problem, cure=f"{agree}; or, if each shard should decide for itself, {move}")
 
 
 class UntypedVarying(Fault):
@@ -226,7 +225,7 @@ class UntypedVarying(Fault):
         reason = "as its predicate does" if self.is_control else "as its operands may"
         problem = f"a result of {self.operation} varies over {over}, {reason}, but JAX types it as invarying"
         if self.is_control:
-            cure = f"cast what it is given before: {cast}; or let all shards agree on the predicate"
+            cure = f"cast its operands first: {cast}; or make the predicate the same on all shards"
         else:
             cure = f"cast it: {cast}" + ("" if terms.is_spec else "; or state that its shards agree: assume(x, hint)")
         return Sentence(f"{problem}: gradients are wrong", cure=cure)

@@ -222,7 +222,7 @@ class TreeCheck:
         return leaves, tuple(map(subject.at, paths)), treedef
 
     def _note_bad_tree(self, bad: _jax.tree.BadTree, value: Any, subject: Subject) -> None:
-        what = failures.PlainMessage(f"is {describe(value)} that JAX cannot take apart: {bad}")
+        what = failures.PlainMessage(f"is {describe(value)} that JAX cannot flatten: {bad}")
         self.failures.append(Failure(what, subject))
 
     def _close_over(self, value: Any, subject: Subject) -> None:
@@ -419,7 +419,7 @@ class TreeCheck:
             at = subject.at(f".{name}")
             if not hasattr(value, name):
                 if structure.declares_arrays(inner):
-                    problem = f"is not there, but the hints of {node.cls.__name__} declare it"
+                    problem = f"is missing, but {node.cls.__name__} declares it"
                     self.failures.append(Failure(failures.PlainMessage(problem), at))
                 continue
             branch = self._branch(False)
@@ -478,8 +478,8 @@ def _with_cure(failure: Failure, node: LikeOf) -> Failure:
     if not isinstance(what, RankMismatch):
         return failure
     more = f"{name} | " + (f'Stacked["n", {name}]' if what.got > what.expected else "PyTree[Array]")
-    means = "with a leading dim" if what.got > what.expected else "unsharded"
-    cure = f"where trees of {name} hold arrays of other ranks, Like[..., {more}] takes them, {means}"
+    means = "allows a leading dim" if what.got > what.expected else "accepts them unsharded"
+    cure = f"if trees of {name} hold arrays of other ranks, write Like[..., {more}], which {means}"
     return replace(failure, what=replace(what, cure=cure))
 
 

@@ -429,7 +429,7 @@ def _warn_of_misspelling(function: Any, name: str, nodes: Mapping[Any, Node | No
     line = hint_line(function, str(key))
     if line is not None:
         text = f"{name}: dim '{wrong[0]}' stands once, and looks like '{wrong[1]}'\n\nAt: {Place.of(*line)}"
-        warn_of_suspect(f"{text}\nHint: write '{wrong[1]}', or a name that is less like it", *line[:2])
+        warn_of_suspect(f"{text}\nHint: write '{wrong[1]}', or a more distinct name", *line[:2])
 
 
 _RESULT_EXAMPLE = '-> Float[Array, "..."]'
@@ -467,7 +467,7 @@ _Undefined.__module__ = AnnotationSyntaxError.__module__
 def _undefined_name(name: str, what: str, error: NameError, place: str) -> _Undefined:
     """The error for a name that is not defined at decoration."""
     text = f"{name}: the hint of {what} names '{error.name}', which is not defined"
-    cure = f"define '{error.name}' above {name}; a name of an outer function must stand in the function around {name}"
+    cure = f"define '{error.name}' above {name}; a local name must be defined in the function that encloses {name}"
     return _Undefined(f"{text}\n\nHint: {cure}", place)
 
 

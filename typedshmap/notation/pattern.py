@@ -123,7 +123,7 @@ def parse_pattern(source: str) -> Pattern:
         return Pattern(tuple(sides), None, source)
     results = _parse_sides(source, (end, len(source)))
     if len(results) > 1:
-        raise SyntaxFault("the pattern has a comma in its result", results[1].span, "one result stands after '->'")
+        raise SyntaxFault("the pattern has a comma in its result", results[1].span, "write one result after '->'")
     return Pattern(tuple(sides), results[0], source)
 
 

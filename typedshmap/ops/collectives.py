@@ -5,7 +5,6 @@ A psum over an axis over which the value is not a partial sum would count it sev
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -184,9 +183,15 @@ def _plan_exchanges(call: Operation, operand: Operand, right: SideLayout) -> lis
     # If a dim lost some axes and gained others at once, it would be resharded before it is gathered.
     if len(moves) != len(leaving) or len(moves) != len(coming) or leaving.keys() & coming.keys():
         place = right.dims[next(iter([*coming, *leaving]))]
-        gone, came = (quoted_axes(chain.from_iterable(side.values())) or "no axis" for side in (leaving, coming))
-        moved = f"{gone} leaves a dim and {came} comes to one ('{place.name}')"
-        problem = f"{moved}: an all_to_all moves minor axes from dim to dim"
+        changes = [
+            f"dim '{right.dims[at].name}' {verb} {quoted_axes(axes)}"
+            for verb, side in (("loses", leaving), ("gains", coming))
+            for at, axes in side.items()
+        ]
+        changes += [] if leaving else ["no dim loses an axis"]
+        changes += [] if coming else ["no dim gains an axis"]
+        changed = f"{', '.join(changes[:-1])} and {changes[-1]}"
+        problem = f"{changed}: an all_to_all moves minor axes from one dim to another"
         raise call.fault(problem, place.dim.span, "reshard(x, ...) changes any sharding into any other")
     if not moves and not call.has_unused_alias:
         raise call.fault("the pattern moves nothing: both sides are sharded the same way", right.side.span)

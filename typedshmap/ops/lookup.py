@@ -65,7 +65,7 @@ def _check_names(call: Operation) -> str:
     gone = [name for name in table.names if name not in ids.names and name not in result.names]
     if len(gone) != 1:
         names = " and ".join(map(repr, gone)) or "no dim"
-        cure = "the dim that is looked up is the one that only the table has"
+        cure = "the looked-up dim is the one that only the table has"
         raise call.fault(f"the pattern looks up {names} of the table, but {call.verb} looks up one", table.span, cure)
     for name in ids.names:
         if name not in result.names:

@@ -246,7 +246,7 @@ def _refuse_partial_sums(
             problem = f"a function reduces one shard, and '{addends[axis]}' is sharded over '{axis}'"
             raise call.fault(problem, span, f"write '~{axis}' on the result, and combine the shards yourself")
         if axis in right.unreduced | right.sharded:
-            problem = f"{name} is not a sum, and nothing of it can be left unreduced or scattered over '{axis}'"
+            problem = f"{name} is not a sum: its result cannot be unreduced or scattered over '{axis}'"
             raise call.fault(problem, span, f"drop '{axis}' from the result, or write '~{axis}'")
 
 

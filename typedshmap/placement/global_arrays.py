@@ -282,7 +282,7 @@ def _array_from_callback(leaf: CheckedLeaf, callback: Callable[..., Any], is_one
         elif not takes(hint.dtypes, dtype):
             what = WrongDtype(hint.dtype_name, dtype)
         elif dtype != dtypes[0]:
-            what = WrongDtype(f"{hint.dtype_name}, and the shards before have {dtypes[0]}", dtype)
+            what = WrongDtype(f"{hint.dtype_name}, and earlier shards have {dtypes[0]}", dtype)
         else:
             return value
         raise place.error((Failure(what, subject, hint.text, _jax.array.type_text(value)),))

@@ -363,7 +363,7 @@ def first_disagreement(reports: Iterable[ProcessReport]) -> Disagreement | None:
 def _disagreement(leaf: ReportedLeaf, a: int, other_leaf: ReportedLeaf, b: int) -> Disagreement:
     """How an array on process ``b`` differs from the one on process ``a``."""
     if leaf.subject != other_leaf.subject:
-        problem = f"is on process {a}, but process {b} has {other_leaf.subject} in its place"
+        problem = f"is on process {a}, but process {b} has {other_leaf.subject} instead"
         return StructureError, Failure(PlainMessage(problem), leaf.subject, leaf.hint)
     ranks = len(leaf.global_shape), len(other_leaf.global_shape)
     if ranks[0] != ranks[1]:

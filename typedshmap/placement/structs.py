@@ -411,7 +411,7 @@ class TreeBuilder(Record):
         except _jax.tree.BadTree as bad:
             if node.kind == "class":
                 raise self._not_by_hints(cls, path) from None
-            problem = f"is of class {cls.__name__} that JAX cannot take apart: {bad}"
+            problem = f"is of class {cls.__name__}, which JAX cannot flatten: {bad}"
             raise self._wrong_class(failures.PlainMessage(problem), path) from None
         if children is None:
             raise self._wrong_class(failures.NotAPytree(cls.__name__), path)

@@ -49,7 +49,7 @@ def describe_first_difference(
     names = [*(on_mesh.compiled.gradients if is_gradient else on_mesh.compiled.types)]
     try:
         first = first_difference(run(on_one), run(on_mesh), [names.index(name) for name in wrong if name in names])
-        why = "no line computes another value from operands that agree"
+        why = "no line computes a different value from equal operands"
     except Unreplayable as error:
         first, why = None, str(error)
     except Exception as error:  # no error may hide the difference
@@ -68,7 +68,7 @@ def _facts(first: FirstDifference) -> list[str]:
     """The operation and its operands, in words."""
     step, compared, program = first.step, first.comparison, first.comparison.program
     what = _jax.source.collective_name(step.eqn) if step.name != "item" else "scan"
-    instead = first.instead and f"with {first.instead} in its place the results are as on one device"
+    instead = first.instead and f"the results equal those on one device if it is replaced by {first.instead}"
     if (loop := first.loop) is not None:
         here, there = (same.eqn.params.get("length") for same in (loop, compared.matches[loop.label][0]))
         length = f"a loop of {count_text(here, 'iteration')}, but of {there} on one device"

@@ -89,9 +89,9 @@ def differs_by_itself(subject: FunctionUnderTest, drawn: UnplacedInputs, mismatc
 def has_not_ended(subject: FunctionUnderTest, drawn: UnplacedInputs, mesh: Mesh, seconds: float) -> str:
     """The message for a mesh on which the program takes too long."""
     lines = [
-        f"{subject.name}: it has not ended on {name_of_mesh(mesh)} after {seconds:.0f} seconds",
+        f"{subject.name}: it did not finish on {name_of_mesh(mesh)} within {seconds:.0f} seconds",
         "",
-        "    shards that wait for each other do so for ever, and so do programs that run on these devices afterwards",
+        "    shards that wait for each other never stop, and later programs on these devices hang, too",
         "",
         *describe_trial(subject, drawn),
         "Hint: is there a collective in a branch or a loop that only some shards reach? Else timeout= waits longer",
@@ -134,8 +134,8 @@ def _responsible_axes(name: str, wrong: Sequence[MeshTrial]) -> str:
     longer = [longer_axes(trial.mesh) for trial in wrong if any(result.name == name for result in trial.differences)]
     alone = dict.fromkeys(axes[0] for axes in longer if len(axes) == 1)
     if not alone:
-        return f"only {' and '.join(map(repr, longer[0]))} together make the difference"
-    return f"{'each of ' if len(alone) > 1 else ''}{quoted_axes(alone)} alone makes the difference"
+        return f"only {' and '.join(map(repr, longer[0]))} together cause the difference"
+    return f"{'each of ' if len(alone) > 1 else ''}{quoted_axes(alone)} alone causes the difference"
 
 
 def _deviation(first: ValueMismatch, tolerance: Tolerance) -> str:
@@ -180,7 +180,7 @@ def clues(mismatch: ValueMismatch, jaxprs: Sequence[Any], is_backward: bool, ref
             yield Clue(f"along '{axis}' only {text} of {sizes[axis]} {'is' if len(wrong) == 1 else 'are'} wrong", "")
     if pattern is None and is_random:
         kept = f"exclude={mismatch.name!r} leaves this result out"
-        cure = f"where random numbers rightly differ from shard to shard, {kept}"
+        cure = f"if random numbers may differ between shards, {kept}"
         if mismatch.name == "return":  # the only result
             drawn = "draw those of the whole array, and take each shard's part of them"
             cure = f"for the same numbers on every mesh {drawn}"
@@ -189,7 +189,7 @@ def clues(mismatch: ValueMismatch, jaxprs: Sequence[Any], is_backward: bool, ref
     idle = sizes.keys() - {axis for eqn in collectives for axis in _jax.jaxpr.named_axes(eqn)}
     if idle and any(eqn.primitive.name == "shard_map" for eqn in equations):
         over = " or ".join(repr(axis) for axis in sizes if axis in idle)
-        yield Clue(f"nothing in the program communicates over {over}", "is something of one shard taken for all of it?")
+        yield Clue(f"nothing in the program communicates over {over}", "is a shard's own value used as the global one?")
 
 
 def _patterns(
@@ -208,7 +208,7 @@ def _patterns(
                     cure = f"is the gradient summed twice over {axes}: by hand where JAX sums it already, or by {psum}"
                 yield Clue(f"it is {count} times what {reference} gives, the size of {axes}", cure, True)
             if isclose(factor, 1 / count, rel_tol=0.01):
-                cure = f"is a sum over {axes} missing, or a mean taken of what is to be summed?"
+                cure = f"is a sum over {axes} missing, or is a mean used instead of a sum?"
                 if is_backward:
                     cure = f"is the gradient not summed over {axes}, or of a cotangent that was divided by their size?"
                 yield Clue(f"it is 1/{count} of what {reference} gives, by the size of {axes}", cure, True)

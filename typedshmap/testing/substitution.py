@@ -182,8 +182,8 @@ def _other_indices(
             for end, is_end in (("first", index == 0), ("last", index == many - 1)):
                 shard = f"on the {end} shard over {names}"
                 yield changed(f"the same {shard} alone", lambda old, at=is_end: old & at)
-                yield changed(f"the same, but true {shard},", lambda old, at=is_end: old | at)
-                yield changed(f"the same, but false {shard},", lambda old, at=is_end: old & ~at)
+                yield changed(f"the same, but true {shard}", lambda old, at=is_end: old | at)
+                yield changed(f"the same, but false {shard}", lambda old, at=is_end: old & ~at)
                 yield changed(f"what is true {shard} alone", lambda _, at=is_end: at)
                 yield changed(f"what is false {shard} alone", lambda _, at=is_end: ~at)
             continue
@@ -196,5 +196,5 @@ def _other_indices(
             yield changed(to, lambda old, at=2 * index, n=many: (at - old) % n, is_relative=True)
     if olds[0].dtype != bool:
         for by in range(1, 1 + max(sizes.values())):
-            yield changed(f"{by} more", lambda old, by=by: old + by, is_relative=True)
-            yield changed(f"{by} less", lambda old, by=by: old - by, is_relative=True)
+            yield changed(f"a value {by} larger", lambda old, by=by: old + by, is_relative=True)
+            yield changed(f"a value {by} smaller", lambda old, by=by: old - by, is_relative=True)

@@ -88,7 +88,7 @@ def _with_open_axes(kinds: Kinds, axis: str, cure: Cure) -> Cure:
     named = {name for change in cure.changes if change.replaces for name in _jax.jaxpr.named_axes(change.eqn)}
     others = [name for name in kinds.sizes if name in named and name != axis]
     unknown = [name for name in others if kinds.over(name).says == "unknown"]
-    return replace(cure, text=f"{cure.text} (over {quoted_axes(unknown)} nothing is known)") if unknown else cure
+    return replace(cure, text=f"{cure.text} (unknown over {quoted_axes(unknown)})") if unknown else cure
 
 
 def _is_at_same_line(cure: Cure, other: Cure) -> bool:

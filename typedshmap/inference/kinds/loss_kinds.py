@@ -82,7 +82,7 @@ def extreme_of_sums(end: str) -> LossKind:
 
 def own_extreme(end: str) -> LossKind:
     """It uses an extreme of each shard's rows as the extreme of all rows."""
-    return LossKind(f"uses each shard's own {end} over {{axis}} as that of all shards", is_of_extreme=True)
+    return LossKind(f"uses each shard's own {end} as the {end} over all shards of {{axis}}", is_of_extreme=True)
 
 
 def shared_extreme(end: str) -> LossKind:

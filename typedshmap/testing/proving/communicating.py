@@ -48,7 +48,7 @@ def all_gather(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Gl
 def _all_gather(walk: Walk, eqn: Any, value: Sharded) -> GlobalValue:
     axes, dim = tuple(walk.named(eqn)), eqn.params["all_gather_dimension"]
     if value.partial.intersection(axes):
-        raise NotKnown("it gathers what is not reduced")
+        raise NotKnown("it gathers an unreduced value")
     if not eqn.params["tiled"]:
         raise NotKnown("it stacks parts of the whole")
     value = value.with_dim(dim, _gathered(value.dims[dim], axes, "it gathers a dim that is not sharded so"))
@@ -77,7 +77,7 @@ def all_to_all(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Gl
     if split == to:
         raise NotKnown("it exchanges the parts of a dim")
     if value.partial.intersection(axes):
-        raise NotKnown("it exchanges what is not reduced")
+        raise NotKnown("it exchanges an unreduced value")
     if value.dims[to] is None and value.placed.intersection(axes):
         raise NotKnown("it exchanges parts of another dim")
     gathered = value.with_dim(to, _gathered(value.dims[to], axes, "it puts together parts of another dim"))

@@ -19,7 +19,7 @@ def reduce_dims(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[G
     name, value, along = eqn.primitive.name, walk.settled(operands[0]), eqn.params["axes"]
     by = name.removeprefix("reduce_")
     if value.combined_by not in ("", by):
-        raise NotKnown("it reduces what is not reduced over the mesh")
+        raise NotKnown("it reduces an unreduced value by a different operation")
     over = [axis for dim in along for axis in axes_along(value.dims[dim])]
     solid = tuple(dim for dim in along if value.dims[dim] is not None)
     free = tuple(dim for dim in along if value.dims[dim] is None)
@@ -45,7 +45,7 @@ def dot(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalVal
     if parts and is_narrow(eqn.outvars[0].aval.dtype):
         raise NotKnown("it adds up parts of a sum in few bits")
     if parts.intersection(over):
-        raise NotKnown("it contracts over an axis of what is not reduced")
+        raise NotKnown("it contracts over an axis of an unreduced value")
     dims = [joined(left.dims[a], right.dims[b]) for a, b in zip(left_batch, right_batch, strict=True)]
     dims += [axes for dim, axes in enumerate(left.dims) if dim not in (*left_over, *left_batch)]
     dims += [axes for dim, axes in enumerate(right.dims) if dim not in (*right_over, *right_batch)]

@@ -56,7 +56,7 @@ def _leaving(walk: Walk, result: Sharded, spec: Any, manual: frozenset[str]) -> 
 def cond(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """One of several branches."""
     which, *given = operands
-    chosen = walk.settled(which).reduced("it chooses by what is not reduced")
+    chosen = walk.settled(which).reduced("it chooses by an unreduced value")
 
     def one_of(walk: Walk, *cases: Sharded) -> Sharded:
         return walk.made("cond", (), [chosen, *cases], *reduce(wider, cases).layout)

@@ -76,12 +76,12 @@ def add(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalVal
             return [ids]
     left, right = map(walk.settled, operands)
     if right.is_extreme and sign < 0:
-        raise NotKnown("it negates what is not reduced")
+        raise NotKnown("it negates an unreduced value")
     right, dims = right.times(sign), joined_dims([left, right])
     if left.is_zero or right.is_zero:
         return [_spread(walk, right if left.is_zero else left, dims)]
     if left.partial != right.partial or left.is_extreme or right.is_extreme:
-        raise NotKnown("it adds what is reduced to what is not")
+        raise NotKnown("it adds values that are not partial sums over the same axes")
     if left.term == right.term and left.dims == right.dims:
         total = replace(left, factor=left.factor + right.factor)
     elif not left.factor or not right.factor:  # parts whose sum is zero do not change the sum
@@ -94,7 +94,7 @@ def add(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalVal
 def product(walk: Walk, left: Sharded, right: Sharded, name: str, params: Any, dims: Sequence[DimSharding]) -> Sharded:
     """A value that is linear in two operands."""
     if left.partial & right.axes or right.partial & left.axes or left.is_extreme or right.is_extreme:
-        raise NotKnown("it multiplies what is not reduced")
+        raise NotKnown("it multiplies an unreduced value")
     operands, partial = [replace(value, factor=Fraction(1)) for value in (left, right)], left.partial | right.partial
     return walk.made(name, params, operands, dims, partial, "sum", left.factor * right.factor)
 
@@ -111,7 +111,7 @@ def multiply(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Glob
     for number, value in ((left, right), (right, left)):
         if walk.is_number(number):
             if value.is_extreme and number.factor <= 0:
-                raise NotKnown("it multiplies what is not reduced")
+                raise NotKnown("it multiplies an unreduced value")
             return [_spread(walk, value.times(number.factor), dims)]
     return [product(walk, left, right, "mul", (), dims)]
 
@@ -120,7 +120,7 @@ def divide(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Global
     """A quotient, linear in the dividend."""
     if eqn.outvars[0].aval.dtype.kind in "iu":
         return entry_by_entry(walk, eqn, operands)
-    value, by = walk.settled(operands[0]), walk.settled(operands[1]).reduced("it divides by what is not reduced")
+    value, by = walk.settled(operands[0]), walk.settled(operands[1]).reduced("it divides by an unreduced value")
     if by.is_zero:
         return entry_by_entry(walk, eqn, operands)
     inverse = replace(by, factor=1 / by.factor)
@@ -132,7 +132,7 @@ def divide(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Global
 def negate(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[GlobalValue]:
     """The negative, also for parts of a sum."""
     if isinstance(operands[0], Sharded) and operands[0].is_extreme:
-        raise NotKnown("it negates what is not reduced")
+        raise NotKnown("it negates an unreduced value")
     return multiply(walk, eqn, [operands[0], walk.number(-1, (None,) * len(result_shape(eqn)))])
 
 
@@ -142,7 +142,7 @@ def extreme(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Globa
     left, right = map(walk.settled, operands)
     is_other = {left.combined_by, right.combined_by} - {name, ""}
     if is_other or left.partial & right.placed or right.partial & left.placed:
-        raise NotKnown("it compares what is not reduced")
+        raise NotKnown("it compares an unreduced value")
     return [walk.made(name, (), [left, right], joined_dims([left, right]), left.partial | right.partial, name)]
 
 
@@ -185,7 +185,7 @@ def select(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Global
         return [looking_up.chosen(walk, which, cases)]
     if walk.is_number(which) and which.factor in range(len(cases)):
         return [cases[int(which.factor)]]
-    chosen = walk.settled(which).reduced("it chooses by what is not reduced")
+    chosen = walk.settled(which).reduced("it chooses by an unreduced value")
     values = list(map(walk.settled, cases))
     partial, by = parts_of(values, "it chooses between what is reduced and what is not")
     if partial & chosen.axes:

@@ -89,7 +89,7 @@ def _owned(walk: Walk, lookup: Found) -> Sharded:
     assert lookup.length is not None
     value, axes, ids = lookup.value, lookup.table_axes(walk.sizes, lookup.length), walk.spread(lookup)
     if value.is_extreme or value.partial & ids.axes:
-        raise NotKnown("it chooses from what is not reduced")
+        raise NotKnown("it chooses from an unreduced value")
     if value.axes.intersection(axes):
         raise NotKnown("it is sharded over the axes of the table")
     owned = walk.linear("owned", lookup.length * walk.count(axes), value, joined_dims([value, ids]), ids)
@@ -123,7 +123,7 @@ def _taken(walk: Walk, eqn: Any, name: str, params: Any, table: Sharded, ids: Sh
     numbers = eqn.params["dimension_numbers"]
     ids = walk.solid(ids, len(ids.dims) - 1, operand_shape(eqn, 1)[-1])
     if table.partial & ids.axes:
-        raise NotKnown("it looks up what is not reduced")
+        raise NotKnown("it looks up an unreduced value")
     places = list(ids.dims[:-1])
     for dim, at in zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True):
         places[at] = joined(table.dims[dim], places[at])
@@ -227,5 +227,5 @@ def _added_at(walk: Walk, eqn: Any, row: Row, updates: GlobalValue) -> Sharded:
         raise NotKnown("it adds at places of other ids")
     value = walk.settled(updates)
     if value.axes.intersection(axes) or value.is_extreme:
-        raise NotKnown("it adds what is not reduced")
+        raise NotKnown("it adds an unreduced value")
     return _added(walk, eqn, "rows added", (), value, walk.spread(row), {dim: axes})

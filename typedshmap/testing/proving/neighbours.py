@@ -99,13 +99,13 @@ def sent(walk: Walk, operand: GlobalValue, shape: Sequence[int], axes: Sequence[
                 raise NotKnown("it gives some shards zeros")
             return operand
         if tuple(axes) not in value.dims:
-            raise NotKnown("it sends parts of the whole to other shards")
+            raise NotKnown("it sends parts of the global array to other shards")
         dim = value.dims.index(tuple(axes))
         operand = Edge(value, dim, 0, shape[dim], shape[dim])
     shifts, missing = {(to - source) % count for to, source in senders.items()}, set(range(count)) - senders.keys()
     is_sharded_so = operand.value.dims[operand.dim] == tuple(axes) and not operand.value.partial
     if len(axes) > 1 or len(shifts) != 1 or len(missing) > 1 or operand.end or not is_sharded_so:
-        raise NotKnown("it sends parts of the whole to other shards")
+        raise NotKnown("it sends parts of the global array to other shards")
     shift = (operand.shift + shifts.pop()) % count
     end = (missing.pop(), walk.number(0, (None,) * len(shape))) if missing else None
     if shift == 0 and end is None and (operand.start, operand.stop) == (0, operand.length):
@@ -137,7 +137,7 @@ def concatenated(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[
         shift, end, start = (1, 0, step - length) if is_before else (count - 1, count - 1, 0)
         expected = Edge(value, dim, start, start + length, step, shift, operand.end)
         if operand != expected or (operand.end is not None and operand.end[0] != end):
-            raise NotKnown("it puts entries of other shards where those of the whole are others")
+            raise NotKnown("it places entries of other shards where the global array has different entries")
         if operand.end is not None:
             pieces.append(walk.solid(operand.end[1], dim, length))
         else:

@@ -151,7 +151,7 @@ def _read(f: Any, grad: bool, sizes: Mapping[str, Any], deadline: float, has_sha
         if not tried:
             raise misfits[0]
         if not any(min(shape.values()) > 1 for shape, _ in tried):
-            raise Gap("no mesh shards all that its hints shard")
+            raise Gap("no mesh shards every dim that its hints shard")
     except Gap as gap:
         return Proof(hinted.name, "unknown", gap.place, gap.why, ())
     largest = {name: max(shape[name] for shape, _ in tried) for name in axes.sizes}

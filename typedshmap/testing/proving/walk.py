@@ -171,7 +171,7 @@ class Walk(Interpreter[GlobalValue]):
             case OfIds():
                 raise NotKnown("it depends on which ids the shard has")
             case Edge(shift=shift):
-                how = "it sends parts of the whole to other shards" if shift else "it works along a sharded dim"
+                how = "it sends parts of the global array to other shards" if shift else "it works along a sharded dim"
                 raise NotKnown(how)
             case AtShard():
                 raise NotKnown("it depends on the index of the shard")

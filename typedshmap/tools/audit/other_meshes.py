@@ -42,7 +42,7 @@ def compare_on_meshes(seen: Iterable[SeenRegion]) -> tuple[list[Finding], list[A
     """The results of regions that differ on axes of other sizes, and the regions that are not compared."""
     findings, not_run, is_stuck = list[Finding](), list[AuditedRegion](), False
     for seen_region in seen:
-        why = "a region before it has not ended" if is_stuck else _reason_not_to_run(seen_region)
+        why = "an earlier region did not finish" if is_stuck else _reason_not_to_run(seen_region)
         left_out = [NOT_RUN + why] if why else []
         if why == "":
             rerun = _Rerun(seen_region)
@@ -52,7 +52,7 @@ def compare_on_meshes(seen: Iterable[SeenRegion]) -> tuple[list[Finding], list[A
                     differing, left_out = rerun.compare()
                 findings += differing
             except AssertionError as error:
-                is_stuck = " has not ended on " in str(error)
+                is_stuck = " did not finish on " in str(error)
                 left_out = [NOT_RUN + (rerun.first_line(error) or "AssertionError")]
             except Exception as error:  # any exception of the body for other shards
                 left_out = [NOT_RUN + rerun.why_not(error)]
@@ -242,7 +242,7 @@ class _Rerun:
     def _doubt(self, problem: str) -> str:
         """Why a difference may be right, or the operands differ from those of the program; empty otherwise."""
         if any(_jax.primitives.primitive(name).is_draw for name in _primitives(self.body)):
-            return "it draws random numbers, which may rightly differ from shard to shard"
+            return "it draws random numbers, which may legitimately differ between shards"
         if any(x.is_struct and jax.numpy.issubdtype(x.value.dtype, jax.numpy.integer) for x in self.operands):
             return "its integers are drawn, and may be out of the range that it expects"
         results = [self.body.outvars[at] for at in self.region.traced.results]

@@ -90,14 +90,14 @@ def _notes(call: ExplainedCall, costs: JaxprCosts) -> list[str]:
         names = list(dict.fromkeys(costs.outside))
         shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
         notes.append(
-            f"outside of manual regions XLA partitions operations on global arrays ({shown}), and what they "
-            "communicate is not counted: it is not in the jaxpr"
+            f"outside of manual regions XLA partitions operations on global arrays ({shown}): their communication "
+            "is not in the jaxpr and not counted"
         )
     return [*notes, *_jaxpr_notes(costs)]
 
 
 def _jaxpr_notes(costs: JaxprCosts) -> list[str]:
-    note = "how often a while loop iterates is not known: what is in it is counted for one iteration"
+    note = "the number of iterations of a while loop is unknown: its body is counted once"
     return [*costs.notes, *([note] if any(op.is_open for op in costs.collectives) else [])]
 
 

@@ -132,7 +132,7 @@ class JaxprCosts(Interpreter[Sources]):
         sent, most, results = max(branches, key=itemgetter(0))
         self.collectives = before + most
         if any(branch[0] < sent for branch in branches):
-            self.notes.append("of a cond's branches the one that sends most is counted")
+            self.notes.append("for a cond, the branch that sends most is counted")
         return [result | sources[0] for result in results]
 
 

@@ -140,7 +140,7 @@ class sanitize:
                 raise TypedShmapError(
                     f"sanitize: every={self._sanitizer.every} is inside of another sanitize, with every={around.every}"
                     "\n\n"
-                    "Hint: leave that one first, or give a function a number of its own: typed_shard_map(sanitize=...)"
+                    "Hint: exit the outer one first, or set a number for one function: typed_shard_map(sanitize=...)"
                 )
         context = also_observed_by(self._sanitizer)
         context.__enter__()
