@@ -105,7 +105,7 @@ def _contract(
         call.refuse_non_numbers(operand)
     if call.region.has_vma:
         for operand in operands if len(operands) > 1 else ():
-            call.refuse_unreduced_type(operand, operand.subject.phrase, "and JAX does not multiply such values")
+            call.refuse_unreduced_type(operand, "and JAX does not multiply such values")
         values = [_jax.casts.drop_reduced(value) for value in values]
     dot = plan.dot
     try:

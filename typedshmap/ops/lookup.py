@@ -111,7 +111,7 @@ def _take_locally(call: Operation, operands: list[Operand], plan: Lookup, table:
     table, ids = jnp.asarray(table), jnp.asarray(ids)
     if call.region.has_vma:
         reason = "and JAX has no gather of unreduced values"
-        call.refuse_unreduced_type(operands[0], "the table", reason)
+        call.refuse_unreduced_type(operands[0], reason, "the table")
         table, ids = _jax.casts.drop_reduced(table), _jax.casts.drop_reduced(ids)
         # JAX's batched gather requires both to vary over the same axes.
         axes = _jax.array.manual_type(table).varying | _jax.array.manual_type(ids).varying

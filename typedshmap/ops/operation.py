@@ -415,10 +415,10 @@ class Operation(Record):
             what = failures.UnusableDtype(dtype, f"{self.verb} takes numbers")
             raise self.wrong(what, operand.subject, operand.value)
 
-    def refuse_unreduced_type(self, operand: Operand, name: str, reason: str) -> None:
+    def refuse_unreduced_type(self, operand: Operand, reason: str, name: str = "") -> None:
         for axis in sorted(_jax.array.manual_type(operand.value).unreduced):
             cure = f"take the sum first (psum), or leave it '~{axis}' where it was made"
-            problem = f"{name} is unreduced over '{axis}' in JAX's type, {reason}"
+            problem = f"{name or operand.subject.phrase} is unreduced over '{axis}' in JAX's type, {reason}"
             raise self.fault(problem, operand.layout.side.span, cure)
 
     def refuse_global_marks(self, operands: Sequence[Operand]) -> None:
