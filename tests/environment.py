@@ -8,6 +8,7 @@ FLAGS = [
     "--xla_force_host_platform_device_count=8",
     # What is compiled here runs once, on small arrays: compiling is most of the work.
     "--xla_backend_optimization_level=0",
+    # One module of LLVM for a program, not eight.
     "--xla_cpu_parallel_codegen_split_count=1",
     # One thread of computation per worker.
     "--xla_cpu_multi_thread_eigen=false",

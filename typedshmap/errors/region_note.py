@@ -2,8 +2,6 @@
 
 JAX's messages about manual axes often do not name the mistake; the cure does where it is known."""
 
-from __future__ import annotations
-
 import re
 import traceback
 from collections.abc import Iterable, Mapping, Sequence

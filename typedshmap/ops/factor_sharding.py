@@ -87,7 +87,7 @@ def _wrong_size(call: Operation, operand: Operand, index: int, has: str, problem
 def _bind_merged(call: Operation, operand: Operand, index: int, size: int, extents: dict[str, int]) -> None:
     place = operand.layout.dims[index]
     span = place.dim.span
-    extents |= {key: int(name) for key, name in zip(place.keys, place.names, strict=True) if name.isdecimal()}
+    extents |= place.numbers
     known = {key: extents[key] for key in place.keys if key in extents}
     unknown = [key for key in place.keys if key not in extents]
     product, text = prod(known.values()), str(PatternDim(place.dim.factors, None, True))

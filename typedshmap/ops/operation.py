@@ -60,6 +60,11 @@ class ResolvedDim(Record):
         start = self.dim.span[0]
         return tuple(f"{name} at {start}:{at}" if name.isdecimal() else name for at, name in enumerate(self.names))
 
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The sizes of its factors that are numbers, by their keys."""
+        return {key: int(name) for key, name in zip(self.keys, self.names, strict=True) if name.isdecimal()}
+
 
 class SideLayout(Layout, kw_only=True):
     """The layout of one side of a pattern over manual axes, for one rank; ``dots`` counts the dims of ``...``."""

@@ -178,7 +178,7 @@ def _plan(call: Operation, operand: Operand, lengths: Mapping[str, int], reducti
     extents = factor_sharding.solve(call, [operand], lengths)
     right = call.resolve_side(-1, left.dots)
     for place in right.dims:
-        extents |= {key: int(name) for key, name in zip(place.keys, place.names, strict=True) if name.isdecimal()}
+        extents |= place.numbers
     factor_axes = factor_sharding.factor_axes_of(call, [operand], extents, right)
     old = {key for place in left.dims for key in place.keys}
     inherited = [_inherited_axes(call, place, old, factor_axes, extents) for place in right.dims]

@@ -450,15 +450,15 @@ class Trial:
         self, reference: Outcome, tolerance: Tolerance, tried: list[MeshTrial], left_out: Mapping[Mesh, str]
     ) -> str:
         """The message of a failure, after a second run on one device, traced again, which must agree with the first."""
-        one = reference.compiled.mesh
-        again = replace(self, compiled={})._outcome(one)
-        repeated = self._compare(reference, one, again, tolerance)
+        device = reference.compiled.mesh
+        again = replace(self, compiled={})._outcome(device)
+        repeated = self._compare(reference, device, again, tolerance)
         if repeated.differences:
             return differs_by_itself(self.subject, self.drawn, repeated.differences[0])
         # Also try each axis of a mesh that differs alone.
         known = {longer_axes(trial.mesh) for trial in tried}
         mesh = next(trial.mesh for trial in tried if trial.differences)
-        for axis in longer_axes(mesh) if one.size == 1 else ():
+        for axis in longer_axes(mesh) if device.size == 1 else ():
             if (axis,) not in known:
                 # The function may fail on that mesh; then the report omits it.
                 with suppress(Exception):
@@ -471,5 +471,5 @@ class Trial:
         self.report("comparing values along the way")
         names = [mismatch.name for mismatch in wrong.differences]
         where = describe_first_difference(self.subject, reference, wrong.outcome, names)
-        than = name_of_mesh(one)
+        than = name_of_mesh(device)
         return DifferenceReport(failure_report(self.subject, self.drawn, tolerance, tried, left_out, where, than))

@@ -187,7 +187,7 @@ def select(walk: Walk, eqn: Any, operands: list[GlobalValue]) -> Sequence[Global
         return [cases[int(which.factor)]]
     chosen = walk.settled(which).reduced("it chooses by an unreduced value")
     values = list(map(walk.settled, cases))
-    partial, by = parts_of(values, "it chooses between what is reduced and what is not")
+    partial, by = parts_of(values, "it chooses between values that are not partial sums over the same axes")
     if partial & chosen.axes:
         raise NotKnown("it chooses by what the shards do not share")
     factor = next((value.factor for value in values if value.factor), Fraction(1))

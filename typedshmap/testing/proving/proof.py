@@ -300,7 +300,7 @@ class _MeshComparison:
 
     def _results(self, jaxpr: Any) -> list[GlobalValue]:
         dims = [((),) * len(aval.shape) for aval in jaxpr.in_avals]
-        return self.walk.interpret(jaxpr, [self.walk.made("argument", at, [], each) for at, each in enumerate(dims)])
+        return self.walk.interpret(jaxpr, [self.walk.made("argument", at, [], free) for at, free in enumerate(dims)])
 
     def _require_same(self, name: str, expected: GlobalValue, actual: GlobalValue) -> None:
         """Require that a result is known to be the same on one device and on the mesh."""

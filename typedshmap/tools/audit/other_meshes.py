@@ -25,6 +25,7 @@ from ...testing.invariance import VERB, Trial
 from ...testing.run import CompiledCall, classify_function, compile_call
 from ...testing.thresholds import numbers_compared
 from ...testing.trial_meshes import axes_of, default_meshes
+from ...testing.waiting import TookTooLong
 from ..progress import progress
 from ..sample.arguments import FlatCall
 from ..sample.input_plan import plan_inputs
@@ -52,7 +53,7 @@ def compare_on_meshes(seen: Iterable[SeenRegion]) -> tuple[list[Finding], list[A
                     differing, left_out = rerun.compare()
                 findings += differing
             except AssertionError as error:
-                is_stuck = " did not finish on " in str(error)
+                is_stuck = isinstance(error.__context__, TookTooLong)
                 left_out = [NOT_RUN + (rerun.first_line(error) or "AssertionError")]
             except Exception as error:  # any exception of the body for other shards
                 left_out = [NOT_RUN + rerun.why_not(error)]

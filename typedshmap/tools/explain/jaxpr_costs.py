@@ -11,12 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from ... import _jax
 from ...inspection import Interpreter, call, reshard_steps
 from .model import Collective, Pass, Value, array_text, ring_bytes
-from .program import Around
 
 Sources = frozenset[int]
 _NOTHING: Sources = frozenset()
@@ -30,6 +29,25 @@ OPAQUE = {
 _NO_COMMUNICATION = frozenset(
     ["broadcast_in_dim", "iota", "convert_element_type", "reshape", "squeeze", "copy", "mesh_cast", "ask_sharding"]
 )
+
+
+class Around(NamedTuple):
+    """How often an equation runs, and where."""
+
+    times: int = 1
+    place: str = ""
+    is_transposed: bool = False
+    sizes: Mapping[str, int] = {}  # of manual mesh axes
+    loops: tuple[str, ...] = ()
+
+    def at(self, eqn: Any) -> Around:
+        """The surroundings of an equation here."""
+        is_transposed = self.is_transposed or _jax.jaxpr.is_transposed(eqn)
+        return self._replace(place=_jax.source.equation_place(eqn) or self.place, is_transposed=is_transposed)
+
+    def inside(self, loop: str, times: int = 1) -> Around:
+        """The surroundings inside a loop or a branch here."""
+        return self._replace(times=self.times * times, loops=(*self.loops, loop))
 
 
 @dataclass

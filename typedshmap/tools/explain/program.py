@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-from ... import _jax
+from .jaxpr_costs import Around
 
 
 @dataclass(eq=False, slots=True)
@@ -48,25 +48,6 @@ class ProgramStep:
     fills: Sequence[Buffer] = ()  # made before the loop; an iteration writes its part
     product: ProgramStep | None = None  # the product on whose result it depends, entry by entry
     multiplied: frozenset[Buffer] = frozenset()  # the operands of a product in the device's default precision
-
-
-class Around(NamedTuple):
-    """How often an equation runs, and where."""
-
-    times: int = 1
-    place: str = ""
-    is_transposed: bool = False
-    sizes: Mapping[str, int] = {}  # of manual mesh axes
-    loops: tuple[str, ...] = ()
-
-    def at(self, eqn: Any) -> Around:
-        """The same at one of the equations."""
-        is_transposed = self.is_transposed or _jax.jaxpr.is_transposed(eqn)
-        return self._replace(place=_jax.source.equation_place(eqn) or self.place, is_transposed=is_transposed)
-
-    def inside(self, loop: str, times: int = 1) -> Around:
-        """The same in a loop or branch of it."""
-        return self._replace(times=self.times * times, loops=(*self.loops, loop))
 
 
 @dataclass

@@ -17,9 +17,9 @@ from typing import Any, Literal, NamedTuple
 from ... import _jax
 from ..._jax.primitives import PRIMITIVES, primitive
 from .fusing import fuse_into_products, round_operands
-from .jaxpr_costs import OPAQUE, group_size
+from .jaxpr_costs import OPAQUE, Around, group_size
 from .model import array_text
-from .program import Around, Buffer, Program, ProgramStep
+from .program import Buffer, Program, ProgramStep
 
 Backend = Literal["cpu", "gpu", "tpu"]
 _FUSED = {"broadcast_in_dim", "complex", "iota", "pad", "random_bits", "rev"} | {
